@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 import urllib.request
@@ -14,7 +15,7 @@ from websocket import WebSocket, create_connection
 
 from tests.browser.jupyter import JupyterLab
 
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 
 
 class Channel:
@@ -59,15 +60,22 @@ class Channel:
 
     def send(self, code: str) -> str:
         """Send a cell, wait for nothing, and return the request's id."""
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        return self._send("execute_request", content)
+
+    def say(self, comm: str, content: dict[str, Any]) -> None:
+        """Say something to a widget, as its front end does."""
+        self._send("comm_msg", {"comm_id": comm, "data": {"method": "custom", "content": content}})
+
+    def _send(self, kind: str, content: dict[str, Any]) -> str:
         request = uuid4().hex
         header = {
             "msg_id": request,
-            "msg_type": "execute_request",
+            "msg_type": kind,
             "session": self._client,
             "username": "",
             "version": "5.3",
         }
-        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
         message = {"channel": "shell", "header": header, "content": content}
         assert self._socket is not None
         self._socket.send(json.dumps({**message, "parent_header": {}, "metadata": {}}))
@@ -91,6 +99,13 @@ class Channel:
                 return came
         message = "the cell did not end in time"
         raise TimeoutError(message)
+
+    def read_within(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next message, None if none begins to come in time."""
+        assert self._socket is not None
+        place = self._socket.fileno()  # type: ignore[no-untyped-call]  # websocket-client's
+        is_there, _, _ = select.select([place], [], [], seconds)
+        return self.read() if is_there else None
 
     def read(self) -> dict[str, Any]:
         """Return the next message."""

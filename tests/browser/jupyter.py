@@ -15,7 +15,9 @@ from typing import Any, Self
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT = 60.0
+TIMEOUT = 240.0
+ENOUGH = "enough"
+"""The file that ends a cell which is busy until a test has seen what it wanted; the cell takes it away."""
 
 # Nothing asks for a token, and the page gives its application object away, so that tests use commands
 # where a person would use menus.
@@ -143,20 +145,29 @@ class JupyterLab:
 
     def get(self, path: str) -> Any:
         """Return what the server's REST interface answers."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=TIMEOUT) as answer:
             return json.load(answer)
+
+    def let_end(self, *, wait: bool = True) -> None:
+        """Have the busy cell end that runs, and wait until no kernel is busy."""
+        enough = self.folder / ENOUGH
+        enough.touch()
+        deadline = time.monotonic() + TIMEOUT
+        while wait and (enough.exists() or self._is_busy()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def shut_kernels_down(self) -> None:
         """Shut all kernels down."""
         for session in self.get("api/sessions"):
             url = f"{self.url}api/sessions/{session['id']}"
             request = urllib.request.Request(url, method="DELETE")
-            urllib.request.urlopen(request, timeout=30).close()
+            urllib.request.urlopen(request, timeout=TIMEOUT).close()
 
     def reset(self) -> None:
-        """Shut all kernels down, and forget notebooks and settings."""
+        """Shut all kernels down, and forget notebooks, other files and settings."""
         self.shut_kernels_down()
-        for path in self.folder.glob("*.ipynb"):
+        for path in filter(Path.is_file, self.folder.iterdir()):
             path.unlink()
         shutil.rmtree(self._settings)
         self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
@@ -170,8 +181,11 @@ class JupyterLab:
             self._process.kill()
             self._process.wait()
 
+    def _is_busy(self) -> bool:
+        return any(one["execution_state"] != "idle" for one in self.get("api/kernels"))
+
     def _wait_until_up(self) -> str:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         info = self._runtime / f"jpserver-{self._process.pid}.json"
         while time.monotonic() < deadline and self._process.poll() is None:
             try:

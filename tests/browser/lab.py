@@ -9,9 +9,19 @@ from uuid import uuid4
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page
 
-from tests.browser.jupyter import JupyterLab
+from tests.browser.jupyter import ENOUGH, JupyterLab
 
-TIMEOUT = 30.0
+TIMEOUT = 240.0
+"""Seconds until what should come counts as missing, however busy the machine; pytest ends a test later."""
+BUSY = """%%memwatch {options}
+import os, time
+blocks = []
+while not os.path.exists({enough!r}):
+    if len(blocks) < 600:
+        blocks.append(bytearray(2_000_000))
+    time.sleep(0.05)
+os.remove({enough!r})
+"""
 
 # The one notebook of the page, wherever the focus is.
 SCRIPT = """
@@ -37,6 +47,11 @@ IGNORED = (
     # A kernel that goes while the debugger's side bar still asks it something (after a reload).
     r"^Could not restore the debugger state: Canceled future for debug_request",
 )
+
+
+def busy(options: str = "--label busy") -> str:
+    """Return a watched cell that works until `Lab.let_end`, or until it is interrupted."""
+    return BUSY.format(options=options, enough=ENOUGH)
 
 
 class Lab:
@@ -140,6 +155,11 @@ class Lab:
             "theme => document.body.dataset.jpThemeName === theme", arg=theme
         )
         self._wait_for_splash()
+
+    def let_end(self) -> None:
+        """Have the busy cell end that runs, and wait until the kernel is idle."""
+        self.server.let_end(wait=False)
+        self.wait_until_idle()
 
     def interrupt(self) -> None:
         """Interrupt the kernel."""

@@ -7,6 +7,7 @@ from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab
 from tests.browser.panel import Panel
+from tests.browser.test_watched_cell import draws, wait_for_draws
 
 LOAD = "%load_ext hfmem_widget"
 # A scripted run through the real wire, as if it went on: the panel opens for nothing else.
@@ -106,12 +107,11 @@ def test_where_nothing_was_found_the_area_is_one(lab: Lab) -> None:
 
 LOOP = """
 %%memwatch --label loop
-import time, torch
+import os, torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(*[torch.nn.Linear(1536, 1536) for _ in range(6)])
 optimizer = torch.optim.AdamW(model.parameters())
-until = time.monotonic() + {seconds}
-while time.monotonic() < until:
+while not os.path.exists("enough"):
     loss = model(torch.ones(256, 1536)).square().mean()
     loss.backward()
     optimizer.step()
@@ -121,7 +121,7 @@ while time.monotonic() < until:
 
 def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab) -> None:
     """In a real kernel weights, optimizer states and gradients are told apart before the cell has ended."""
-    lab.open(LOAD, LOOP.format(seconds=12))
+    lab.open(LOAD, LOOP)
     lab.run_all(wait=False)
     chart = lab.cell(1).locator(".hfmem-root")
     for part in ("weights", "optimizer", "activations"):
@@ -131,6 +131,46 @@ def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab) -> None:
     assert "running" in chart.inner_text()
     assert "weights" in told
 
-    lab.wait_until_idle(60_000)
+    lab.let_end()
     lab.screenshot("anatomy-loop-done")
+    assert lab.errors == []
+
+
+GENERATE = """
+%%memwatch --label generate
+import os, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.set_num_threads(1)
+model = LlamaForCausalLM(LlamaConfig(
+    vocab_size=99, hidden_size=512, intermediate_size=512, num_hidden_layers=8, num_attention_heads=8,
+    max_position_embeddings=1024, bos_token_id=1, eos_token_id=None, pad_token_id=0))
+ids = torch.ones(16, 64, dtype=torch.long)
+def enough(ids, scores):
+    return torch.full((len(ids),), os.path.exists("enough"))
+texts = model.generate(ids, max_new_tokens=900, do_sample=False, stopping_criteria=[enough])
+"""
+
+
+def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(lab: Lab) -> None:
+    """A layer of its own, live; the card tells its bytes a token, and the phases of `generate`."""
+    lab.open(LOAD, GENERATE)
+    lab.run_all(wait=False)
+    chart = lab.cell(1).locator(".hfmem-root")
+    chart.locator(".hfmem-legend-part:visible", has_text="KV cache").wait_for()
+    # So many that it has grown: a picture of it is taken.
+    wait_for_draws(lab, draws(lab) + 8)
+    for theme in ("light", "dark"):
+        lab.theme("dark" if theme == "dark" else "light")
+        lab.screenshot(f"kv-busy-{theme}")
+    told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
+    assert "KV cache" in told
+
+    lab.let_end()
+    for theme in ("dark", "light"):
+        lab.theme("dark" if theme == "dark" else "light")
+        lab.screenshot(f"kv-done-{theme}", lab.cell(1))
+    card = lab.cell(1).inner_text()
+    assert "each token takes 512.0 KiB (16 sequences, all layers)." in card
+    assert "prefill" in card
+    assert "decode" in card
     assert lab.errors == []

@@ -28,7 +28,9 @@ def test_the_head_and_the_chart_are_of_the_devices_in_use(lab: Lab, tmp_path: Pa
     processes = tmp_path / "processes"
     processes.mkdir()
     setup = ON_FOUR_GPUS.format(processes=str(processes), library=str(library)) + LAUNCH
-    lab.open(setup, '%%memwatch --label "four ranks"\nlaunch(range(4), seconds=8.0, steps=40)')
+    seen = tmp_path / "seen"
+    cell = f'%%memwatch --label "four ranks"\nlaunch(range(4), {str(seen)!r}, steps=40)'
+    lab.open(setup, cell)
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     head = lab.cell(1).locator(".hfmem-head").first
@@ -40,6 +42,7 @@ def test_the_head_and_the_chart_are_of_the_devices_in_use(lab: Lab, tmp_path: Pa
     lab.screenshot("children-live-dark")
     lab.theme("light")
     lab.screenshot("children-live-light")
+    seen.touch()
     lab.wait_until_idle()
     lab.wait_for_text(1, "by 4 child processes")
     lab.screenshot("children-card-light", lab.cell(1))

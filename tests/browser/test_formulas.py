@@ -16,7 +16,8 @@ FOUND = """
 from IPython.display import HTML, display
 from hfmem_widget.session import Finding
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 
 session = scripted_run("training")
@@ -44,7 +45,7 @@ def test_dollars_in_a_text_are_dollars(lab: Lab) -> None:
     """In labels, findings, names and the card of an error; a formula of the user's own is one still."""
     lab.open(LOAD, WATCH, RUN_OUT, FOUND, HOLD, COMPARE, FORMULA)
     for cell in range(7):
-        lab.run_cell(cell, timeout=120)
+        lab.run_cell(cell)
     for cell, text in enumerate(SHOWN, 1):
         lab.wait_for_text(cell, text)
     lab.page.wait_for_function(FORMULAS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator
 
-from tests.browser.lab import Lab
-from tests.browser.test_watched_cell import BUSY, errors_but_lost_comms, wait_for_still_chart
+from tests.browser.lab import Lab, busy
+from tests.browser.test_watched_cell import errors_but_lost_comms, wait_for_still_chart
 
 LOAD = "%load_ext hfmem_widget"
-WATCHED = BUSY.format(steps=80).replace("%%memwatch", "%%memwatch --map")
+WATCHED = busy("--map")
 
 
 def map_in(lab: Lab, index: int) -> Locator:
@@ -29,7 +29,7 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
         arg=drawn,
     )
     assert lab.page.evaluate("() => window.running")
-    lab.wait_until_idle()
+    lab.let_end()
     lab.wait_for_text(1, "at the end")
     wait_for_still_chart(lab, 1)
     for theme in ("light", "dark"):

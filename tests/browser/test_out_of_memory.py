@@ -23,7 +23,7 @@ def test_the_reason_stands_above_the_traceback(lab: Lab) -> None:
     lab.page.set_viewport_size({"width": 1280, "height": 900})
     lab.open(*cells())
     for cell in range(RUNS_OUT + 1):
-        lab.run_cell(cell, timeout=240)
+        lab.run_cell(cell)
     lab.wait_for_text(RUNS_OUT, "Out of memory")
     area = lab.cell(RUNS_OUT).locator(".jp-Cell-outputArea")
     reason = area.get_by_text("what to try, most effective first")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.lab import Lab
+from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
-from tests.browser.test_panel import LOAD, busy
+from tests.browser.test_panel import LOAD
 
 # Side bars stay as wide as they were.
 pytestmark = pytest.mark.new_page
@@ -36,7 +36,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
 ) -> None:
     """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
     lab.page.set_viewport_size({"width": width, "height": 800})
-    lab.open(LOAD, busy("--label fine-tune", 600))
+    lab.open(LOAD, busy("--label fine-tune"))
     if folded:
         lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_cell(0)
@@ -63,8 +63,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
 def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     """One click turns the setting off: on a page that is opened later it stays closed."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    # Long enough for any machine: a run opens the panel while it goes on, not afterwards.
-    lab.open(LOAD, busy("--label first", 600))
+    lab.open(LOAD, busy("--label first"))
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     panel = Panel(lab)

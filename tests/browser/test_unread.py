@@ -163,7 +163,7 @@ def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     limit = "--ZMQChannelsWebsocketConnection.iopub_msg_rate_limit=100"
     with JupyterLab(tmp_path, limit) as server, Channel(server) as page:
         page.run("%load_ext hfmem_widget")
-        messages = told(page.run(FLOOD.format(pause=9.0)))
+        messages = told(page.run(FLOOD.format(pause=15.0)))
     seqs = [one["seq"] for one in messages]
     lost = max(pairwise(seqs), key=lambda pair: pair[1] - pair[0])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.lab import Lab
+from tests.browser.lab import Lab, busy
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
 TRAINING = 5
@@ -29,15 +29,6 @@ def wait_for_still_chart(lab: Lab, index: int) -> None:
     lab.cell(index).locator(STILL).wait_for()
 
 
-BUSY = """%%memwatch --label "busy"
-import time
-blocks = []
-for _ in range({steps}):
-    blocks.append(bytearray(2_000_000))
-    time.sleep(0.05)
-"""
-
-
 def draws(lab: Lab) -> int:
     """Return how often the live chart has been drawn; 0 if there is none."""
     element = lab.page.locator(LIVE).first
@@ -50,22 +41,28 @@ def rows(lab: Lab) -> int:
     return int(element.get_attribute("data-hfmem-rows") or 0) if element.count() else 0
 
 
-def busy(lab: Lab) -> bool:
+def is_busy(lab: Lab) -> bool:
     """Return whether a cell is running."""
     return bool(lab.page.evaluate("() => window.running"))
 
 
-def wait_for_draws(lab: Lab, count: int, timeout: float = 30.0) -> None:
+def wait_for_draws(lab: Lab, count: int) -> None:
     """Wait until the live chart has been drawn so often."""
     script = """([selector, count]) => {
         const element = document.querySelector(selector);
         return element !== null && Number(element.dataset.hfmemDraws) >= count;
     }"""
-    lab.page.wait_for_function(script, arg=[LIVE, count], timeout=timeout * 1000)
+    lab.page.wait_for_function(script, arg=[LIVE, count])
+
+
+def wait_for_chart(lab: Lab, index: int) -> None:
+    """Wait until the live chart in one cell's output has been drawn twice."""
+    script = """([selector, index]) =>
+        Number(notebook().content.widgets[index].node.querySelector(selector)?.dataset.hfmemDraws) >= 2"""
+    lab.page.wait_for_function(script, arg=["[data-hfmem-draws]", index])
 
 
 @pytest.mark.new_page
-@pytest.mark.timeout(240)
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
     """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel."""
     shutil.copy(QUICKSTART, lab.server.folder / "quickstart.ipynb")
@@ -73,14 +70,14 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None
     lab.run_all(wait=False)
     # Running all moves to the last cell, and a chart that is out of sight is not drawn.
     lab.cell(TRAINING).scroll_into_view_if_needed()
-    wait_for_draws(lab, 3, timeout=90)
+    wait_for_draws(lab, 3)
     first, first_rows = draws(lab), rows(lab)
     wait_for_draws(lab, first + 6)
-    assert busy(lab)
+    assert is_busy(lab)
     lab.screenshot("quickstart-live")
     assert rows(lab) > first_rows
 
-    lab.wait_until_idle(timeout=150)
+    lab.wait_until_idle()
     wait_for_still_chart(lab, TRAINING)
     assert lab.cell(TRAINING).locator(LIVE).count() == 0
     assert "left behind" in lab.cell(TRAINING).inner_text()
@@ -124,8 +121,10 @@ def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
         "%%memwatch --label flood\nimport time\nend = time.time() + 4\n"
         "while time.time() < end:\n    print('x' * 100_000)\n    time.sleep(0.03)\n"
     )
-    lab.open("%load_ext hfmem_widget", flood, BUSY.format(steps=30))
-    lab.run_all(timeout=60)
+    lab.open("%load_ext hfmem_widget", flood, busy())
+    lab.run_all(wait=False)
+    wait_for_chart(lab, 2)
+    lab.let_end()
     lab.wait_for_text(2, "left behind")
 
     assert any("flood" in output.get("data", {}).get("text/plain", "") for output in lab.outputs(1))
@@ -134,9 +133,11 @@ def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
 
 def test_clear_output_leaves_the_card(lab: Lab) -> None:
     """A cell that clears its own output still ends with its card."""
-    cleared = BUSY.format(steps=20) + "from IPython.display import clear_output\nclear_output()\n"
+    cleared = busy() + "from IPython.display import clear_output\nclear_output()\n"
     lab.open("%load_ext hfmem_widget", cleared)
-    lab.run_all()
+    lab.run_all(wait=False)
+    wait_for_chart(lab, 1)
+    lab.let_end()
     lab.wait_for_text(1, "left behind")
 
     assert lab.errors == []
@@ -144,13 +145,15 @@ def test_clear_output_leaves_the_card(lab: Lab) -> None:
 
 def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
     """Restarting in the middle of a watched cell costs the live chart and breaks nothing."""
-    lab.open("%load_ext hfmem_widget", BUSY.format(steps=400), BUSY.format(steps=20))
+    lab.open("%load_ext hfmem_widget", busy(), busy())
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     wait_for_draws(lab, 2)
     lab.restart_kernel()
     lab.run_cell(0)
-    lab.run_cell(2)
+    lab.run_cell(2, wait=False)
+    wait_for_chart(lab, 2)
+    lab.let_end()
     lab.wait_for_text(2, "left behind")
 
     assert errors_but_lost_comms(lab) == []
@@ -159,14 +162,16 @@ def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
 @pytest.mark.new_page
 def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     """After a page reload during a busy cell the next cell is watched as ever."""
-    lab.open("%load_ext hfmem_widget", BUSY.format(steps=60), BUSY.format(steps=30))
+    lab.open("%load_ext hfmem_widget", busy(), busy())
     lab.run_cell(0)
     lab.save()
     lab.run_cell(1, wait=False)
     wait_for_draws(lab, 2)
     lab.reload(wait=False)
-    lab.wait_until_idle()
-    lab.run_cell(2)
+    lab.let_end()
+    lab.run_cell(2, wait=False)
+    wait_for_chart(lab, 2)
+    lab.let_end()
     lab.wait_for_text(2, "left behind")
 
     wait_for_still_chart(lab, 2)
@@ -176,7 +181,7 @@ def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
 @pytest.mark.new_page
 def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     """A second view of the output, in the same page, draws too."""
-    lab.open("%load_ext hfmem_widget", BUSY.format(steps=120))
+    lab.open("%load_ext hfmem_widget", busy())
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     wait_for_draws(lab, 2)
@@ -184,7 +189,7 @@ def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     script = """selector => [...document.querySelectorAll(selector)]
         .filter(element => Number(element.dataset.hfmemDraws) >= 2).length >= 2"""
     lab.page.wait_for_function(script, arg=LIVE)
-    lab.wait_until_idle()
+    lab.let_end()
 
     assert lab.errors == []
 
@@ -214,7 +219,7 @@ def test_memwatch_on_keeps_one_live_chart(lab: Lab) -> None:
 
 def test_both_themes_are_followed_live(lab: Lab) -> None:
     """The live chart follows JupyterLab's theme while the cell is busy."""
-    lab.open("%load_ext hfmem_widget", BUSY.format(steps=200))
+    lab.open("%load_ext hfmem_widget", busy())
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     wait_for_draws(lab, 3)
@@ -224,7 +229,7 @@ def test_both_themes_are_followed_live(lab: Lab) -> None:
     wait_for_draws(lab, draws(lab) + 2)
     dark = lab.page.locator(LIVE).first.evaluate("element => getComputedStyle(element).color")
     lab.screenshot("live-dark")
-    lab.wait_until_idle()
+    lab.let_end()
     lab.wait_for_text(1, "left behind")
     lab.screenshot("done-dark")
     lab.theme("light")
@@ -236,10 +241,11 @@ def test_both_themes_are_followed_live(lab: Lab) -> None:
 def test_a_hostile_label_is_text_everywhere(lab: Lab) -> None:
     """Neither card nor chart, live or still, makes an element of what a label says."""
     label = "<img src=x onerror=window.__xss=1>$x$<a href=javascript:window.__xss=1>y</a>"
-    code = BUSY.format(steps=30).replace("busy", label)
-    lab.open("%load_ext hfmem_widget", code)
+    lab.open("%load_ext hfmem_widget", busy(f'--label "{label}"'))
     lab.run_cell(0)
-    lab.run_cell(1)
+    lab.run_cell(1, wait=False)
+    wait_for_chart(lab, 1)
+    lab.let_end()
     lab.wait_for_text(1, "left behind")
 
     assert "<img src=x" in lab.cell(1).locator(".jp-Cell-outputArea").inner_text()
@@ -266,13 +272,12 @@ with out:
 """
 
 
-@pytest.mark.timeout(180)
 def test_what_clears_an_output_widget_leaves_one_card_and_one_chart(lab: Lab) -> None:
     """As the progress bars of rich do, and so every run of Lightning."""
     pytest.importorskip("rich")
     lab.open("%load_ext hfmem_widget", CLEARED_ELSEWHERE)
     lab.run_cell(0)
-    lab.run_cell(1, timeout=60)
+    lab.run_cell(1)
     wait_for_still_chart(lab, 1)
     lab.screenshot("cleared-elsewhere")
 
@@ -283,25 +288,24 @@ def test_what_clears_an_output_widget_leaves_one_card_and_one_chart(lab: Lab) ->
 
 
 CAUGHT = """%%memwatch --label "caught"
-import ipywidgets as w, time
+import ipywidgets as w, os, time
 out = w.Output()
 display(out)
 with out:
     time.sleep(2)
-time.sleep(6)
+while not os.path.exists("enough"): time.sleep(0.05)
 """
 
 
-@pytest.mark.timeout(180)
 def test_a_live_chart_comes_after_an_output_widget_that_catches_all(lab: Lab) -> None:
     """While it does, what would replace an output gets lost."""
     lab.open("%load_ext hfmem_widget", CAUGHT)
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     wait_for_draws(lab, 2)
-    assert busy(lab)
+    assert is_busy(lab)
     lab.screenshot("caught-live")
-    lab.wait_until_idle()
+    lab.let_end()
 
     wait_for_still_chart(lab, 1)
     assert lab.cell(1).locator(STILL).count() == 1

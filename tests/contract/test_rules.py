@@ -31,7 +31,14 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.session.steps import group_of, joined, row_of
-from hfmem_widget.text import for_plotly, format_bytes, format_count, format_duration, format_share
+from hfmem_widget.text import (
+    for_plotly,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_share,
+)
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import guides_in
@@ -71,6 +78,12 @@ def test_changes_read_as_in_the_live_chart(value: float, text: str) -> None:
 def test_counts_read_as_in_the_live_chart(count: float, text: str) -> None:
     """Whole, with commas."""
     assert format_count(known(count)) == text
+
+
+@pytest.mark.parametrize(("count", "noun", "text"), RULES["counted"])
+def test_a_count_and_its_noun_read_as_in_the_live_chart(count: float, noun: str, text: str) -> None:
+    """In the singular for one, in the plural for any other number."""
+    assert format_counted(known(count), noun) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), RULES["durations"])
@@ -154,7 +167,7 @@ def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Which part is on which, and how high."""
     recorder = Recorder("run")
     session = recorder.session
-    device = Device(case["device"], "", total=1000.0)
+    device = Device("cpu", "", total=1000.0)
     values = {"allocated": case["allocated"], **case["read"]}
     recorder.adopt([device], [Series(device.key, metric) for metric in values])
     for time in (0.0, 1.0):

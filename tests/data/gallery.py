@@ -12,8 +12,9 @@ from plotly.offline import get_plotlyjs
 
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.view.anatomy import anatomy_bundle
-from hfmem_widget.view.card import card_bundle, compact_bundle, running_bundle
+from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
+from hfmem_widget.view.one_line import compact_bundle, running_bundle
 
 THEMES = {
     "light": {

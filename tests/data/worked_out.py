@@ -90,13 +90,13 @@ def open_session() -> Session:
 
 
 def _in_bytes(read: Mapping[str, float], metric: str) -> float:
-    return read[metric] * MIB
+    return read.get(metric, NAN) * MIB
 
 
 def of_readings() -> Iterator[str]:
     """Yield the parts of readings in which each figure is missing, nothing, or more than all."""
     usual = {"allocated": 10, "reserved": 14, "requested": 9, "active": 11, "device_used": 20}
-    usual |= {"driver_reserved": 1, "context": 2, "others": 3, "unattributed": 2}
+    usual |= {"driver_reserved": 1, "context": 2, "others": 3, "before": 1, "unattributed": 1}
     usual |= {"weights": 3, "gradients": 2, "optimizer": 1, "buffers": 1}
     for is_host in (False, True):
         for name in usual:

@@ -9,7 +9,9 @@
  *   NVML_STUB_LOST_AFTER  readings of memory after which GPU 0 is lost (never)
  *   NVML_STUB_NO_V2       if set, a driver before R510
  *   NVML_STUB_PROCESSES   a folder with an empty file "<device>.<pid>.<MiB>" for each process besides the
- *                         one that asks, which then uses nothing itself
+ *                         one that asks, which then uses nothing itself; "readings.<device>" and
+ *                         "listings.<device>" have a byte for each time that its memory and its processes
+ *                         were asked for
  *
  * Shutting down while another thread is inside a call ends the process with SIGABRT, where the real
  * library may crash (nvitop#222).
@@ -169,6 +171,15 @@ static unsigned processes_of(const device *handle, process *list, unsigned long 
     return count;
 }
 
+static void note(const char *what, const device *handle) {
+    const char *folder = getenv("NVML_STUB_PROCESSES");
+    char path[4096];
+    if (!folder) return;
+    snprintf(path, sizeof path, "%s/%s.%u", folder, what, handle->index);
+    FILE *file = fopen(path, "a");
+    if (file) fputc('.', file), fclose(file);
+}
+
 static result read_memory(const device *handle) {
     if (sleep_ms > 0) {
         struct timespec time = {sleep_ms / 1000, (sleep_ms % 1000) * 1000000L};
@@ -198,6 +209,7 @@ result nvmlDeviceGetMemoryInfo_v2(device *handle, memory_v2 *memory) {
         memory->total = TOTAL;
         memory->reserved = RESERVED;
         memory->free = TOTAL - RESERVED - memory->used;
+        note("readings", handle);
     }
     return leave(code);
 }
@@ -208,7 +220,10 @@ result nvmlDeviceGetComputeRunningProcesses_v3(device *handle, unsigned *count, 
     unsigned long long used;
     unsigned found = processes_of(handle, all, &used);
     if (code == SUCCESS && *count < found) code = INSUFFICIENT_SIZE;
-    else if (code == SUCCESS) memcpy(list, all, found * sizeof *all);
+    else if (code == SUCCESS) {
+        memcpy(list, all, found * sizeof *all);
+        note("listings", handle);
+    }
     *count = found;
     return leave(code);
 }

@@ -250,6 +250,9 @@ class FakeAllocator:
     def capability(self, index: int) -> tuple[int, ...]:
         return ()
 
+    def free_and_total(self, index: int) -> tuple[float, float] | None:
+        return None
+
     def snapshot(self, *, quick: bool = False) -> list[dict[str, Any]]:
         """Return one segment for each device, with a block for each that is live, and one that is free."""
         return [
@@ -307,31 +310,38 @@ def _forbidden(name: str) -> Callable[..., Any]:
 
 
 class FakeTorch(ModuleType):
-    """A module `torch` of a CUDA build, for `sys.modules`; every forbidden function fails the test.
+    """A module `torch` built for the allocator's devices, for `sys.modules`.
+
+    Every forbidden function fails the test.
 
     Parameters
     ----------
     allocator : FakeAllocator
-        Its memory and whether CUDA is up.
+        Its memory and whether its devices are up.
     accelerator : str
         What `torch.accelerator` stands for.
     """
 
-    def __init__(self, allocator: FakeAllocator, *, accelerator: str = "cuda") -> None:
+    def __init__(self, allocator: FakeAllocator, *, accelerator: str = "") -> None:
         super().__init__("torch")
         self.allocator = allocator
-        self.cuda = ModuleType("torch.cuda")
+        kind = allocator.device_type
+        module: Any = ModuleType(f"torch.{kind}")
         for name in FORBIDDEN_IN_CUDA:
-            setattr(self.cuda, name, _forbidden(f"torch.cuda.{name}"))
-        self.cuda.is_initialized = lambda: allocator.initialized  # type: ignore[attr-defined]
-        self.cuda.get_device_properties = self._properties  # type: ignore[attr-defined]
+            setattr(module, name, _forbidden(f"torch.{kind}.{name}"))
+        module.is_initialized = lambda: allocator.initialized
+        module.get_device_properties = self._properties
+        setattr(self, kind, module)
+        own = {
+            "memoryStats": self._stats,
+            "resetPeakMemoryStats": self._reset,
+            "getDeviceCount": self._count,
+        }
         self._C = SimpleNamespace(
-            _cuda_memoryStats=self._stats,
-            _cuda_resetPeakMemoryStats=self._reset,
+            **{f"_{kind}_{name}": entry for name, entry in own.items()},
             _accelerator_getDeviceStats=self._stats,
             _accelerator_resetPeakStats=self._reset,
-            _accelerator_getAccelerator=lambda: SimpleNamespace(type=accelerator),
-            _cuda_getDeviceCount=self._count,
+            _accelerator_getAccelerator=lambda: SimpleNamespace(type=accelerator or kind),
         )
 
     def _needs_cuda(self, what: str) -> None:

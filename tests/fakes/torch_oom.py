@@ -76,7 +76,7 @@ class FakeCuda:
         self._segments = list(segments)
         self._old = old
         extension = SimpleNamespace(
-            _cuda_getDeviceCount=lambda: 1,
+            _cuda_getDeviceCount=lambda: 2,
             _cuda_memoryStats=lambda _device: self.stats,
             _cuda_isHistoryEnabled=lambda: self.recording,
         )
@@ -95,10 +95,12 @@ class FakeCuda:
         module.is_autocast_enabled = lambda *_device: False
         self.modules: dict[str, ModuleType] = {"torch": module}
 
-    def run_out(self, asked: int = 2 << 30, free: int = 1 << 30, ceiling: int = 80 << 30) -> None:
+    def run_out(
+        self, asked: int = 2 << 30, free: int = 1 << 30, ceiling: int = 80 << 30, device: int = 0
+    ) -> None:
         """Call the observers, as the allocator does before it raises."""
         for observer in self.observers:
-            observer(0, asked, ceiling, free)
+            observer(device, asked, ceiling, free)
 
     def run_out_in_backward(self, asked: int = 2 << 30, name: bytes = AUTOGRADS) -> None:
         """Call the observers on a thread without Python, while the calling one waits for a backward pass."""

@@ -51,8 +51,8 @@ for (when, step, *known), sample in zip(truth.seen, edges, strict=True):
     if ours != known:
         wrong.append([when, step, known, ours])
 peak = session.anatomy("peak")
-allocated = sum(part.bytes for part in peak.parts if part.name in
-                ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations", "rounding"))
+from hfmem_widget.analysis.parts import OF_ALLOCATED
+allocated = sum(part.bytes for part in peak.parts if part.name in OF_ALLOCATED)
 report([wrong, len(edges), [peak.allocated, allocated, session.peak("cuda:0/allocated"),
                             peak.bytes("activations"), peak.certainty]])
 """

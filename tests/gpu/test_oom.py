@@ -495,7 +495,7 @@ def test_a_checkpointed_training_is_explained(run_python: Run) -> None:
     assert "not looked at" not in seen["stderr"], everything
     assert "checkpointing on" not in " ".join(advice), everything
     assert "parts: " in seen["printed"], everything
-    assert " in train" in seen["printed"], everything
+    assert "\nin train" in seen["printed"], everything
 
 
 def test_what_is_noted_allocates_nothing(run_python: Run) -> None:

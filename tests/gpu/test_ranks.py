@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
+from tests.ranks.launch import free_port
 
 torch = pytest.importorskip("torch")
 
@@ -38,6 +39,8 @@ optimizer = torch.optim.AdamW(model.parameters())
 for step in range(30):
     if sys.argv[2] == "oom" and rank == 1 and step == 5:
         torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+    if sys.argv[2] == "killed" and rank == 1 and step == 5:
+        os.kill(os.getpid(), 9)
     batch = torch.randn(4096 * (1 + rank), 2048, device="cuda")
     loss = model(batch).square().mean()
     loss.backward()
@@ -50,19 +53,54 @@ with open(os.path.join(sys.argv[1], f"said-{rank}.json"), "w") as file:
 dist.destroy_process_group()
 """
 
+TRAINER = """
+import json, os, sys
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 128
+    def __getitem__(self, at):
+        return {"input_ids": torch.arange(128) + at, "labels": torch.tensor(at % 2)}
+
+torch.manual_seed(0)
+shape = dict(hidden_size=1024, num_hidden_layers=6, num_attention_heads=16, intermediate_size=4096)
+arguments = TrainingArguments(
+    output_dir=sys.argv[1], max_steps=8, per_device_train_batch_size=8, report_to=[], save_strategy="no",
+    fsdp="full_shard auto_wrap",
+    fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]},
+)
+model = BertForSequenceClassification(BertConfig(**shape))
+Trainer(model=model, args=arguments, train_dataset=Rows()).train()
+said = {"peak": torch.cuda.max_memory_allocated()}
+with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+    json.dump(said, file)
+torch.distributed.destroy_process_group()
+"""
+
+IN_A_NOTEBOOK = """
+def train():
+    import sys
+    sys.argv = ["train.py", {folder!r}, "ddp"]
+    exec({script!r}, {{"__name__": "train"}})
+"""
+
 
 def launched(tmp_path: Path, kind: str) -> tuple[hfmem_widget.Session, list[dict[str, float]]]:
     """Return the session of a training with torchrun, and what each rank has said of itself."""
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
+    script.write_text(TRAINER if kind == "trainer" else SCRIPT, encoding="utf-8")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     with hfmem_widget.watch(kind, quiet=True) as session:
         subprocess.run(
             [sys.executable, *torchrun, str(script), str(tmp_path), kind], check=False, timeout=300
         )
-    return session, [
-        json.loads(path.read_text("utf-8")) for path in sorted(tmp_path.glob("said-*.json"))
-    ]
+    return session, what_was_said(tmp_path)
+
+
+def what_was_said(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("said-*.json"))]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -76,6 +114,39 @@ def test_every_ranks_peak_is_its_own_to_the_byte(tmp_path: Path, kind: str) -> N
     assert session.run.worst == WORLD - 1
 
 
+def test_a_trainer_with_fsdp_has_every_ranks_peak_and_steps(tmp_path: Path) -> None:
+    """To the byte; the script has no word of us."""
+    session, said = launched(tmp_path, "trainer")
+    run = session.run
+
+    assert [run.ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in said]
+    assert [run.session(rank).steps.count for rank in range(WORLD)] == [8] * WORLD
+
+
+def test_a_notebooks_own_launch_has_every_ranks_peak(tmp_path: Path) -> None:
+    """In a real kernel, with accelerate's notebook_launcher, which forks."""
+    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
+    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
+    launch = f"notebook_launcher(train, num_processes={WORLD}, use_port={free_port()!r})"
+    cells = [
+        "%load_ext hfmem_widget\nfrom accelerate import notebook_launcher",
+        IN_A_NOTEBOOK.format(folder=str(tmp_path), script=SCRIPT),
+        f"%%memwatch -o s\n{launch}",
+        (
+            "import json, torch\n"
+            "print(json.dumps([torch.cuda.is_initialized(), [row.peak for row in s.run.ranks.values()]]))"
+        ),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
+    initialised, peaks = json.loads(notebook.cells[-1].outputs[-1]["text"])
+
+    assert peaks == [one["peak"] for one in what_was_said(tmp_path)]
+    assert len(peaks) == WORLD
+    assert initialised is False
+
+
 def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
     """Bit for bit, in every rank."""
     (tmp_path / "with").mkdir()
@@ -85,7 +156,7 @@ def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     alone = [sys.executable, *torchrun, str(script), str(tmp_path / "without"), "ddp"]
     subprocess.run(alone, check=True, timeout=300)
-    said = [json.loads(path.read_text("utf-8")) for path in sorted(tmp_path.glob("without/said-*"))]
+    said = what_was_said(tmp_path / "without")
 
     assert [one["loss"] for one in followed] == [one["loss"] for one in said]
 
@@ -97,3 +168,12 @@ def test_the_rank_that_ran_out_of_memory_is_named(tmp_path: Path) -> None:
 
     assert len(findings) == 1
     assert "Rank 1" in findings[0].title
+
+
+def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
+    """Whoever looks for the reason begins with it."""
+    session, _ = launched(tmp_path, "killed")
+    gone = [one for one in session.run.findings if one.kind in {"rank-gone", "rank-silent"}]
+
+    # torchrun ends the other one at once, by a signal too.
+    assert any("1" in one.title for one in gone), [one.title for one in session.run.findings]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.gpu.conftest import Run
 from tests.gpu.scenarios import MODEL
+from tests.ranks.launch import free_port
 
 COUNT = "import torch; print(torch.cuda.device_count())"
 
@@ -201,7 +202,7 @@ def train():
     with open(os.path.join(folder, str(accelerator.process_index)), "w") as file:
         file.write(f"{accelerator.device} {loss.item():.6f}")
 """,
-        "notebook_launcher(train, num_processes=2)",
+        f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})",
         """
 ranks = [open(os.path.join(folder, str(rank))).read().split() for rank in range(2)]
 print(torch.cuda.is_initialized(), ranks)
@@ -233,7 +234,10 @@ def fill():
     held = torch.empty(2 * 2**30, dtype=torch.uint8, device=f"cuda:{os.environ['LOCAL_RANK']}")
     time.sleep(2)
 """,
-        "%%memwatch --label ranks --no-chart\nnotebook_launcher(fill, num_processes=2)",
+        (
+            "%%memwatch --label ranks --no-chart\n"
+            f"notebook_launcher(fill, num_processes=2, use_port={free_port()!r})"
+        ),
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()

@@ -77,6 +77,30 @@ def requested_curve(trace, start):
             now -= entry["size"]
         curve.append(now)
     return curve
+
+def recorded(trainer):
+    # Train, and return what was requested after each entry of the allocator's trace.
+    torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
+    start = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    trainer.train()
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    return requested_curve(trace, start)
+
+def compare(session, begins, stops, curve):
+    # What is wrong, how many spans of each kind there are, how sure all are, and how many peaks differ.
+    wrong, kinds, certainties, peaks = [], {}, set(), set()
+    for span in session.spans:
+        if span.kind in {"block", "save"} or span.id not in begins:
+            continue
+        truth = max(curve[begins[span.id]:stops[span.id] + 1])
+        ours = span.peaks["cuda:0/requested"]
+        kinds[span.kind] = kinds.get(span.kind, 0) + 1
+        certainties.add(ours.certainty)
+        peaks.add(ours.value)
+        if ours.value != truth:
+            wrong.append([span.kind, span.label, ours.value, truth])
+    return [wrong, kinds, sorted(certainties), len(peaks)]
 """
 
 
@@ -88,26 +112,11 @@ def test_every_phase_of_every_step_equals_a_replay_of_the_trace(run_python: Run)
         + """
 lengths = [40 + (number * 137) % 470 for number in range(16)]
 trainer = make_trainer(lengths, gradient_accumulation_steps=2)
-with hfmem_widget.watch("train", quiet=True) as session:
+with hfmem_widget.watch("train", quiet=True, phases="all") as session:
     begins, stops = watch_positions(shared_monitor())
-    torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
-    start = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    trainer.train()
-    trace = torch.cuda.memory._snapshot()["device_traces"][0]
-    torch.cuda.memory._record_memory_history(enabled=None)
-curve = requested_curve(trace, start)
-wrong, kinds, certainties, peaks = [], {}, set(), set()
-for span in session.spans:
-    if span.kind in {"block", "save"} or span.id not in begins:
-        continue
-    truth = max(curve[begins[span.id]:stops[span.id] + 1])
-    ours = span.peaks["cuda:0/requested"]
-    kinds[span.kind] = kinds.get(span.kind, 0) + 1
-    certainties.add(ours.certainty)
-    peaks.add(ours.value)
-    if ours.value != truth:
-        wrong.append([span.kind, span.label, ours.value, truth])
-report([wrong, kinds, sorted(certainties), len(peaks)])
+    curve = recorded(trainer)
+compared = compare(session, begins, stops, curve)
+report(compared)
 """
     )
 
@@ -123,6 +132,40 @@ report([wrong, kinds, sorted(certainties), len(peaks)])
     }
     assert certainties == ["exact"]
     assert distinct > 16
+
+
+def test_steps_without_their_phases_equal_a_replay_of_the_trace(run_python: Run) -> None:
+    """Where the governor leaves out all that it can, each step, epoch and the watch is 0 bytes off."""
+    wrong, kinds, certainties, distinct, said, block = run_python(
+        TRAINER
+        + TRACE
+        + """
+from hfmem_widget.monitor import governor
+governor.MOST_SHARE = governor.RELAXED_SHARE = 0.0  # nothing is affordable
+lengths = [40 + (number * 137) % 470 for number in range(96)]
+trainer = make_trainer(lengths, layers=2)
+torch.ones(1, device="cuda")
+torch.cuda.synchronize()
+with hfmem_widget.watch("train", quiet=True) as session:
+    begins, stops = watch_positions(shared_monitor())
+    curve = recorded(trainer)
+compared = compare(session, begins, stops, curve)
+block = session.spans[0].peaks["cuda:0/requested"]
+report([*compared, session.polling.limited, [block.certainty, block.value - max(curve)]])
+"""
+    )
+
+    assert wrong == []
+    assert {kind: kinds[kind] for kind in ("train", "epoch", "step")} == {
+        "train": 1,
+        "epoch": 1,
+        "step": 96,
+    }
+    assert 0 < kinds["forward"] == kinds["backward"] == kinds["optimizer"] < 48
+    assert certainties == ["exact"]
+    assert distinct > 48
+    assert said == f"phases on {kinds['forward']} of 96 steps, to stay below 1 %"
+    assert block == ["exact", 0]
 
 
 def test_a_longer_batch_is_the_worst_step_with_its_tokens(run_python: Run) -> None:

@@ -18,6 +18,7 @@ PREPARE = """
 %load_ext hfmem_widget
 import collections, dataclasses, functools, gc, sys, types, weakref
 import torch
+gc.collect()
 torch.set_num_threads(1)
 def block(count=1):
     return torch.zeros(count, 2**20)

@@ -103,8 +103,7 @@ class Kernel:
         code: str,
         *,
         timeout: float = CELL_TIMEOUT,
-        interrupt_after: float | None = None,
-        once_printed: str = "",
+        interrupt_once: Callable[[], bool] | None = None,
         silent: bool = False,
     ) -> Result:
         """Run a cell and wait until it is idle.
@@ -114,33 +113,28 @@ class Kernel:
         code : str
         timeout : float
             Seconds until a TimeoutError with what was published so far.
-        interrupt_after : float, optional
-            Interrupt the kernel this many seconds after it took the cell up.
-        once_printed : str
-            Count them from where the cell has printed this.
+        interrupt_once : function, optional
+            Interrupt the kernel once this returns true: it is asked until then, see `has_made`.
         silent : bool
             Run it as front ends run code of their own.
         """
         running = self.send(code, silent=silent)
         deadline = time.monotonic() + timeout
-        if interrupt_after is not None:
-            # Not from "busy" on: an interrupt before execute_input finds ipykernel itself at work, which
-            # logs it and sends no reply (Kernel.dispatch_shell).
-            begins = "status" if silent else "execute_input"
-            self._until(
-                lambda one: one.kind == begins and one.parent == running.request,
-                running.first,
-                deadline,
-            )
-            if once_printed:
-                self._until(
-                    lambda one: once_printed in str(one.content.get("text")),
-                    running.first,
-                    deadline,
-                )
-            self.read(interrupt_after)
+        if interrupt_once is not None:
+            # Nothing that is published tells that the cell's own code runs: "busy" and "execute_input" come
+            # before it, when an interrupt finds ipykernel itself at work, which logs it and sends no reply
+            # (Kernel.dispatch_shell); and one that met the sending of a print was lost.
+            while not interrupt_once():
+                assert time.monotonic() < deadline, "what the interrupt waits for did not come"
+                self.read(0.02)
             self.interrupt()
         return self.collect(running, timeout=deadline - time.monotonic())
+
+    def has_made(self, name: str) -> Callable[[], bool]:
+        """Return a function that says whether a cell has made this file, which is not there yet."""
+        path = self.folder / name
+        path.unlink(missing_ok=True)
+        return path.exists
 
     def send(
         self, code: str, *, silent: bool = False, subshell: str = "", as_terminal: bool = False

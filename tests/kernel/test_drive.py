@@ -27,7 +27,10 @@ def test_outputs_come_in_the_order_of_the_cell(shared_kernel: Kernel) -> None:
 
 def test_interrupt_reaches_a_busy_cell(shared_kernel: Kernel) -> None:
     """An interrupt ends a busy cell with one KeyboardInterrupt, and the kernel goes on."""
-    result = shared_kernel.run("import time\nwhile True: time.sleep(0.01)", interrupt_after=0.2)
+    result = shared_kernel.run(
+        "import time\nopen('busy', 'w').close()\nwhile True: time.sleep(0.01)",
+        interrupt_once=shared_kernel.has_made("busy"),
+    )
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
     assert shared_kernel.run("'alive'").status == "ok"

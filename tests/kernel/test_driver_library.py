@@ -30,7 +30,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_script(library: Path) -> RunScript:
     """Return a function that runs a script that finds the stand-in."""
 
-    def run(script: str, timeout: float = 60, **stub: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        script: str, timeout: float | None = None, **stub: str
+    ) -> subprocess.CompletedProcess[str]:
         env: Mapping[str, str] = {**os.environ, "LD_LIBRARY_PATH": str(library), **stub}
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
         return subprocess.run(
@@ -64,19 +66,19 @@ time.sleep(random.random() * 0.04)
 
 def test_three_hundred_exits_at_random_moments(run_script: RunScript) -> None:
     """Interpreters that end while a driver call is in flight end cleanly, whatever the moment."""
-    done = run_script(EXITS, timeout=280, NVML_STUB_SLEEP_MS="3")
+    done = run_script(EXITS, NVML_STUB_SLEEP_MS="3")
 
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
 
 
 def test_an_exit_during_a_hung_call_does_not_hang(run_script: RunScript) -> None:
-    """A driver call that takes half a minute delays the end of the process by a second at most."""
+    """A driver call that takes minutes delays the end of the process by a second at most."""
     done = run_script(
         "import hfmem_widget, time\n"
         "hfmem_widget.watch('hung', interval=0.01, quiet=True).__enter__()\n"
         "time.sleep(0.2)",
-        timeout=15,
-        NVML_STUB_SLEEP_MS="30000",
+        timeout=240,
+        NVML_STUB_SLEEP_MS="480000",
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -92,8 +94,8 @@ def test_a_cell_ends_while_the_driver_hangs(run_script: RunScript) -> None:
         "span = session.spans[0]\n"
         "print(session.value(span.after, 'cpu/allocated') > session.value(span.before, 'cpu/allocated'),\n"
         "      math.isnan(used))",
-        timeout=15,
-        NVML_STUB_SLEEP_MS="30000",
+        timeout=240,
+        NVML_STUB_SLEEP_MS="480000",
     )
 
     assert (done.returncode, done.stdout.split()) == (0, ["True", "True"])
@@ -103,8 +105,13 @@ def test_a_lost_device_stops_and_the_others_go_on(run_script: RunScript) -> None
     """After a device is lost its line ends, never repeating a value; one sentence says so."""
     done = run_script(
         "import hfmem_widget, math, time\n"
+        "def wait(until):\n"
+        "    while not until(): time.sleep(0.01)\n"
         "with hfmem_widget.watch('lost', interval=0.01, quiet=True) as session:\n"
-        "    time.sleep(0.6)\n"
+        "    wait(lambda: session.latest('cuda:0/device_used') > 0)\n"
+        "    wait(lambda: math.isnan(session.latest('cuda:0/device_used')))\n"
+        "    enough = session.polling.ticks + 20\n"
+        "    wait(lambda: session.polling.ticks > enough)\n"
         "print(math.isnan(session.latest('cuda:0/device_used')),\n"
         "      session.latest('cuda:1/device_used') > 0, len(session.notes))",
         NVML_STUB_DEVICES="2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -90,7 +91,8 @@ def test_a_cell_that_leaves_more_with_each_run_is_called_out(ready: Kernel) -> N
     same = [card(ready.run(cell.format("same", "kept = torch.ones(2**23)"))) for _ in range(5)]
 
     assert ["has run" in one for one in runs] == [False, False, False, True]
-    assert "has run 4 times, and each of the last 3 runs left 32.0 MiB more on cpu" in runs[-1]
+    # On the heap the kernel's own odd tens of kilobytes count, too.
+    assert re.search(r"each of the last 3 runs left 3(1\.[6-9]|2\.[0-4]) MiB more on cpu", runs[-1])
     assert not any("has run" in one for one in same)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernel.drive import Kernel
+from tests.kernel.drive import Kernel, Message
 
 MODEL = """
 import tempfile, time, torch
@@ -18,15 +18,24 @@ folder = tempfile.mkdtemp()
 made.save_pretrained(folder, max_shard_size="60KB")
 """
 SLOWLY = """
+import os
 set_param = core_model_loading.set_param_for_module
 def slow(*args, **kwargs):
-    time.sleep(0.02)
+    while kept.open_spans[-1].label == "shard 2 of 4" and not os.path.exists("seen"):
+        time.sleep(0.02)
     return set_param(*args, **kwargs)
 core_model_loading.set_param_for_module = slow
 """
+"""Stays at the second shard until that was seen."""
 LOAD = "%%memwatch -o kept -l load\nmodel = AutoModelForCausalLM.from_pretrained(folder)"
 TOLD = "print(*(f'{one.kind}: {one.label}: {one.outcome}' for one in kept.spans[1:]), sep='\\n')"
 SHARDS = [f"shard: shard {number} of 4: done" for number in (1, 2, 3, 4)]
+
+
+def path_of(message: Message) -> list[str]:
+    """Return the open spans that a message to a widget tells."""
+    told = message.content.get("data", {}) if message.kind == "comm_msg" else {}
+    return list(told.get("content", {}).get("status", {}).get("path", []))
 
 
 @pytest.fixture
@@ -53,15 +62,11 @@ def test_a_watched_cell_tells_its_load_and_its_shards(loaded: Kernel) -> None:
 def test_which_shard_is_loaded_is_told_live(loaded: Kernel) -> None:
     """Whoever looks at the chart meanwhile reads it in its status."""
     loaded.run(SLOWLY)
-    result = loaded.run(LOAD)
+    running = loaded.send(LOAD)
+    loaded.wait_for(lambda one: path_of(one) == ["load", "load LlamaForCausalLM", "shard 2 of 4"])
+    (loaded.folder / "seen").touch()
+    assert loaded.collect(running).status == "ok"
     loaded.run("core_model_loading.set_param_for_module = set_param")
-    paths = [
-        one.content["data"]["content"].get("status", {}).get("path", [])
-        for one in result.comms
-        if one.kind == "comm_msg" and "content" in one.content["data"]
-    ]
-
-    assert ["load", "load LlamaForCausalLM", "shard 2 of 4"] in paths
 
 
 def test_a_load_that_fails_is_the_cells_own_error(loaded: Kernel) -> None:

@@ -9,12 +9,15 @@ import pytest
 
 from tests.kernel.drive import Kernel, Result
 
-WATCH = """%%memwatch --label blocks --no-chart --interval 0.02
+WATCH = """%%memwatch --label blocks --no-chart --interval 0.02 --output session
 import time
+def be_seen():
+    enough = session.polling.ticks + 2
+    while session.polling.ticks < enough: time.sleep(0.01)
 blocks = [bytearray(1_000_000) for _ in range(60)]
-time.sleep(0.1)
+be_seen()
 del blocks[20:]
-time.sleep(0.1)
+be_seen()
 """
 # A session with steps and parts, in the place of a watched one.
 SCRIPTED = """

@@ -83,7 +83,9 @@ def test_the_trainer_notebook_finds_its_long_batch() -> None:
     # On a CPU a peak is the highest of some samples, and one of the two long steps may be missed.
     assert int(worst[0]) in {10, 50}
     assert worst[1] == "128.0"
-    assert "optimizer    80" in text
+    # Short steps have their phases measured on some.
+    assert "step         80" in text
+    assert re.search(r"optimizer +\d+ .* s ", text)
     assert "hfmem/peak_allocated_gib" in text
     assert 'memwatch "own loop"' in text
     assert not any(words in text for words in LEAK)
@@ -162,7 +164,8 @@ def test_what_was_watched_is_kept_compared_and_told() -> None:
     assert "'adamw.html'" in text
     assert "AdamW (baseline)" in text
     assert " \u00b7 4 runs \u00b7 " in history.outputs[0].data["text/plain"]
-    assert "+16.0 MiB a run" in history.outputs[0].data["text/plain"]
+    # On the heap the kernel's own odd tens of kilobytes count, too.
+    assert re.search(r"\+1(5\.[6-9]|6\.[0-4]) MiB a run", history.outputs[0].data["text/plain"])
     assert "warn cpu exceeded its budget of 10.0 MiB" in text
     assert not any(words in text for words in LEAK)
 

@@ -148,7 +148,7 @@ def saved() -> dict[str, list[Any]]:
     """Return the outputs of the failing cells, as they are saved."""
     sources = [PREPARE, *FAILING.values()]
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-    notebook_client(notebook, timeout=120, allow_errors=True).execute()
+    notebook_client(notebook, timeout=None, allow_errors=True).execute()
     return dict(zip(FAILING, (cell.outputs for cell in notebook.cells[1:]), strict=True))
 
 

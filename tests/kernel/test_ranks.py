@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from tests.kernel.drive import Kernel, Message, Result
-from tests.ranks.launch import free_port
+from tests.ranks.launch import SCRIPTS, free_port
 
 TRAIN = """
 %load_ext hfmem_widget
@@ -26,10 +27,10 @@ def train():
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(512, 512)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    kept = torch.ones(accelerator.process_index << 24)
     for step in range(12):
         with hfmem_widget.span("step"):
-            batch = torch.randn(256 * (1 + 8 * accelerator.process_index), 512)
-            model(batch).square().mean().backward()
+            model(torch.randn(256, 512)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(0.25)
@@ -65,7 +66,10 @@ def is_card(message: Message) -> bool:
 
 @pytest.fixture(scope="module")
 def launched() -> Any:
-    """Return a kernel in which a cell has started two ranks, and what came of that cell."""
+    """Return a kernel in which a cell has started two ranks, and what came of that cell.
+
+    Its session is `s`, for all tests of this file and in any order: none binds that name anew.
+    """
     with Kernel() as kernel:
         assert kernel.run(TRAIN).status == "ok"
         launch = f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})"
@@ -80,7 +84,7 @@ def said(kernel: Kernel, expression: str) -> Any:
 
 
 def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result]) -> None:
-    """Exactly those that trained, with all their steps; rank 1, whose batches are larger, is the worst."""
+    """Exactly those that trained, with all their steps; rank 1, which keeps 64 MiB more, is the worst."""
     kernel, result = launched
 
     assert result.status == "ok", result.text("stderr")
@@ -149,3 +153,87 @@ def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(tmp_path: Path) -> 
     assert not any(map(is_card, opened.displays))
     assert live in kernel.published
     assert card.kind == "update_display_data"
+
+
+BEHIND = """
+%load_ext hfmem_widget
+import json, os, subprocess, sys, time
+def start(script, flag):
+    return [
+        subprocess.Popen(
+            [sys.executable, script, flag], start_new_session=True, stdin=subprocess.DEVNULL,
+            env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
+        )
+        for rank in range(2)
+    ]
+def wait(run):
+    while not os.path.isdir(run) or len(os.listdir(run)) < 3:
+        time.sleep(0.1)
+"""
+
+
+def newest(run: Path) -> float:
+    """Return when a rank has last written there."""
+    return max(path.stat().st_mtime for path in run.glob("r*.jsonl"))
+
+
+def waited_for(what: Callable[[], bool], seconds: float = 240.0) -> bool:
+    """Wait until something is so, and return whether it was in time."""
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return what()
+
+
+def test_ranks_outlive_the_extension_and_the_kernel(tmp_path: Path) -> None:
+    """They go on to write after `%unload_ext`, and after a restart; the new kernel shows them live."""
+    run, flag = tmp_path / "run", tmp_path / "flag"
+    with Kernel() as kernel:
+        kernel.run(BEHIND)
+        begun = kernel.run(
+            f"%%memwatch -o s --ranks {run}\n"
+            f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})\n"
+            f"wait({str(run)!r})"
+        )
+        unloaded = kernel.run("%unload_ext hfmem_widget")
+        known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
+        kernel.restart()
+        kernel.run("%load_ext hfmem_widget\nimport json")
+        written = newest(run)
+        opened = kernel.run(f"%memwatch open {run} -o back")
+        live = kernel.wait_for(tells_of_ranks)
+        is_running = said(kernel, "back.running")
+        goes_on = waited_for(lambda: newest(run) > written)
+        flag.touch()
+        card = kernel.wait_for(is_card)
+
+    assert [one.status for one in (begun, unloaded, opened)] == ["ok"] * 3
+    assert known == [2, [None, None]]
+    assert is_running
+    assert live in kernel.published
+    assert goes_on
+    assert "2 ranks" in card.content["data"]["text/plain"]
+
+
+def test_an_interrupt_ends_the_ranks_as_it_would(launched: tuple[Kernel, Result]) -> None:
+    """The children are gone, what was lent is put back, and the card says that it was interrupted."""
+    kernel, _ = launched
+    kernel.run(
+        "import signal\n"
+        "def endless():\n"
+        "    from accelerate import Accelerator\n"
+        "    Accelerator(cpu=True)\n"
+        "    time.sleep(600)"
+    )
+    first = len(kernel.published)
+    launch = f"notebook_launcher(endless, num_processes=2, use_port={free_port()!r})"
+    result = kernel.run(
+        f"%%memwatch -o interrupted\n{launch}",
+        interrupt_once=lambda: any(map(tells_of_ranks, kernel.published[first:])),
+    )
+
+    assert result.status == "error"
+    assert said(kernel, "variables() == before")
+    assert said(kernel, "len(interrupted.run.ranks)") == 2
+    assert said(kernel, "[one.kind for one in interrupted.run.findings]") == []
+    assert "memwatch:" not in result.text("stderr")

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.kernel.conftest import StartKernel
-from tests.kernel.drive import Kernel, Result
+from tests.kernel.drive import Kernel, Message, Result
 
 PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
@@ -24,6 +24,12 @@ def cards(result: Result) -> list[str]:
     shown = (one.content["data"] for one in result.displays)
     texts = (data.get("text/plain", "") for data in shown if PLOTLY not in data)
     return [text for text in texts if text.startswith("memwatch") and "running" not in text]
+
+
+def kind_of(message: Message) -> str:
+    """Return what a message of ours to a widget brings: a snapshot, rows; empty for any other message."""
+    told = message.content.get("data", {}) if message.kind == "comm_msg" else {}
+    return str(told.get("content", {}).get("kind", ""))
 
 
 def assert_nothing_left(kernel: Kernel) -> None:
@@ -261,13 +267,16 @@ def test_an_unwatched_moment_is_silent(reloaded: Kernel) -> None:
 
 
 def test_a_live_chart_streams_while_the_cell_is_busy(reloaded: Kernel) -> None:
-    """The widget appears after a moment and gets two messages a second or more; at the end it is replaced."""
-    result = reloaded.run("%%memwatch\nimport time\ntime.sleep(2.0)")
-    kinds = [
-        one.content["data"]["content"]["kind"]
-        for one in result.comms
-        if one.kind == "comm_msg" and "content" in one.content["data"]
-    ]
+    """The widget appears after a moment and gets message after message; at the end it is replaced."""
+    seen = reloaded.folder / "seen"
+    seen.unlink(missing_ok=True)
+    cell = "import os, time\nwhile not os.path.exists('seen'): time.sleep(0.05)"
+    running = reloaded.send(f"%%memwatch\n{cell}")
+    for _ in range(4):
+        reloaded.wait_for(lambda one: kind_of(one) == "rows")
+    seen.touch()
+    result = reloaded.collect(running)
+    kinds = [kind for kind in map(kind_of, result.comms) if kind]
     shown = [set(one.content["data"]) for one in result.displays]
 
     assert kinds[0] == "snapshot"
@@ -293,14 +302,26 @@ def test_the_card_returns_after_the_user_cleared_the_output(reloaded: Kernel) ->
     assert any("memwatch" in one.content["data"].get("text/plain", "") for one in after)
 
 
+INTERRUPT = """
+import signal
+_magics = get_ipython().magics_manager.registry["MemwatchMagics"]
+_arm = _magics.arm_cell
+def _arm_and_interrupt(options):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    _arm(options)
+_magics.arm_cell = _arm_and_interrupt
+_ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+"""
+"""Interrupts a watched cell so many `seconds` after it began to be armed."""
+
+
 def test_interrupts_at_fifty_random_instants(reloaded: Kernel) -> None:
     """While the watch is armed or the cell runs: exactly one error each, and nothing is left behind."""
     instants = random.Random(0)
+    assert reloaded.run(INTERRUPT).status == "ok"
     for _ in range(50):
-        result = reloaded.run(
-            "%%memwatch -i 0.01\nimport time\nwhile True: time.sleep(0.01)",
-            interrupt_after=instants.uniform(0.005, 0.4),
-        )
+        reloaded.run(f"seconds = {instants.uniform(0.0005, 0.4)}")
+        result = reloaded.run("%%memwatch -i 0.01\nimport time\nwhile True: time.sleep(0.01)")
         assert result.status == "error"
         assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
         assert_nothing_left(reloaded)
@@ -340,9 +361,8 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel
     reloaded.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
     reloaded.run("with hfmem_widget.watch(quiet=True): pass")
     result = reloaded.run(
-        "with hfmem_widget.watch(quiet=True) as session:\n    print('begun', flush=True)\n    b = a @ a",
-        interrupt_after=0.1,
-        once_printed="begun",
+        "with hfmem_widget.watch(quiet=True) as session:\n    open('begun', 'w').close()\n    b = a @ a",
+        interrupt_once=reloaded.has_made("begun"),
     )
     ended = reloaded.run("print(session.running, session.spans[0].outcome)").text()
 
@@ -352,8 +372,8 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel
 
 def test_an_interrupted_cell_says_so(reloaded: Kernel) -> None:
     """The interrupt reaches the user once and the card names it."""
-    cell = "%%memwatch -o s\nimport time\nprint('asleep', flush=True)\ntime.sleep(600)"
-    result = reloaded.run(cell, interrupt_after=0.0, once_printed="asleep")
+    cell = "%%memwatch -o s\nimport time\nopen('asleep', 'w').close()\ntime.sleep(600)"
+    result = reloaded.run(cell, interrupt_once=reloaded.has_made("asleep"))
 
     assert (result.status, len(result.errors)) == ("error", 1)
     assert reloaded.run("print(s.spans[0].outcome)").text() == "interrupted\n"

@@ -97,10 +97,15 @@ def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
 def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
     """In the middle of operators that are followed, and of storages that go."""
     instants = random.Random(7)
+    notebook.run(
+        "import signal\n"
+        "_ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))"
+    )
     for _ in range(15):
         result = notebook.run(
-            "%%memwatch --stacks --no-chart\nx = torch.ones(8)\nwhile True: x = x + 1",
-            interrupt_after=instants.uniform(0.02, 0.3),
+            "%%memwatch --stacks --no-chart\nx = torch.ones(8)\n"
+            f"signal.setitimer(signal.ITIMER_REAL, {instants.uniform(0.0005, 0.3)})\n"
+            "while True: x = x + 1"
         )
         assert result.reply["ename"] == "KeyboardInterrupt"
         assert value(notebook, LEFT) == "0"

@@ -20,14 +20,18 @@ kept = bytearray(64_000_000)
 power = 7 ** 1_500_000  # one operation: nobody else has the interpreter's lock meanwhile
 time.sleep(0.5)
 """
-CLOSED = """%%memwatch --label closed
+CLOSED = """%%memwatch --label closed --output session
 import time
 from ipywidgets.widgets.widget import _instances
-time.sleep(1.0)
-ours = [widget for widget in list(_instances.values()) if type(widget).__name__ == "MemoryWidget"]
+ours = []
+while not ours:
+    time.sleep(0.05)
+    ours = [widget for widget in list(_instances.values()) if type(widget).__name__ == "MemoryWidget"]
 for widget in ours:
     widget.close()
-time.sleep(1.0)
+enough = session.polling.ticks + 20
+while session.polling.ticks < enough:
+    time.sleep(0.05)
 """
 SPAWN = """
 import multiprocessing, sys, threading

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import hfmem_widget
@@ -36,10 +38,18 @@ def followed(run: Path, environ: dict[str, str] | None = None) -> dict[str, str]
 
 
 def free_port() -> str:
-    """Return a port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    """Return a port that nobody listens at, and that nobody gets who asks for any.
+
+    A launcher takes it seconds later: one that the system gives out may be somebody's connection by then.
+    """
+    given_out = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given_out.read_text().split()[0]) if given_out.exists() else 32768
+    while True:
+        # pytest-randomly gives the tests that run beside each other the same random numbers.
+        port = first - 1 - secrets.randbelow(first // 2)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return str(port)
 
 
 def python(
@@ -49,7 +59,7 @@ def python(
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         env=BARE if environ is None else environ,
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert code is None or done.returncode == code, done.stderr[-3000:]
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from hfmem_widget.ranks.directory import streams
@@ -88,3 +89,55 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
     assert attempts["001-a1"].spans[0].outcome == attempts["000-a1"].spans[0].outcome == "done"
     # The launcher ends rank 0 of the first attempt, wherever that is.
     assert [len(attempts[each].steps) for each in ("000-a1", "001-a0", "001-a1")] == [1, 1, 1]
+
+
+def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
+    """Of 2 ranks, then 4, of which a node is lost, and 2 that go on: none of the old is called silent."""
+    done = python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag")
+    said = json.loads(done.stdout)
+    two, four, lost, after = said["seen"]
+
+    assert [two["ranks"], four["ranks"], after["ranks"]] == [[0, 1], [0, 1, 2, 3], [0, 1]]
+    assert "4 instead of 2 ranks" in four["findings"].pop("rank-restarted")
+    assert "killed" in lost["findings"]["rank-gone"]
+    assert "2 instead of 4 ranks" in after["findings"].pop("rank-restarted")
+    assert two["findings"] == four["findings"] == after["findings"] == {}
+    assert (said["codes"], said["outcome"]) == ([0, 0], "done")
+
+
+def test_an_agent_that_is_killed_leaves_a_smaller_world(tmp_path: Path) -> None:
+    """Of two elastic agents of torchrun one is lost: the other goes on alone, and it is one run."""
+    done = python(SCRIPTS / "agents.py", tmp_path / "run", tmp_path, free_port())
+    said = json.loads(done.stdout.splitlines()[-1])
+    trained = json.loads(said["said"])
+
+    assert said["code"] == 0
+    assert trained["attempt"] == "1"
+    assert (said["world"], said["outcome"]) == (1, "done")
+    assert said["ranks"] == {"0": 10}
+    assert trained["steps"] - 10 >= max(said["before"].values()) - 1
+    assert list(said["findings"]) == ["rank-restarted"]
+    assert "1 instead of 2 ranks" in said["findings"]["rank-restarted"]
+    assert [name[:9] for name in said["files"]] == ["r00000-a0", "r00000-a1", "r00001-a0"]
+
+
+def test_a_rank_that_is_killed_just_before_the_launcher_ends_is_named(tmp_path: Path) -> None:
+    """That the launcher has ended is enough: nobody waits until the rank counts as silent."""
+    words = (SCRIPTS / "spawned.py", free_port(), "kill")
+    done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, *words)
+    said = json.loads(done.stdout.splitlines()[-1])
+
+    assert said["code"] == 1
+    assert list(said["findings"]) == ["rank-gone"]
+    assert "Rank 1 was killed" in said["findings"]["rank-gone"]
+
+
+def test_clocks_off_by_seconds_are_corrected(tmp_path: Path) -> None:
+    """A node's clock is five seconds ahead: its ranks' times are put right, and one sentence says so."""
+    done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, SCRIPTS / "clocks.py")
+    said = json.loads(done.stdout.splitlines()[-1])
+
+    assert said["code"] == 0
+    assert list(said["findings"]) == ["clock"]
+    assert round(said["clocks"]["ahead"]) == 5
+    assert [step for _, _, step in said["ranks"].values()] == [30, 30]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,7 @@ from transformers.integrations import rewrite_logs
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.drivers.rank_logs import RankLogs
-from hfmem_widget.drivers.training import logged, prefix_of
+from hfmem_widget.drivers.training.run import logged, prefix_of
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
@@ -222,6 +227,40 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
     assert len(events.Scalars("train/hfmem/peak_allocated_gib")) == 2
 
 
+TRACKED = """
+import sys
+from pathlib import Path
+from hfmem_widget import MemoryCallback
+from tests.trainer.tiny import make_trainer
+
+make_trainer(
+    Path(sys.argv[1]),
+    callbacks=[MemoryCallback(log=True)],
+    eval_strategy="epoch",
+    logging_strategy="steps",
+    logging_steps=1,
+    report_to="trackio",
+).train()
+"""
+
+
+def test_trackio_keeps_them(tmp_path: Path) -> None:
+    """Its own database has our figures, in the groups of the training and of the evaluation."""
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    subprocess.run(
+        [sys.executable, "-c", TRACKED, str(tmp_path / "out")],
+        env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"},
+        check=True,
+    )
+
+    (file,) = (tmp_path / "trackio").glob("*.db")
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        entries = [json.loads(text) for (text,) in database.execute("select metrics from metrics")]
+    name = "hfmem/peak_allocated_gib"
+    assert sum(entry.get(f"train/{name}", 0) > 0 for entry in entries) == 2
+    assert sum(entry.get(f"eval/{name}", 0) > 0 for entry in entries) == 1
+
+
 def test_a_callback_with_logs_watches_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +282,8 @@ def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(
     trainer = make_trainer(tmp_path, callbacks=[callback], **EVERY_STEP)
     run = Run(tmp_path / "run")
     run.look()
-    monkeypatch.setattr(RankLogs, "of", lambda _directory: RankLogs(run))
+    monkeypatch.setattr("hfmem_widget.ranks.run.Run", lambda _directory: run)
+    monkeypatch.setattr(run, "start", lambda: None)
     with hfmem_widget.watch(quiet=True):
         trainer.train()
         evaluated = trainer.evaluate()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import BertConfig, BertModel
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
@@ -27,6 +29,17 @@ STEPS = """train
       backward
       optimizer
     step 2
+      forward
+      backward
+      optimizer"""
+
+
+ROLLOUT = """train
+  epoch 1 of 1
+    step 1
+      generate
+        prefill
+        decode
       forward
       backward
       optimizer"""
@@ -54,13 +67,42 @@ def test_a_model_with_adapters_is_followed(tmp_path: Path) -> None:
     assert [group.tokens for group in session.steps] == [36, 32]
 
 
+ON_ATTENTION = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LoraConfig", {"r": 2, "use_dora": True, **ON_ATTENTION}),
+        ("IA3Config", {"feedforward_modules": [], **ON_ATTENTION}),
+        ("PromptTuningConfig", {"num_virtual_tokens": 4}),
+        ("PrefixTuningConfig", {"num_virtual_tokens": 4}),
+    ],
+)
+def test_other_ways_of_peft_are_followed(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """All weights are counted, and gradients and states of those alone that are trained."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
+    model = peft.get_peft_model(tiny_model(), config)
+    session = watched(make_trainer(tmp_path, model=model))
+    weights = {one.data_ptr(): one for one in model.parameters()}.values()
+    trained = [one.nbytes for one in model.parameters() if one.requires_grad]
+
+    assert outline(session) == STEPS
+    assert session.peak("cpu/weights") == sum(one.nbytes for one in weights)
+    assert session.peak("cpu/gradients") == sum(trained)
+    assert session.peak("cpu/optimizer") == 2 * sum(trained) + 4 * len(trained)
+
+
 def test_generation_with_adapters_is_one_block() -> None:
     """However many layers pass it on."""
     model = model_with_adapters()
     with hfmem_widget.watch(quiet=True) as session:
         model.generate(input_ids=rows((4,))[0]["input_ids"][None], max_new_tokens=2)
 
-    assert outline(session) == "generate"
+    assert outline(session) == "generate\n  prefill\n  decode"
 
 
 def tokenizer() -> Any:
@@ -119,6 +161,50 @@ def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) ->
     assert trainer.state.log_history[0]["hfmem/tokens"] == step.counts["tokens"]
 
 
+def test_a_rollout_is_a_phase_of_its_step(tmp_path: Path) -> None:
+    """GRPO generates first: its KV cache and its tokens are apart from the update."""
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    sizes = {"num_generations": 2, "max_completion_length": 4, "max_steps": 1}
+    trainer = trl.GRPOTrainer(
+        tiny_model(),
+        reward_funcs=lambda completions, **_: [float(len(one)) for one in completions],
+        args=arguments(tmp_path, trl.GRPOConfig, bf16=False, **sizes),
+        train_dataset=datasets.Dataset.from_list([{"prompt": text} for text in TEXTS]),
+        processing_class=tokenizer(),
+    )
+    session = watched(trainer)
+
+    assert outline(session) == ROLLOUT
+    assert session.peak("cpu/kv_cache") > 0
+    assert session.latest("cpu/kv_cache") == 0
+
+
+def test_sentence_embeddings_are_followed(tmp_path: Path) -> None:
+    """Both sides of a pair go through the model, in one forward phase."""
+    reason = "sentence-transformers is not installed"
+    library = pytest.importorskip("sentence_transformers", reason=reason)
+    parts = pytest.importorskip("sentence_transformers.models", reason=reason)
+    losses = pytest.importorskip("sentence_transformers.losses", reason=reason)
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    config = BertConfig(vocab_size=VOCABULARY, num_attention_heads=2, **sizes)
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    tokenizer().save_pretrained(tmp_path / "bert")
+    words = parts.Transformer(str(tmp_path / "bert"))
+    model = library.SentenceTransformer(
+        modules=[words, parts.Pooling(config.hidden_size)], device="cpu"
+    )
+    trainer = library.SentenceTransformerTrainer(
+        model=model,
+        args=arguments(tmp_path, library.SentenceTransformerTrainingArguments),
+        train_dataset=datasets.Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]}),
+        loss=losses.MultipleNegativesRankingLoss(model),
+    )
+
+    assert outline(watched(trainer)) == STEPS
+
+
 def test_preference_optimization_is_followed(tmp_path: Path) -> None:
     """The chosen and the rejected go through the model at once; the reference is no phase."""
     data = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
@@ -126,3 +212,78 @@ def test_preference_optimization_is_followed(tmp_path: Path) -> None:
 
     assert outline(session) == STEPS
     assert [group.samples for group in session.steps] == [8, 8]
+
+
+PREFERENCES = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
+PROMPTS = [{"prompt": text} for text in TEXTS]
+ROLLOUTS = {"num_generations": 2, "max_completion_length": 4}
+SHORT = {"max_new_tokens": 4, "max_length": 32}
+
+
+def judged(completions: list[str], **_: Any) -> list[float]:
+    return [float(len(one)) for one in completions]
+
+
+def of_rewards() -> Any:
+    from transformers import GPT2ForSequenceClassification
+
+    config = tiny_model().config
+    config.num_labels = 1
+    return GPT2ForSequenceClassification(config)
+
+
+OTHERS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Callable[[], Any]], bool]] = {
+    "KTO": (
+        "trl",
+        [{"prompt": "say ", "completion": text, "label": text < "g"} for text in TEXTS],
+        {},
+        {"ref_model": tiny_model},
+        False,
+    ),
+    "Reward": ("trl", PREFERENCES, {}, {"model": of_rewards}, False),
+    "RLOO": ("trl", PROMPTS, ROLLOUTS | {"beta": 0.0}, {"reward_funcs": lambda: judged}, True),
+    "Distillation": (
+        "trl",
+        PROMPTS,
+        {"max_completion_length": 4},
+        {"teacher_model": tiny_model},
+        True,
+    ),
+    "ORPO": ("trl.experimental.orpo", PREFERENCES, {"max_length": 32}, {}, False),
+    "CPO": ("trl.experimental.cpo", PREFERENCES, {"max_length": 32}, {}, False),
+    "OnlineDPO": (
+        "trl.experimental.online_dpo",
+        PROMPTS,
+        SHORT,
+        {"reward_funcs": lambda: judged},
+        True,
+    ),
+}
+"""TRL's other trainers: their module, rows, settings and models, and whether each step generates first."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_trls_other_trainers_are_followed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has its phases, a rollout among them, and the optimizer's states are counted."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    module, data, options, models, generates = OTHERS[name]
+    pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    trl = pytest.importorskip(module, reason=f"this trl has no {name}")
+    config = arguments(tmp_path, getattr(trl, f"{name}Config"), bf16=False, max_steps=2, **options)
+    given = {"model": tiny_model} | models
+    trainer = getattr(trl, f"{name}Trainer")(
+        **{name: make() for name, make in given.items()},
+        args=config,
+        train_dataset=datasets.Dataset.from_list(data),
+        processing_class=tokenizer(),
+    )
+    session = watched(trainer)
+    step = (ROLLOUT if generates else STEPS.partition("\n    step 2")[0]).partition("    step 1")[2]
+
+    assert outline(session) == f"train\n  epoch 1 of 1\n    step 1{step}\n    step 2{step}"
+    weights = sum(one.nbytes for one in trainer.model.parameters())
+    assert session.peak("cpu/optimizer") == pytest.approx(2 * weights, rel=0.01)
+    assert session.peak("cpu/weights") >= weights

@@ -271,4 +271,6 @@ def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
               optimizer
           evaluate at step 1
             generate
+              prefill
+              decode
     """)

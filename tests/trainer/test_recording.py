@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget.drivers.training import TrainingRun
+from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.session import Session

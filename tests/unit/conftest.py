@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hfmem_widget.guard import forget_faults
+
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
 settings.register_profile(
@@ -24,6 +26,12 @@ settings.load_profile("facts")
 def pytest_collection_finish() -> None:
     """Leave torch and transformers, which stay, out of every search for garbage."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def faults_are_new() -> None:
+    """Say a fault of ours in each test; in a watch it is said once."""
+    forget_faults()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -147,7 +147,7 @@ def test_the_environment_turns_live_views_off(
 
 
 def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
-    """Of bert-large's shape the table of techniques has the MiB of states that the forecast has."""
+    """Of bert-large's shape, but for what the allocator rounds up: the table counts storages."""
     transformers = pytest.importorskip("transformers")
     bert = transformers.BertConfig(
         architectures=["BertForSequenceClassification"],
@@ -161,7 +161,8 @@ def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     table = (ROOT / "docs/measured/anatomy.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
 
-    assert f"| {states / 2**20:.0f} |" in row
+    counted = float(row.split("|")[5])
+    assert states / 2**20 == pytest.approx(counted, rel=0.005)
     told = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
     assert f"predicted at {states / 2**20:.0f} MiB" in told
 

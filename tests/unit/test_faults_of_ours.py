@@ -147,6 +147,30 @@ def with_optimizer(bench: Bench) -> str:
     return RESULT
 
 
+def in_a_loop(bench: Bench) -> str:
+    """Train in a loop that nobody names, with batches that add up, a closure, and an evaluation."""
+    torch = pytest.importorskip("torch")
+    backward, made = torch.autograd.backward, torch.optim.Optimizer.__init__
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    with hfmem_widget.watch(quiet=True):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            for _ in range(2):
+                model(torch.ones(2, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.step(lambda: model(torch.ones(2, 2)).sum().backward())
+        with torch.no_grad():
+            model(torch.ones(2, 2))
+        model(torch.ones(2, 2))
+    for module in (model, *model):
+        assert not module._forward_pre_hooks, "a hook of ours was left"
+    assert torch.autograd.backward is backward, "a function of torch is still surrounded"
+    assert torch.optim.Optimizer.__init__ is made, "a method of torch is still surrounded"
+    return RESULT
+
+
 class Handler:
     """Holds a Trainer's callbacks."""
 
@@ -259,6 +283,103 @@ def loading(bench: Bench) -> str:
     return result
 
 
+class Kept(SimpleNamespace):
+    """Stands in for a cache, which can be referred to weakly."""
+
+
+class Decoder:
+    """Stands in for a model of transformers that generates, and keeps keys and values."""
+
+    def __init__(self) -> None:
+        self.kept = Kept(layers=[])
+
+    def __call__(self, ids: object, **_: object) -> dict[str, object]:
+        torch = pytest.importorskip("torch")
+        layer = SimpleNamespace(keys=torch.ones(1, 1, 3, 4), values=torch.ones(1, 1, 3, 4))
+        self.kept.layers = [layer]
+        return {"past_key_values": self.kept, "logits": torch.ones(1, 1, 2)}
+
+    def generate(self, ids: object) -> str:
+        for _ in range(3):
+            self._update_model_kwargs_for_generation(self(ids), {})
+        return RESULT
+
+    def _update_model_kwargs_for_generation(self, _outputs: object, kwargs: object) -> object:
+        return kwargs
+
+
+def generating(bench: Bench) -> str:
+    torch = pytest.importorskip("torch")
+    from hfmem_widget.drivers import generating as ours
+
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    usual, model, home = Decoder.__call__, Decoder(), ModuleType("transformers.modeling_utils")
+    surround(Decoder, "generate", ours.generating, whole_call=True)
+    vars(home)["PreTrainedModel"] = type("PreTrainedModel", (Decoder,), {})
+    ours.follow_calls(home)
+    try:
+        with hfmem_widget.watch("watched", quiet=True):
+            result = model.generate(torch.ones(1, 3, dtype=torch.int64))
+            with torch.no_grad():
+                other = vars(home)["PreTrainedModel"]()
+                assert "logits" in other(torch.ones(1, 3), past_key_values=(), use_cache=True)
+    finally:
+        restore(Decoder, "generate")
+        ours.leave_calls(home)
+    assert ours._here.generation is None, "a generation is left"
+    assert not ours._here.in_call, "a call is left"
+    assert Decoder.__call__ is usual
+    assert "__call__" not in vars(vars(home)["PreTrainedModel"])
+    return result
+
+
+def diffusion(bench: Bench) -> str:
+    torch: Any = pytest.importorskip("torch")
+    from hfmem_widget.drivers import diffusion as ours
+    from hfmem_widget.drivers.install import PIPELINES
+
+    class Scheduler:
+        def step(self) -> None:
+            bench.clock.advance(1.0)
+
+    class Vae(torch.nn.Module):  # type: ignore[misc]
+        def decode(self, latents: Any) -> Any:
+            return latents
+
+    class Pipeline:
+        def __init__(self) -> None:
+            self.register_modules()
+
+        def register_modules(self) -> None:
+            self.unet, self.vae, self.scheduler = torch.nn.Linear(2, 2), Vae(), Scheduler()
+
+        def progress_bar(self) -> range:
+            return range(2)
+
+        def __call__(self) -> str:
+            for _ in self.progress_bar():
+                latents = self.unet(torch.ones(1, 2))
+                self.scheduler.step()
+            self.vae.decode(latents)
+            return RESULT
+
+    home = ModuleType(PIPELINES)
+    vars(home)["DiffusionPipeline"] = Pipeline
+    bench.allocator.free(bench.allocator.alloc(16 * PIECE))
+    usual = Pipeline.__call__, Pipeline.progress_bar, Scheduler.step, Vae.decode
+    faults.harmless(ours.follow_pipelines, home)
+    pipeline = Pipeline()
+    try:
+        with hfmem_widget.watch("watched", quiet=True):
+            result = pipeline()
+    finally:
+        ours.leave_pipelines(home)
+    assert ours._here.call is None, "a call is left"
+    assert not pipeline.unet._forward_pre_hooks, "a hook is left"
+    assert (Pipeline.__call__, Pipeline.progress_bar, Scheduler.step, Vae.decode) == usual
+    return result
+
+
 def following(bench: Bench) -> str:
     from hfmem_widget.drivers import follow, install
 
@@ -303,9 +424,12 @@ SCENARIOS: tuple[Callable[[Bench], str], ...] = (
     importing,
     overlapping,
     with_optimizer,
+    in_a_loop,
     training,
     training_with_a_callback,
     loading,
+    generating,
+    diffusion,
     following,
 )
 
@@ -404,12 +528,11 @@ def entries() -> Iterator[object]:
     """Yield what transformers, torch and IPython call of ours, and what the user's code does."""
     from hfmem_widget import MemoryCallback
     from hfmem_widget.drivers import api as watching
-    from hfmem_widget.drivers import follow
+    from hfmem_widget.drivers import follow, generating, optimizers
     from hfmem_widget.drivers import span as spans
     from hfmem_widget.drivers import watch as stretch
     from hfmem_widget.drivers.training import model_hooks
     from hfmem_widget.magics.memwatch import MemwatchMagics
-    from hfmem_widget.monitor import optimizers
     from hfmem_widget.monitor.patch import _Around
     from hfmem_widget.monitor.peaks import PeakLedger
 
@@ -425,6 +548,7 @@ def entries() -> Iterator[object]:
     )
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported.find_spec)
     yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
+    yield from (generating._is_wanted, generating._begin, generating._ended)
     yield from (model_hooks._Before._tell, model_hooks._After._tell)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
     yield from (MemwatchMagics._arm, MemwatchMagics.cell_begins, MemwatchMagics.cell_ends)
@@ -458,6 +582,26 @@ def test_what_a_fault_has_kept_from_being_watched_is_said(
     assert [span.label for span in session.spans] == ["watched", "whole"]
     assert all(span.stop is not None for span in session.spans)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fault_that_comes_again_is_said_once_in_a_watch(
+    fake_monitor: Callable[[], Bench], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hook that fails in every step has one line on stderr, and one more in the next watch."""
+    fake_monitor()
+
+    def failing() -> None:
+        message = "ours"
+        raise RuntimeError(message)
+
+    lines = []
+    for _ in range(2):
+        with hfmem_widget.watch(quiet=True):
+            for _ in range(100):
+                faults.harmless(failing)
+        lines.append(capsys.readouterr().err)
+
+    assert lines == ["memwatch: RuntimeError: ours\n"] * 2
 
 
 WHO_COMES_NEXT: dict[str, Callable[[Bench, Session], object]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -263,3 +265,26 @@ def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPa
     assert done == ["the block"]
     assert not interrupts.is_deferring()
     assert signal.getsignal(signal.SIGUSR1) is raises
+
+
+def test_an_interrupt_waits_behind_a_handler_in_c_that_passes_it_on() -> None:
+    """Polars puts one before Python's when it is imported; the block is finished, and it stays in place."""
+    pytest.importorskip("polars")
+    code = """
+import signal
+import polars
+from hfmem_widget import guard
+place = guard._HANDLER
+before, finished = guard._action(signal.SIGINT)[:place], []
+def work():
+    with guard.interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+        finished.append(True)
+try:
+    work()
+except KeyboardInterrupt:
+    print(finished, guard._action(signal.SIGINT)[:place] == before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[True] True\n"

@@ -14,10 +14,11 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import (
     OPTIONS,
+    Limit,
     WatchKeywords,
     WatchOptions,
-    budget_in_bytes,
     device_keys,
+    limit_of,
 )
 from hfmem_widget.text import GIB, MIB
 
@@ -65,6 +66,14 @@ def test_a_label_is_plain_text() -> None:
     assert len(WatchOptions(label="x" * 10_000).label) == 120
 
 
+@pytest.mark.parametrize("phases", ["none", "", 4, None, True, ["all"]])
+def test_phases_are_measured_on_all_steps_or_on_as_many_as_are_affordable(phases: object) -> None:
+    """Anything else is refused, and the message says what there is."""
+    with pytest.raises(OptionError, match="phases must be 'auto' or 'all'"):
+        WatchOptions(phases=phases)  # type: ignore[arg-type]
+    assert (WatchOptions().phases, WatchOptions(phases="all").phases) == ("auto", "all")
+
+
 @pytest.mark.parametrize(
     ("budget", "size"),
     [
@@ -78,7 +87,28 @@ def test_a_label_is_plain_text() -> None:
 )
 def test_a_budget_is_a_size_or_bytes(budget: object, size: float | None) -> None:
     """As text with its unit, or as a number, which is bytes."""
-    assert budget_in_bytes(budget) == size
+    assert limit_of(budget) == (None if size is None else Limit(size))
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit"),
+    [
+        ("90%", Limit(0.0, "allocated", 0.9)),
+        ("reserved=90 %", Limit(0.0, "reserved", 0.9)),
+        ("device=75GiB", Limit(75 * GIB, "device_used")),
+        ("allocated=20GiB", Limit(20 * GIB)),
+    ],
+)
+def test_a_budget_may_be_a_share_and_of_something_else(budget: str, limit: Limit) -> None:
+    """A share of the device, of what is allocated, reserved, or in use on the device."""
+    assert limit_of(budget) == limit
+
+
+@pytest.mark.parametrize("budget", ["0.5%", "101%", "ninety%", "cache=90%", "nan%"])
+def test_a_share_that_cannot_be_is_refused(budget: str) -> None:
+    """And a metric that no budget is of."""
+    with pytest.raises(OptionError, match="budget"):
+        WatchOptions(budget=budget)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +116,7 @@ def test_a_budget_is_a_size_or_bytes(budget: object, size: float | None) -> None
 )
 def test_a_budget_that_is_a_slip_is_refused(budget: object) -> None:
     """A number without its unit is too small to be meant; what was given is said."""
-    with pytest.raises(OptionError, match=r"'20GiB', or a number of bytes, 1 MiB or more, not "):
+    with pytest.raises(OptionError, match=r"such as '90%', or bytes, 1 MiB or more, not "):
         WatchOptions(budget=budget)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
-from hfmem_widget.sources.heap import Holder, Holders, Remainder
+from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.sources.nvml_faults import Fault, why_closed, why_unread
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run

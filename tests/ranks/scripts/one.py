@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -22,6 +24,16 @@ if fate == "is interrupted":
 if fate == "is terminated":
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)
+if fate == "exits with a code":
+    sys.exit(3)
+if fate == "exits with a sentence":
+    sys.exit("the data are gone")
+if fate == "would have left":
+    with contextlib.suppress(SystemExit):
+        sys.exit(4)
+if fate == "finds its disk full":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    time.sleep(2.5)
 if fate == "leaves at once":
     os._exit(5)
 if fate == "becomes another":

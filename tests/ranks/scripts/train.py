@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 
 class Texts(Dataset):  # type: ignore[misc]  # torch is not checked here
@@ -25,6 +24,9 @@ class Texts(Dataset):  # type: ignore[misc]  # torch is not checked here
 
 
 def main() -> None:
+    # Workers that are spawned read this file again, and need none of it.
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
     torch.set_num_threads(1)
     set_seed(0)
     config = GPT2Config(

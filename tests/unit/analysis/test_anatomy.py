@@ -426,3 +426,30 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
         20 * GIB,
         "at least",
     )
+
+
+def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
+    """A note says how much of the cache only a graph can use, and no more than there is of it."""
+    session = Recorder("run")
+    notes: list[str] = []
+    series = [Series("cuda:0", one) for one in ("allocated", "reserved", "private_pools")]
+    session.adopt([Device("cuda:0", "GPU")], series)
+    for pools in (0.0, 2 * GIB, 9 * GIB):
+        session.append(Sample(1.0, (GIB, 4 * GIB, pools)))
+        notes.append(" ".join(anatomy(session.session, "now").notes))
+
+    assert ["private pools" in one for one in notes] == [False, True, True]
+    assert "2.00 GiB" in notes[1]
+    assert "3.00 GiB" in notes[2]
+
+
+def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
+    """It is in no part, since it is not in the heap."""
+    session = Recorder("run")
+    session.adopt([Device("cpu", "CPU")], [Series("cpu", one) for one in ("allocated", "pinned")])
+    session.append(Sample(1.0, (GIB, 2 * GIB)))
+
+    now = anatomy(session.session, "now")
+
+    assert "2.00 GiB" in now.notes[0]
+    assert [part.bytes for part in now.parts] == [GIB]

@@ -12,7 +12,6 @@ from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.leaks.comparable_points import A_SECOND, comparable_points
-from hfmem_widget.features.leaks.findings import _ordinal
 from hfmem_widget.features.leaks.reruns import reruns
 from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.features.memory_map.holes import _risen, holes
@@ -21,7 +20,7 @@ from hfmem_widget.features.memory_map.sentences import _worth_telling
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
 from hfmem_widget.testing.stage import Stage
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB, MIB, ordinal
 from tests.data.leak_rows import SHAPES, row
 from tests.unit.features.leaks.test_reruns import ran
 from tests.unit.features.memory_map.test_holes import found_in
@@ -132,12 +131,12 @@ def test_a_forward_pass_in_a_step_is_the_steps(within: Any, rows: list[int]) -> 
 
 @pytest.mark.parametrize(
     ("count", "words"),
-    [("1", "1st"), ("2", "2nd"), ("3", "3rd"), ("4", "4th"), ("11", "11th"), ("12", "12th"),
-     ("13", "13th"), ("21", "21st"), ("111", "111th"), ("120", "120th"), ("102", "102nd")],
+    [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"),
+     (13, "13th"), (21, "21st"), (111, "111th"), (120, "120th"), (102, "102nd")],
 )  # fmt: skip
-def test_the_ordinal_of_a_number(count: str, words: str) -> None:
+def test_the_ordinal_of_a_number(count: int, words: str) -> None:
     """As it is said."""
-    assert _ordinal(count) == words
+    assert ordinal(count) == words
 
 
 def test_segments_of_other_devices_are_not_this_ones() -> None:

@@ -16,7 +16,8 @@ NAN = math.nan
 BYTES = st.integers(0, 2**40).map(float) | st.just(NAN)
 METRICS = (
     *("allocated", "reserved", "requested", "active", "device_used", "driver_reserved"),
-    *("context", "others", "unattributed", *HELD),
+    *("context", "others", "before", "unattributed", *HELD),
+    *("children", "children_shared", "shared_memory"),
 )
 READINGS = st.fixed_dictionaries(dict.fromkeys(METRICS, BYTES))
 
@@ -95,6 +96,23 @@ def test_what_nobody_explained_before_the_step_is_not_called_an_activation() -> 
     assert told == {"weights": 4.0, "unattributed": 1.0, "activations": 5.0}
 
 
+def test_what_was_there_before_the_watch_is_a_part_of_its_own() -> None:
+    """Neither unexplained since, nor an activation; within a step and outside of one."""
+    read = {"allocated": 10.0, "weights": 4.0, "before": 3.0}
+
+    assert parts(read) == {"weights": 4.0, "before": 3.0, "unattributed": 3.0}
+    within = parts(read | {"unattributed": 1.0})
+    assert within == {"weights": 4.0, "before": 3.0, "unattributed": 1.0, "activations": 2.0}
+
+
+def test_of_what_was_there_before_no_more_is_told_than_is_left() -> None:
+    """Some of it was freed, or turned out to be weights."""
+    assert parts({"allocated": 10.0, "weights": 8.0, "before": 3.0}) == {
+        "weights": 8.0,
+        "before": 2.0,
+    }
+
+
 def test_outside_of_steps_nothing_is_called_an_activation() -> None:
     """Outside of a step, what is not held by a model is not attributed."""
     told = parts({"allocated": 10.0, "weights": 4.0})
@@ -146,6 +164,19 @@ def test_the_host_has_a_heap_resident_pages_and_a_machine_around_it() -> None:
     ]
 
 
+def test_children_and_shared_memory_are_told_from_the_rest_of_the_machine() -> None:
+    """Shared memory that the children have mapped is theirs."""
+    values = {"allocated": 0.0, "reserved": 5.0, "device_used": 20.0, "children": 4.0}
+    values |= {"children_shared": 1.0, "shared_memory": 3.0}
+
+    assert parts(values, 24.0, is_host=True) == {
+        "cache": 5.0, "children": 4.0, "shared_memory": 2.0, "others": 9.0, "free": 4.0,
+    }  # fmt: skip
+    assert (
+        parts(values | {"shared_memory": NAN, "children": NAN}, 24.0, is_host=True)["others"] == 15
+    )
+
+
 @pytest.mark.parametrize("is_host", [False, True])
 def test_nothing_read_is_nothing_told(is_host: bool) -> None:
     """Not even that all of it is free."""
@@ -154,8 +185,9 @@ def test_nothing_read_is_nothing_told(is_host: bool) -> None:
 
 def test_allocated_stands_below_what_the_allocator_keeps() -> None:
     """What makes up the allocated bytes is the bottom of the stack, without a gap."""
-    in_order = "weights buffers optimizer gradients unattributed activations rounding"
-    assert " ".join(OF_ALLOCATED) == in_order
+    of_training = "weights buffers optimizer gradients"
+    rest = "kv_cache libraries before unattributed activations rounding"
+    assert " ".join(OF_ALLOCATED) == f"{of_training} {rest}"
 
 
 def test_gradients_freed_since_they_were_counted_are_not_told() -> None:

@@ -67,7 +67,7 @@ def test_a_failing_anatomy_costs_the_parts_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The record is there without them, and a line says why."""
-    monkeypatch.setattr(Session, "anatomy", lambda *_: 1 / 0)
+    monkeypatch.setattr("hfmem_widget.analysis.anatomy.peak_of", lambda *_: 1 / 0)
     device = device_of(scripted_run("steps"))
 
     assert device.at_peak == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -181,16 +180,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
     assert text.count("is above the limit of 8.00 MiB") == 2
 
 
-@dataclass
-class Marked:
-    """What pytest knows of a marker."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def marked(*args: Any, **kwargs: Any) -> Marked:
-    return Marked(args, kwargs)
+def marked(*args: Any, **kwargs: Any) -> pytest.Mark:
+    return pytest.Mark("limit_vram", args, kwargs, _ispytest=True)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +204,7 @@ def marked(*args: Any, **kwargs: Any) -> Marked:
         (marked("1 GiB", device="cuda:0,cuda:1"), "takes one device"),
     ],
 )
-def test_a_limit_that_cannot_be_read_is_told(marker: Marked, said: str) -> None:
+def test_a_limit_that_cannot_be_read_is_told(marker: pytest.Mark, said: str) -> None:
     """The message says what is allowed, on one line."""
     with pytest.raises(OptionError) as caught:
         limits_of([marker])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -153,3 +156,19 @@ def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
         os.utime(tmp_path / "run" / rank.stream, (1e9, 1e9))
 
     assert main(["watch", "--once", str(tmp_path / "run")]) == NO
+
+
+def test_who_leaves_the_screen_leaves_the_run_alone(tmp_path: Path) -> None:
+    """By ctrl-C, in a process of its own: no traceback, a code of 0, and the files are as they were."""
+    run = SimulatedRun(Script(world=2), began=time.time() - 10, run=RUN)
+    run.write(tmp_path / "run", 10.0, finish=False)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    words = [sys.executable, "-m", "hfmem_widget", "watch", str(tmp_path / "run")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=240)
+
+    assert (watching.returncode, said) == (FINE, b"")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

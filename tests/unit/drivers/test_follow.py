@@ -29,7 +29,7 @@ follow = hfmem_widget.follow
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
     monkeypatch.setattr(shared, "_shared", Bench().monitor)
-    monkeypatch.setattr(follows, "_end_with_the_process", lambda: None)
+    monkeypatch.setattr(follows, "_registered", lambda pid: pid)
     monkeypatch.setattr(follows, "truth", lambda: None)
     for name in [*os.environ]:
         if name.startswith(("HFMEM_", "SLURM_", "RANK", "WORLD_SIZE", "OMPI_", "PMI")):
@@ -209,17 +209,56 @@ def test_the_options_of_the_cell_are_the_ranks(
 
 
 def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
-    """Begun before the rank's or after it: nothing of the user's is taken, and no block is added."""
+    """Begun before the rank's or after it: the rank has them, too; in neither a block is added."""
     with hfmem_widget.watch("before", quiet=True) as before:
         follow(tmp_path / "run")
         with hfmem_widget.span("step"):
             pass
-    with hfmem_widget.watch("after", quiet=True) as after, hfmem_widget.span("step"):
+    with (
+        hfmem_widget.watch("after", quiet=True) as after,
+        hfmem_widget.span("step", tokens=7),
+        hfmem_widget.span("forward"),
+    ):
         pass
     follows.end()
 
     assert [span.label for span in before.spans] == ["before", "step"]
-    assert [span.label for span in after.spans] == ["after", "step"]
+    assert [span.label for span in after.spans] == ["after", "step", "forward"]
+    (rank,) = recorded(tmp_path / "run")
+    assert [span.label for span in rank.spans] == ["rank 0", "step", "step", "forward"]
+    assert [span.counts for span in rank.spans[1:3]] == [{"step": 1}, {"step": 2, "tokens": 7}]
+
+
+def test_a_rank_that_ends_within_a_watch_of_the_user_ends_what_it_has_of_it(tmp_path: Path) -> None:
+    """The user's own spans go on."""
+    with hfmem_widget.watch("mine", quiet=True) as mine:
+        follow(tmp_path / "run")
+        with hfmem_widget.span("step"), hfmem_widget.span("block"):
+            follows.end()
+            with hfmem_widget.span("later"):
+                pass
+
+    (rank,) = recorded(tmp_path / "run")
+    assert [(span.label, span.outcome) for span in rank.spans[1:]] == [
+        ("step", "done"),
+        ("block", "done"),
+    ]
+    assert [span.outcome for span in mine.spans] == ["done"] * 4
+
+
+def test_a_rank_has_a_watch_within_a_watch_as_a_block(tmp_path: Path) -> None:
+    """As the outer one has it."""
+    follow(tmp_path / "run")
+    with (
+        hfmem_widget.watch("outer", quiet=True),
+        hfmem_widget.watch("inner", quiet=True),
+        hfmem_widget.span("step"),
+    ):
+        pass
+    follows.end()
+
+    (rank,) = recorded(tmp_path / "run")
+    assert [span.label for span in rank.spans] == ["rank 0", "inner", "step"]
 
 
 def test_a_script_without_a_launcher_is_followed_as_the_only_one(

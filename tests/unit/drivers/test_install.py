@@ -11,7 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.drivers import install as attaching
-from hfmem_widget.monitor import optimizers
+from hfmem_widget.drivers import optimizers
 
 
 @pytest.fixture

@@ -6,30 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.drivers.rank_logs import RankLogs
+from hfmem_widget.drivers.rank_logs import figures_of
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
 
 
-def written(tmp_path: Path, seconds: float) -> tuple[SimulatedRun, RankLogs]:
-    """Return a run of which so much was written, and what logs it."""
-    run = SimulatedRun(Script(world=4, heavier={3: 1.1}))
-    run.write(tmp_path / "run", seconds, finish=False)
-    return run, logs_of(tmp_path)
-
-
-def logs_of(tmp_path: Path) -> RankLogs:
-    """Return what logs a run, which was read here."""
+def followed(tmp_path: Path) -> Run:
+    """Return a run that was read here."""
     run = Run(tmp_path / "run")
     run.look()
-    return RankLogs(run)
+    return run
 
 
 def test_the_highest_the_median_and_the_lowest_peak_are_logged(tmp_path: Path) -> None:
     """In GiB and exact, with the rank that is the worst and how many were heard of."""
-    run, logs = written(tmp_path, 10.0)
-    entries = logs.figures()
+    run = SimulatedRun(Script(world=4, heavier={3: 1.1}))
+    run.write(tmp_path / "run", 10.0, finish=False)
+    entries = figures_of(followed(tmp_path))
 
     assert entries["hfmem/ranks/worst_rank"] == 3
     assert entries["hfmem/ranks/reporting"] == 4
@@ -44,4 +38,4 @@ def test_before_a_rank_has_a_peak_nothing_is_logged(tmp_path: Path) -> None:
     run = SimulatedRun(Script(world=4), ranks=())
     run.write(tmp_path / "run", 0.0)
 
-    assert logs_of(tmp_path).figures() == {}
+    assert figures_of(followed(tmp_path)) == {}

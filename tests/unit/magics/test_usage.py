@@ -164,7 +164,7 @@ def parser_of(name: str) -> Any:
     ("name", "line", "argument", "value"),
     [
         ("memwatch", "--memory-map", "memory_map", True),
-        ("memfit", "model --optimizer sgd", "optim", "sgd"),
+        ("memfit", "model --optimizer sgd", "optimizer", "sgd"),
         ("memfit", "model --training", "train", True),
         ("memfree", "--variables all", "variable", ["all"]),
         ("memfree", "--no-collect", "no_gc", True),

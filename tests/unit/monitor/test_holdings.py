@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -112,14 +113,14 @@ def test_meta_weights_hold_nothing() -> None:
 
 
 def test_states_are_seen_to_come() -> None:
-    """How many parameters have states changes with the first step."""
+    """How many states there are changes with the first step: three for each parameter, and its place."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters())
     before = states_in([optimizer])
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
 
-    assert (before, states_in([optimizer])) == (0, 2)
+    assert (before, states_in([optimizer])) == (0, 8)
 
 
 def test_asking_for_gradients_warns_nobody() -> None:
@@ -199,3 +200,53 @@ def test_a_module_that_cannot_be_asked_costs_the_others_nothing() -> None:
     found = count([half_made, model, torch.nn.Linear(10, 1, bias=False)], [])
 
     assert found.held["cpu"]["weights"] == 80
+
+
+class HQQLinear(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is not checked here
+    """Stands in for HQQ's: its packed weight is a parameter, what it is read with is in a dict."""
+
+    def __init__(self, packed: Any, **meta: Any) -> None:
+        super().__init__()
+        self.W_q = torch.nn.Parameter(packed, requires_grad=False)
+        self.meta = meta
+
+
+def test_scales_of_hqq_are_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where these are quantised in turn; what else the dict has is none."""
+    monkeypatch.setitem(sys.modules, "hqq.core.quantize", sys.modules[__name__])
+    packed = torch.zeros(64, 8, dtype=torch.uint8)
+    inner = {"scale": torch.ones(4), "nbits": 8}
+    scales = {"scale": torch.ones(16), "zero_q": torch.zeros(16, dtype=torch.uint8)}
+    layer = HQQLinear(packed, **scales, meta_scale=inner, nbits=4, shape=(64, 16))
+    found = count([torch.nn.Sequential(layer)], [])
+
+    assert found.held["cpu"]["weights"] == size_of((packed, *scales.values(), torch.ones(4)))
+    assert found.contents.dtypes == {"uint8": 64 * 8 + 16, "float32": 4 * 20}
+
+
+def test_a_real_layer_of_hqq_is_counted_whole() -> None:
+    """To the byte of all tensors that it keeps."""
+    hqq = pytest.importorskip("hqq.core.quantize", reason="hqq is not installed")
+    layer = hqq.HQQLinear(
+        torch.nn.Linear(256, 256, bias=False),
+        hqq.BaseQuantizeConfig(nbits=4, group_size=64),
+        compute_dtype=torch.float32,
+        device="cpu",
+    )
+    kept = [one for one in layer.meta.values() if isinstance(one, torch.Tensor)]
+
+    assert count([layer], []).held["cpu"]["weights"] == size_of((layer.W_q, *kept))
+
+
+@pytest.mark.parametrize("kind", ["qint8", "qint4"])
+def test_real_weights_of_quanto_are_counted_whole(kind: str) -> None:
+    """To the byte of all tensors that its wrappers keep."""
+    quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256, bias=False))
+    quanto.quantize(model, weights=getattr(quanto, kind))
+    quanto.freeze(model)
+    weight = model[0].weight
+    inner = [getattr(weight, name) for name in weight.__tensor_flatten__()[0]]
+    packed = [getattr(one, "_data", one) for one in inner]
+
+    assert count([model], []).held["cpu"]["weights"] == size_of(packed)

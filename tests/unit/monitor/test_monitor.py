@@ -306,6 +306,24 @@ def test_a_suspended_machine_is_noted(bench: Bench) -> None:
     assert any("suspended" in note for note in session.notes)
 
 
+def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
+    """Both clocks go on while a sample is taken, as when memory runs out; nothing was suspended."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.open_span(session, "cell")
+    bench.pass_time(0.1)
+    read = bench.host.read
+
+    def slow(now: float) -> object:
+        bench.clock.advance(5.0)
+        bench.wall.advance(5.0)
+        return read(now)
+
+    bench.host.read = slow  # type: ignore[method-assign,assignment]
+    bench.pass_time(0.1)
+
+    assert not any("suspended" in note for note in session.notes)
+
+
 def test_a_broken_view_does_not_stop_the_poller(bench: Bench) -> None:
     """A subscriber that raises is dropped with one sentence."""
     session = bench.monitor.begin(WatchOptions())
@@ -486,11 +504,13 @@ def test_a_row_older_than_the_series_is_taken() -> None:
     recorder = Recorder()
     watched = Watched(recorder, WatchOptions(), 0.0)
     metrics = ("allocated", *HELD, "unattributed")
-    recorder.adopt([Device("cpu", "host")], [Series("cpu", metric, metric) for metric in metrics])
-    watched.rebase([10.0, 4.0, 0.0, 0.0, 0.0, math.nan])
+    series = tuple(Series("cpu", metric, metric) for metric in metrics)
+    watched.adopt((Device("cpu", "host"),), series)
+    watched.rebase([7.0, 4.0, *[0.0] * (len(HELD) - 1), math.nan])
+    watched.rebase([10.0, 4.0, *[0.0] * (len(HELD) - 1), math.nan])
 
     assert watched.append([10.0], 1.0).values[0] == 10.0
-    assert watched.append([12.0, 4.0, 0.0, 0.0, 0.0, math.nan], 2.0).values[-1] == 6.0
+    assert watched.append([12.0, 4.0, 0.0, 0.0, 0.0, math.nan], 2.0).values[-1] == 3.0
 
 
 def test_the_end_of_all_tells_what_it_leaves(bench: Bench) -> None:

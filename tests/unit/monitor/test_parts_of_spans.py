@@ -81,8 +81,8 @@ def spans_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
 
 def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: Card) -> None:
     """The gradients of a step's edge are those of that instant, not of the tick that enters it."""
-    card.allocator.alloc(10 * MIB)
     train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(10 * MIB)
     step = card.monitor.open_span(card.session, "step")
     card.counted.gradients = 2 * MIB
     optimizer = card.monitor.open_span(card.session, "optimizer")
@@ -99,8 +99,8 @@ def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: C
 
 def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> None:
     """Within a step, and only there, it is told what stood unexplained when it began."""
-    card.allocator.alloc(10 * MIB)
     train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(10 * MIB)
     step = card.monitor.open_span(card.session, "step")
     card.allocator.alloc(5 * MIB)
     card.bench.pass_time(0.1)
@@ -118,8 +118,8 @@ def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> No
 
 def test_each_step_begins_anew(card: Card) -> None:
     """What one step leaves behind is unexplained in the next, not an activation of it."""
-    card.allocator.alloc(10 * MIB)
     train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(10 * MIB)
     for _ in range(2):
         step = card.monitor.open_span(card.session, "step")
         card.allocator.alloc(5 * MIB)
@@ -132,8 +132,8 @@ def test_each_step_begins_anew(card: Card) -> None:
 
 def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
     """What the forward pass made is an activation throughout the step."""
-    card.allocator.alloc(10 * MIB)
     train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(10 * MIB)
     step = card.monitor.open_span(card.session, "step")
     forward = card.monitor.open_span(card.session, "forward")
     card.allocator.alloc(5 * MIB)
@@ -147,8 +147,8 @@ def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
 
 def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
     """Without spans, what comes after an optimizer's step is an activation of the next."""
-    card.allocator.alloc(10 * MIB)
     cell = card.monitor.open_span(card.session, "cell")
+    card.allocator.alloc(10 * MIB)
     card.monitor.optimizer_stepped()
     card.allocator.alloc(5 * MIB)
     card.bench.pass_time(0.1)
@@ -182,8 +182,8 @@ def test_contents_are_the_sessions(card: Card) -> None:
 
 def test_both_edges_of_a_short_span_have_their_own_readings(card: Card) -> None:
     """A span that began and ended between two ticks tells what was allocated at each of its edges."""
-    card.allocator.alloc(10 * MIB)
     train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(10 * MIB)
     step = card.monitor.open_span(card.session, "step")
     card.allocator.alloc(5 * MIB)
     card.monitor.close_span(card.session, step.id)
@@ -192,3 +192,74 @@ def test_both_edges_of_a_short_span_have_their_own_readings(card: Card) -> None:
     ((before, after),) = spans_of(card.session, "step")
     assert card.read(before, "allocated") == 10 * MIB
     assert card.read(after, "allocated") == 15 * MIB
+
+
+def before_of(card: Card) -> list[float]:
+    column = card.session.index("cuda:0/before")
+    assert column is not None
+    return [float(value) / MIB for value in card.session.timeline.high[:, column]]
+
+
+def test_what_was_there_before_the_watch_is_told_throughout(card: Card) -> None:
+    """And is not called unexplained: not outside of steps, not within one."""
+    card.allocator.alloc(10 * MIB)
+    cell = card.monitor.open_span(card.session, "cell")
+    card.allocator.alloc(5 * MIB)
+    step = card.monitor.open_span(card.session, "step")
+    card.bench.pass_time(0.1)
+    assert card.read(card.session.last_sample, "unattributed") == 5 * MIB
+    card.monitor.close_span(card.session, step.id)
+    card.monitor.close_span(card.session, cell.id)
+
+    assert set(before_of(card)) == {7}
+
+
+def test_of_what_was_there_before_what_is_freed_does_not_come_back(card: Card) -> None:
+    """What is allocated after that is new, however much it is."""
+    block = card.allocator.alloc(10 * MIB)
+    cell = card.monitor.open_span(card.session, "cell")
+    card.allocator.free(block)
+    card.allocator.alloc(4 * MIB)
+    first = card.monitor.open_span(card.session, "step")
+    card.monitor.close_span(card.session, first.id)
+    card.allocator.alloc(9 * MIB)
+    second = card.monitor.open_span(card.session, "step")
+    card.monitor.close_span(card.session, second.id)
+    card.monitor.close_span(card.session, cell.id)
+
+    assert before_of(card)[-1] == 1
+    bases = [card.read(before, "unattributed") for before, _ in spans_of(card.session, "step")]
+    assert bases == [0, 9 * MIB]
+
+
+def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card: Card) -> None:
+    """Whatever was allocated since then is not taken for them."""
+    card.counted.weights = 0.0
+    card.allocator.alloc(10 * MIB)
+    cell = card.monitor.open_span(card.session, "cell")
+    card.counted.weights = 8 * MIB
+    train = card.monitor.open_span(card.session, "train")
+    card.allocator.alloc(5 * MIB)
+    card.monitor.close_span(card.session, train.id)
+    card.monitor.close_span(card.session, cell.id)
+
+    assert before_of(card)[0] == 10
+    assert before_of(card)[-1] == 2
+
+
+def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> None:
+    """All of what is allocated there has come since."""
+    cell = card.monitor.open_span(card.session, "cell")
+    card.allocator.alloc(10 * MIB)
+    card.monitor.close_span(card.session, cell.id)
+
+    assert not any(value > 0 for value in before_of(card))
+
+
+def test_of_a_single_reading_nothing_was_there_before(card: Card) -> None:
+    """What is looked at once, now, is not called older than the look."""
+    card.allocator.alloc(10 * MIB)
+    session = card.monitor.begin(WatchOptions(), is_one_reading=True)
+    card.monitor.close_span(session, card.monitor.open_span(session, "cell").id)
+
+    assert session.index("cuda:0/before") is None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import MOST_STREAMS
-from hfmem_widget.session import Sample
+from hfmem_widget.recording.lines import Lines
+from hfmem_widget.session import Device, Rank, Recorder, Sample, Series
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
@@ -519,3 +520,38 @@ def test_subscribers_get_the_samples() -> None:
 
     assert len(seen) > 10
     assert not math.isnan(seen[-1].values[0])
+
+
+def test_a_row_has_what_the_peak_was_beyond_what_is_held() -> None:
+    """Activations are what the peak has besides weights, gradients and optimizer states."""
+    run = SimulatedRun(Script(world=2, heavier={1: 1.1}))
+    collector = play(run, 12.0)
+
+    held = 4 * run.script.weights
+    expected = [rank.peak - held for rank in run.ranks.values()]
+    assert [row.activations for row in collector.rows()] == pytest.approx(expected, rel=0.001)
+
+
+def test_activations_are_not_known_where_weights_are_not() -> None:
+    """As of a rank that computes on its host."""
+    collector = play(SimulatedRun(Script(world=2, gpus=0)), 12.0)
+
+    assert all(math.isnan(row.activations) for row in collector.rows())
+
+
+@pytest.mark.parametrize("later", [80e6, 120e6])
+def test_series_may_appear_after_the_peak(later: float) -> None:
+    """As those of the parts do, once a model is there; a peak before them has no activations."""
+    recorder = Recorder("rank 0", started_at=1e9)
+    lines = Lines(recorder.session, Rank(0))
+    devices, series = (Device("cpu", "AMD EPYC", "", 1e9),), (Series("cpu", "allocated"),)
+    recorder.adopt(devices, series)
+    collector = Collector()
+    collector.feed("r0", lines.head() + b"".join(lines.samples([Sample(0.1, (100e6,))], 1e9)))
+    parts = (Series("cpu", metric) for metric in ("weights", "unattributed"))
+    recorder.adopt(devices, (*series, *parts))
+    collector.feed("r0", b"".join(lines.samples([Sample(0.2, (later, 30e6, 0.0))], 1e9 + 1)))
+    collector.tick(1e9 + 1)
+
+    known = later - 30e6 if later > 100e6 else math.nan
+    assert [row.activations for row in collector.rows()] == [pytest.approx(known, nan_ok=True)]

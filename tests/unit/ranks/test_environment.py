@@ -133,7 +133,12 @@ def test_some_options_are_the_ranks_too() -> None:
     lent = Lent(DIRECTORY, WatchOptions(interval=0.5, ledger=False, label="cell"), environ)
     lent.begin()
 
-    assert handed_on(environ) == {"interval": 0.5, "ledger": False, "resident_peak": False}
+    assert handed_on(environ) == {
+        "interval": 0.5,
+        "ledger": False,
+        "phases": "auto",
+        "resident_peak": False,
+    }
     lent.end()
     assert handed_on(environ) == {}
 

@@ -103,12 +103,9 @@ def test_too_few_steps_in_common_tell_nothing_of_clocks() -> None:
 
 def finished(first: int, count: int, peak: float, start: float = 0.0) -> Finished:
     """Return steps that end a second apart."""
-    numbers = np.arange(first, first + count)
-    times = start + numbers.astype(float)
-    figures = np.column_stack(
-        [times, *[np.full(count, one) for one in (peak, 0, peak, peak, peak)]]
-    )
-    return Finished(numbers, numbers, times - 1, figures)
+    numbers = list(range(first, first + count))
+    figures = [[start + number, peak, 0.0, peak, peak, peak] for number in numbers]
+    return Finished(numbers, numbers, [start + number - 1 for number in numbers], figures)
 
 
 def test_the_newest_steps_are_kept() -> None:
@@ -119,8 +116,8 @@ def test_the_newest_steps_are_kept() -> None:
     steps.add(0, finished(1, KEPT + 40, 5.0))
     steps.add(1, finished(1, KEPT + 30, 7.0))
 
-    assert np.isnan(steps.newest_peaks(np.array([2]))).all()
-    assert (steps.newest_peaks(both) == [[5.0], [7.0]]).all()
+    assert np.isnan(steps.newest(np.array([2]))[0]).all()
+    assert (steps.newest(both)[0] == [[5.0], [7.0]]).all()
     assert steps.highest(KEPT + 30, KEPT + 30, both)[0] == 7.0
     assert steps.highest(KEPT + 31, KEPT + 35, both)[0] == 5.0
     assert (~np.isnan(steps.ends(both)).any(axis=0)).sum() >= KEPT - 10
@@ -133,7 +130,7 @@ def test_a_second_training_begins_anew() -> None:
     steps.add(0, finished(1, 30, 9.0))
     steps.add(0, finished(1, 6, 2.0, start=100.0))
 
-    peaks = steps.newest_peaks(np.array([0]))
+    peaks = steps.newest(np.array([0]))[0]
     assert np.nanmax(peaks) == 2.0
     assert (~np.isnan(peaks)).sum() == 6
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.identity import ENGINES, safe_host, who
+from hfmem_widget.ranks.identity import ENGINES, runs_here, safe_host, who
 from hfmem_widget.session.ranks import Rank
 
 TORCH = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
@@ -116,3 +121,19 @@ def test_no_environment_raises(environ: dict[str, str]) -> None:
 def test_hosts_are_safe_in_names_of_files(host: str, safe: str) -> None:
     """Letters, digits, dots and hyphens, 32 at most, and none that leads out of the folder."""
     assert safe_host(host) == safe
+
+
+def test_a_process_of_this_host_runs_until_it_has_ended() -> None:
+    """One that has ended and was not waited for runs no more."""
+    here = who({"RANK": "0", "WORLD_SIZE": "1"})
+    assert here is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        other = replace(here, pid=child.pid)
+        assert runs_here(here)
+        assert runs_here(other)
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not runs_here(other)
+
+    assert not runs_here(other)
+    assert not runs_here(replace(here, pid=0))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE
+from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, judge
 from hfmem_widget.ranks.look import LOST
+from hfmem_widget.ranks.news import Edge
+from hfmem_widget.ranks.table import phases_of
 from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
 from tests.unit.ranks.played import finish, found, kinds, play
@@ -244,6 +249,29 @@ def test_ranks_that_wait_in_long_steps_are_none() -> None:
     assert kinds(collector) == ["rank-behind"]
 
 
+def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
+    """A rank is not said to be late in a step whose phases it does not measure."""
+    run = SimulatedRun(Script(world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5))
+    collector = play(run, 55.0)
+    look = collector._look_at(run.began + run.now, is_live=True)
+    look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
+    whole = replace(look, waits=np.zeros(4), lack_phases=np.zeros(4, dtype=bool))
+    lacking = replace(whole, lack_phases=np.arange(4) == 1)
+
+    assert [one.kind for one in judge(whole).findings] == ["rank-behind"]
+    assert [one.kind for one in judge(lacking).findings] == []
+
+
+def test_phases_that_the_newest_steps_lack_are_those_of_earlier_ones() -> None:
+    """They are measured on few of many short steps, and their rows stay where they are."""
+    run = SimulatedRun(Script(world=4, interval=0.5))
+    collector = play(run, 20.0)
+    look = collector._look_at(run.began + run.now, is_live=True)
+    lacking = replace(look, phase_peaks=np.full_like(look.phase_peaks, np.nan))
+
+    assert [one.kind for one in phases_of(lacking)] == [one.kind for one in phases_of(look)]
+
+
 def test_the_first_of_several_that_run_out_is_named() -> None:
     """By the corrected clocks, with how many followed."""
     script = Script(
@@ -304,3 +332,50 @@ def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
     play(run, 3.0, collector)
 
     assert collector.session.findings[0] is before
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "said"),
+    [
+        ("", "critical", "Rank 2 was killed after step"),
+        ("raised RuntimeError", "warn", "rank 0 raised RuntimeError"),
+        ("interrupted", "", ""),
+    ],
+)
+def test_what_is_gone_is_told_with_what_failed(outcome: str, expected: str, said: str) -> None:
+    """A launcher ends the others where one fails, and nobody is told of what was interrupted."""
+    run = SimulatedRun(Script(world=4, killed={2: 6.0}))
+    collector = play(run, 7.0)
+    collector.is_gone(run.ranks[2].stream)
+    if outcome:
+        collector.feed(run.ranks[0].stream, run.ranks[0].end(run.now, outcome))
+    collector.tick(run.began + run.now + 1.0)
+
+    gone = found(collector, "rank-gone")
+    assert [one.severity for one in gone] == [expected] * bool(expected)
+    assert all(said in one.title for one in gone)
+    assert kinds(collector) == ["rank-gone"] * bool(expected)
+
+
+def test_a_run_of_long_ago_does_not_say_how_long_that_is() -> None:
+    """How long a rank was silent is counted to half a minute after the last word of all."""
+    run = SimulatedRun(Script(world=4, killed={2: 6.0}))
+    collector = play(run, 12.0)
+    finish(run, collector)
+    collector.tick(run.began + 3e7, looks=True)
+
+    (silent,) = found(collector, "rank-silent")
+    assert silent.evidence["seconds"] == 35
+    assert silent.severity == "critical"
+
+
+def test_of_ranks_that_an_interrupt_has_ended_nothing_is_said() -> None:
+    """Whoever has started them ends them, and some have no time to write an end."""
+    run = SimulatedRun(Script(world=2, interval=0.5))
+    collector = play(run, 6.0)
+    for rank in run.ranks.values():
+        collector.is_gone(rank.stream)
+    collector.was_interrupted = True
+    collector.finish(run.began + run.now)
+
+    assert kinds(collector) == []

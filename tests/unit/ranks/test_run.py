@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.directory import make_or_join
+from hfmem_widget.ranks.files import AT_ONCE
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session.ranks import SILENT_CELL
 from hfmem_widget.testing.ranks import Script, SimulatedRun
@@ -32,6 +35,29 @@ def test_a_directory_is_opened_as_a_run(directory: Path) -> None:
     assert not run.running
     assert run.overview.run is not None
     assert "8 ranks" in repr(run)
+
+
+def test_a_run_that_takes_long_to_read_is_there_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens it waits for a part of it, and nothing is missing once the rest was read."""
+    simulated = SimulatedRun(Script(world=3, interval=0.5, heavier={1: 1.1}))
+    simulated.write(tmp_path / "run", 400.0)
+    assert all(path.stat().st_size > AT_ONCE for path in (tmp_path / "run").glob("r0*"))
+    monkeypatch.setattr("hfmem_widget.ranks.run.OPENING", 0.0)
+    monkeypatch.setattr(Run, "start", lambda _self: None)
+
+    run = hfmem_widget.open(tmp_path / "run")
+    assert run.running
+    assert run.overview.steps.count > 0
+    assert run.findings == []
+    run.look()
+
+    assert not run.running
+    assert list(run.overview.steps)[-1].last == simulated.ranks[0].step
+    assert {rank: row.peak for rank, row in run.ranks.items()} == {
+        rank: one.peak for rank, one in simulated.ranks.items()
+    }
 
 
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
@@ -123,3 +149,23 @@ def test_a_run_without_a_name_is_called_as_its_directory(tmp_path: Path) -> None
     about.write_text(about.read_text().replace('"rank 0"', '""'))
 
     assert hfmem_widget.open(tmp_path / "mine").overview.label == "mine"
+
+
+def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path) -> None:
+    """They have joined the same run by copies of its `run.json`; together they are all of it."""
+    nodes = [tmp_path / "node0", tmp_path / "node1"]
+    about = make_or_join(nodes[0])
+    nodes[1].mkdir(mode=0o700)
+    shutil.copy2(nodes[0] / "run.json", nodes[1])
+    script = Script(world=4, per_node=2)
+    for at, node in enumerate(nodes):
+        assert make_or_join(node).run == about.run
+        part = SimulatedRun(script, run=about.run, ranks=range(2 * at, 2 * at + 2))
+        part.write(node, 10.0)
+    for path in nodes[1].glob("r*.jsonl"):
+        shutil.copy2(path, nodes[0])
+
+    run = hfmem_widget.open(nodes[0])
+    assert list(run.ranks) == [0, 1, 2, 3]
+    assert not run.left_out
+    assert not run.running

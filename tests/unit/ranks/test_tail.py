@@ -8,14 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import open_own
-from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, SCAN_EVERY, Tail
+from hfmem_widget.ranks.collector import OVER_AFTER, Collector
+from hfmem_widget.ranks.files import AT_ONCE, Disk
+from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY, Tail
 from hfmem_widget.testing import FakeClock
 from hfmem_widget.testing.ranks import Script, SimulatedRun, append
 from hfmem_widget.text import GIB
 
 RUN = "a" * 32
+
+
+class FakeDisk(Disk):
+    """The files of a directory, each call for which takes some time of a clock; some calls fail."""
+
+    def __init__(self, timer: FakeClock) -> None:
+        self.timer = timer
+        self.takes = 0.001
+        self.failing: set[str] = set()
+
+    def opened(self, path: str) -> tuple[int, os.stat_result]:
+        if Path(path).name in self.failing:
+            raise OSError(116, "Stale file handle")
+        self.timer.advance(self.takes)
+        return super().opened(path)
 
 
 class Read:
@@ -27,16 +42,12 @@ class Read:
         self.run.write(directory, 0.0, finish=False)
         self.clock, self.timer = FakeClock(self.run.began), FakeClock()
         self.collector = Collector(run=RUN)
-        self.failing: set[str] = set()
+        self.disk = FakeDisk(self.timer)
+        self.processes = {0, 1}
         self.tail = Tail(
-            directory, self.collector, opened=self.opened, clock=self.clock, timer=self.timer
-        )
-
-    def opened(self, path: Path) -> int:
-        if path.name in self.failing:
-            raise OSError(116, "Stale file handle")
-        self.timer.advance(0.001)
-        return open_own(path)
+            directory, self.collector, disk=self.disk, clock=self.clock, timer=self.timer,
+            runs=lambda rank: rank.rank in self.processes,
+        )  # fmt: skip
 
     def goes_on(self, seconds: float) -> None:
         """Let the ranks write, and read it in passes."""
@@ -49,7 +60,7 @@ class Read:
         self.clock.now = self.run.began + self.run.now
         for path in self.directory.glob("r*.jsonl"):
             os.utime(path, (self.clock.now, self.clock.now))
-        self.timer.advance(SCAN_EVERY)
+        self.timer.advance(2 * SCAN_EVERY)
         while self.tail.read():
             pass
 
@@ -63,8 +74,9 @@ class Read:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
-    """Return a run of two ranks."""
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """Return a run of two ranks, of this host."""
+    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: "node0000")
     return Read(tmp_path / "run")
 
 
@@ -127,9 +139,9 @@ def test_half_a_line_waits_for_its_other_half(read: Read) -> None:
 def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read) -> None:
     """A read that fails, as on a file server, is tried again, and nothing is lost."""
     read.goes_on(2)
-    read.failing = {read.run.ranks[1].stream}
+    read.disk.failing = {read.run.ranks[1].stream}
     read.goes_on(2)
-    read.failing = set()
+    read.disk.failing = set()
     read.goes_on(2)
 
     assert read.peaks == read.truth
@@ -205,11 +217,25 @@ def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:
     assert read.collector.session.stopped_at == pytest.approx(read.run.began + 5.0, abs=0.1)
 
 
-def test_a_fault_of_ours_is_a_note(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong in a pass ends the reading with a sentence, and raises nothing."""
+def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong in a pass raises nothing and says nothing: the next pass reads what it has missed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(read.tail, "read", lambda: 1 / 0)
+        read.tail.tick()
+    read.goes_on(3.0)
+
+    assert read.peaks == read.truth
+    assert not any("ZeroDivisionError" in note for note in read.collector.session.notes)
+
+
+def test_faults_of_ours_in_every_pass_are_a_note(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no pass goes well any more, the reading ends with a sentence."""
     monkeypatch.setattr(read.tail, "read", lambda: 1 / 0)
 
-    read.tail.tick()
+    for _ in range(MOST_FAULTS):
+        read.tail.tick()
 
     assert any("ZeroDivisionError" in note for note in read.collector.session.notes)
     assert not read.tail.alive
@@ -228,3 +254,85 @@ def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path
 
     assert alone.collector.world == 2
     assert alone.peaks == alone.truth
+
+
+def test_a_rank_whose_process_is_gone_is_named_at_once(read: Read) -> None:
+    """Nobody waits until it counts as silent: its process ran here, and does not any more."""
+    read.goes_on(6)
+    read.run.script.killed[1] = 6.0  # type: ignore[index]  # a script that goes on is changed
+    read.processes = {0}
+    read.goes_on(1)
+
+    (finding,) = read.collector.session.findings
+    assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
+    assert finding.severity == "critical"
+    assert "Rank 1 was killed after step 10" in finding.title
+    assert read.collector.rows()[1].flag == "lost"
+
+
+def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
+    """Its last lines come before its process ends, and are read after that is seen."""
+    read.goes_on(6)
+    read.processes = set()
+    read.run.write(read.directory, 1.0)
+    read.reads()
+
+    assert read.collector.session.findings == []
+    assert not any(stream.is_gone for stream in read.collector.streams.values())
+
+
+def test_a_process_that_never_ran_here_is_not_missed(read: Read) -> None:
+    """As far as can be seen: it may run elsewhere, in a container for one."""
+    read.processes = set()
+    read.goes_on(6)
+
+    assert read.collector.session.findings == []
+
+
+def test_of_ranks_started_here_one_that_was_never_seen_to_run_is_gone(read: Read) -> None:
+    """It was killed before anybody looked: whoever started it says that all is over."""
+    read.processes = set()
+    read.run.script.killed[1] = 3.0  # type: ignore[index]  # a script that goes on is changed
+    read.goes_on(4)
+    read.collector.started_here = True
+    read.run.write(read.directory, 1.0)
+    read.tail.finish()
+
+    (finding,) = read.collector.session.findings
+    assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
+
+
+def test_a_failed_run_that_was_started_here_may_begin_again_at_any_time(read: Read) -> None:
+    """An agent of torchrun waits for others before it starts its ranks again: the launcher still runs."""
+    read.goes_on(4)
+    read.processes = set()
+    read.reads()
+    read.clock.advance(3600.0)
+    was_over = read.tail.is_over()
+    read.collector.started_here = True
+
+    assert was_over
+    assert not read.tail.is_over()
+
+
+def test_a_process_of_another_host_is_not_looked_for(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is that of another process here."""
+    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: "another")
+    read.goes_on(3)
+    read.processes = set()
+    read.goes_on(3)
+
+    assert read.collector.session.findings == []
+
+
+def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
+    """It may be started again; half a minute is not waited for."""
+    read.goes_on(4)
+    read.processes = set()
+    read.reads()
+    now = read.clock.now
+
+    assert not read.collector.is_over(now + OVER_AFTER - 1)
+    assert read.collector.is_over(now + OVER_AFTER + 1)

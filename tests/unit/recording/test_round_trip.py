@@ -77,6 +77,22 @@ def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
         assert [part for part in known if known[part] != opened[part]] == []
 
 
+def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> None:
+    """For the whole run and for each phase, and so what is said of it."""
+    session = scripted_run("steps")
+    session.polling.steps, session.polling.steps_with_phases = 100, 26
+    session.polling.share = 0.03125
+    opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
+    root = session.spans[0].id
+
+    assert opened.polling.limited == session.polling.limited
+    assert "on 26 of 100 steps; measuring still took 3.1 %" in opened.polling.limited
+    assert [phase.steps for phase in opened.phases(root)] == [
+        phase.steps for phase in session.phases(root)
+    ]
+    assert any(phase.steps for phase in opened.phases(root))
+
+
 def test_a_running_session_is_saved_as_far_as_it_is(tmp_path: Path) -> None:
     """What is opened has ended, says so, and has the spans that were open."""
     stage = Stage("run", gpus=1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from hfmem_widget.session.model import same
 from hfmem_widget.sources.cgroup import find_cgroup
 
 MACHINE = 64 * 2.0**30
@@ -92,14 +94,27 @@ def test_no_groups_at_all(machine: Machine) -> None:
     assert machine.limit() is None
 
 
-def test_what_is_in_use_is_without_idle_cache(machine: Machine) -> None:
-    """File cache that the kernel gives up first is not in use."""
+def test_what_is_in_use_is_without_page_cache(machine: Machine) -> None:
+    """File cache is given back when memory is needed, whether idle or not; shared memory and swap are not."""
     machine.member("0::/job")
-    stat = "anon 600\ninactive_file 400\nactive_file 100"
-    machine.group("job", memory__max=LIMIT, memory__current=1000, memory__stat=stat)
+    stat = "anon 450\nshmem 50\ninactive_file 400\nactive_file 100\n"
+    usage = {"memory__max": LIMIT, "memory__current": 1000, "memory__swap.current": 70}
+    machine.group("job", memory__stat=stat, **usage)
     found = find_cgroup(machine.proc, machine.mount, MACHINE)
 
     assert found is not None
-    assert found.in_use() == 600
+    assert found.now() == (500, 500, 50, 70)
     (machine.mount / "job" / "memory.stat").unlink()
-    assert found.in_use() == 1000
+    assert same(found.now(), (1000, math.nan, math.nan, math.nan))
+
+
+def test_version_1_counts_the_groups_below_too(machine: Machine) -> None:
+    """Its fields of that name begin with `total_`, as does its swap, where the kernel counts it."""
+    machine.member("4:memory:/job")
+    total = "total_inactive_file 400\ntotal_active_file 100\ntotal_shmem 50\ntotal_swap 70\n"
+    usage = {"memory__limit_in_bytes": LIMIT, "memory__usage_in_bytes": 1000}
+    machine.group("memory/job", memory__stat=f"inactive_file 1\nshmem 2\nswap 3\n{total}", **usage)
+    found = find_cgroup(machine.proc, machine.mount, MACHINE)
+
+    assert found is not None
+    assert found.now() == (500, 500, 50, 70)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pynvml
 import pytest
 
 from hfmem_widget.session import Series
 from hfmem_widget.sources import Source, open_allocators, open_sources
+from hfmem_widget.sources.children import ChildSource, Held
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
@@ -81,6 +82,20 @@ def no_gpu() -> tuple[Source, list[Step]]:
     return NvmlSource(lambda: None, {}, load=nvml.load), []
 
 
+def children_that_come_and_go() -> tuple[Source, list[Step]]:
+    """Return the source of child processes, of which there is one, then none, then a fault."""
+    held = {7: Held(100.0)}
+
+    class Fake:
+        def found(self) -> Collection[int]:
+            return held
+
+        def held(self, pid: int) -> Held:
+            return held[pid]
+
+    return ChildSource(Fake()), [held.clear, lambda: held.update({8: None})]  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     "scene",
     [
@@ -88,6 +103,7 @@ def no_gpu() -> tuple[Source, list[Step]]:
         nvml_that_comes_up_and_fails,
         host_that_loses_its_files,
         no_gpu,
+        children_that_come_and_go,
     ],
 )
 def test_the_contract_holds_through_everything(
@@ -111,11 +127,11 @@ def test_the_contract_holds_through_everything(
     source.close()
 
 
-def test_only_the_driver_may_block() -> None:
-    """What is read on the user's thread never waits for a driver."""
-    assert [source.name for source in open_sources({}, open_allocators()) if source.blocks] == [
-        "nvml"
-    ]
+def test_what_takes_long_may_block() -> None:
+    """What is read on the user's thread never waits for a driver, nor for other processes' page tables."""
+    found = [source.name for source in open_sources({}, open_allocators()) if source.blocks]
+
+    assert found == ["nvml", "driver", "child processes"]
 
 
 def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +139,8 @@ def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatc
     fake = FakeAllocator(devices=2)
     nvml = FakeNvml([FakeGpu(uuid=f"GPU-{pool.uuid}") for pool in reversed(fake.pools)])
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(fake))
-    torch_cuda, driver, *_ = open_sources({}, open_allocators())
-    assert isinstance(driver, NvmlSource)
+    torch_cuda, *others = open_sources({}, open_allocators())
+    driver = next(source for source in others if isinstance(source, NvmlSource))
     monkeypatch.setattr(driver, "_load", nvml.load)
     torch_cuda.read(0.0)
     driver.read(0.0)

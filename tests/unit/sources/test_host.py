@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
 import os
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.sources.cgroup import Machine
 from hfmem_widget.sources.host import (
     MANY_FREE_PIECES,
     HostSource,
@@ -42,6 +44,8 @@ class FakeMemory(PsutilMemory):
         self.now_resident = 10.0
         self.peak = 20.0
         self.peaks_read = 0
+        self.swapped = 0.0
+        self.now_machine = Machine(500.0)
 
     def resident(self) -> float:
         return self.now_resident
@@ -50,8 +54,11 @@ class FakeMemory(PsutilMemory):
         self.peaks_read += 1
         return self.peak
 
-    def machine_in_use(self) -> float:
-        return 500.0
+    def swapped_and_shared(self) -> tuple[float, float]:
+        return self.swapped, 5.0
+
+    def machine(self) -> Machine:
+        return self.now_machine
 
     def close(self) -> None:
         pass
@@ -65,10 +72,13 @@ def read(source: HostSource, now: float = 0.0) -> dict[str, float]:
 
 @pytest.fixture
 def source() -> Iterator[HostSource]:
-    """Return the source of this very process."""
+    """Return the source of this very process, in which no collection gives back what other tests left."""
+    gc.collect()
+    gc.disable()
     source = HostSource()
     yield source
     source.close()
+    gc.enable()
 
 
 @glibc
@@ -191,6 +201,70 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
     assert run.stdout.strip() == "None"
 
 
+def test_pinned_memory_is_told_from_when_there_is_any() -> None:
+    """A column of its own at the end, which only a process that pins memory has."""
+    sizes = iter([0.0, 4096.0, 0.0])
+    source = HostSource(FakeMemory(), pinned=lambda: next(sizes))
+    without = source.series
+
+    read(source, 0.0)
+    assert source.series == without
+    assert read(source, 10.0)["pinned"] == 4096
+    assert source.series[: len(without)] == without
+    assert read(source, 20.0)["pinned"] == 0
+
+
+def test_page_cache_shared_memory_and_swap_are_told_from_the_rest() -> None:
+    """Each from when there is any; shared memory without what is resident in this process."""
+    memory = FakeMemory()
+    memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
+    source = HostSource(memory)
+    first = read(source, 0.0)
+    memory.swapped = 7.0
+    memory.now_machine = Machine(500.0, 0.0, 2.0, 9.0)
+    second = read(source, 10.0)
+
+    assert (first["page_cache"], first["shared_memory"]) == (300.0, 20.0)
+    assert not {"swap", "machine_swap"} & set(first)
+    assert (second["page_cache"], second["shared_memory"]) == (0.0, 0.0)
+    assert (second["swap"], second["machine_swap"]) == (7.0, 9.0)
+
+
+def test_a_group_may_have_less_left_than_its_limit_allows(tmp_path: Path) -> None:
+    """Where the machine itself is nearly full, no more is free than it has."""
+    proc, group = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    group.mkdir()
+    (proc / "self" / "cgroup").write_text("0::/")
+    (group / "memory.max").write_text(str(600 * 1024))
+    (group / "memory.current").write_text(str(200 * 1024))
+    machine = "MemTotal: 1000 kB\nMemFree: 50 kB\nMemAvailable: 100 kB\nShmem: 30 kB\n"
+    (proc / "meminfo").write_text(machine)
+
+    assert LinuxMemory(proc, group).machine().in_use == 500 * 1024
+    (group / "memory.max").write_text("max")
+    assert LinuxMemory(proc, group).machine()[:3] == (900 * 1024, 50 * 1024, 30 * 1024)
+
+
+@linux
+def test_this_machine_has_its_figures() -> None:
+    """In use and page cache make no more than all; this process' own share is less than that."""
+    memory = LinuxMemory()
+    machine = memory.machine()
+
+    assert 0 < machine.in_use < machine.in_use + machine.page_cache <= memory.machine_total
+    assert all(0 <= own < machine.in_use for own in memory.swapped_and_shared())
+
+
+def test_pinned_memory_that_cannot_be_read_costs_nothing_else() -> None:
+    """Another version of torch may tell it in another way."""
+    told: dict[str, float] = {}
+    source = HostSource(FakeMemory(), pinned=lambda: told["allocated_bytes"])
+
+    assert read(source)["reserved"] > 0
+    assert source.notes == HostSource(FakeMemory()).notes
+
+
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
     reads: list[float] = []
@@ -256,7 +330,7 @@ def test_psutil_agrees_with_the_kernel() -> None:
     assert psutils.resident() == pytest.approx(ours.resident(), rel=0.05)
     assert psutils.machine_total >= ours.machine_total
     assert math.isnan(psutils.resident_peak())
-    assert 0 < psutils.machine_in_use() < psutils.machine_total
+    assert 0 < psutils.machine().in_use < psutils.machine_total
     ours.close()
 
 

@@ -17,7 +17,7 @@ def test_before_anything_is_counted_there_are_no_series() -> None:
     assert TensorSource().series == ()
 
 
-def test_a_device_has_all_its_parts_at_once() -> None:
+def test_a_device_has_all_parts_of_a_training_at_once() -> None:
     """What a device has none of is 0, and what only a session knows is not available."""
     source = TensorSource()
 
@@ -66,3 +66,17 @@ def test_what_was_true_at_an_instant_can_be_kept() -> None:
 
     assert kept[0] == 5.0
     assert source.latest[0] == 6.0
+
+
+def test_what_is_rarer_has_a_series_once_there_is_some() -> None:
+    """A column costs the page bytes; it stays when the last of it is gone."""
+    source = TensorSource()
+    source.count({"cpu": {"weights": 5.0}})
+    known = source.series
+    source.count({"cpu": {"weights": 5.0, "kv_cache": 3.0}})
+
+    assert source.series[: len(known)] == known
+    assert [series.key for series in source.series[len(known) :]] == ["cpu/kv_cache"]
+    assert by_key(source)["cpu/kv_cache"] == 3.0
+    source.count({"cpu": {"weights": 5.0}})
+    assert by_key(source)["cpu/kv_cache"] == 0.0

@@ -10,7 +10,8 @@ import pytest
 from hfmem_widget.session import Recorder, Session
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import card_bundle, compact_bundle, parts_html, running_bundle
+from hfmem_widget.view.card import card_bundle, parts_html
+from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
 
 
@@ -44,7 +45,7 @@ def test_the_facts_read_in_order_without_any_markup() -> None:
     assert text(card("training")) == (
         "fine-tune cell · 11.6 s · cuda:0 NVIDIA H200 ● done "
         "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
-        "peak (exact) 6.99 GiB +6.99 GiB above the start reserved 7.41 GiB 7.41 GiB at its peak "
+        "peak (exact) 6.99 GiB +6.99 GiB above start reserved 7.41 GiB 7.41 GiB at its peak "
         "headroom at the peak 131.8 GiB of 140.4 GiB "
         "at the peak: ■ weights 1.24 GiB · ■ buffers 0.02 · ■ optimizer states 2.48 · "
         "■ not attributed 0.02 · ■ activations and temporaries 3.24 "
@@ -145,7 +146,7 @@ def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
 def test_a_cell_too_short_to_chart_says_so() -> None:
     """A line through two points would be made up."""
     html = card("short", with_chart=False)
-    assert "too short to chart: 2 samples in 10 ms" in html
+    assert "Too short to chart: 2 samples in 10 ms." in html
     assert "<svg" not in html
 
 
@@ -166,8 +167,8 @@ def test_polling_is_mentioned_only_when_something_is_off() -> None:
     ("missed", "gap", "stopped", "said"),
     [
         (10, 0.2, "", "10 of 110 samples were missed"),
-        (0, 2.5, "", "no samples for up to 2.5 s"),
-        (0, 0.2, "it failed", "sampling stopped early: it failed"),
+        (0, 2.5, "", "There were no samples for up to 2.5 s."),
+        (0, 0.2, "it failed", "Sampling stopped early: it failed."),
     ],
 )
 def test_what_was_off_with_polling_is_told(
@@ -177,12 +178,21 @@ def test_what_was_off_with_polling_is_told(
     assert said in polled(missed, gap, stopped)
 
 
+def test_what_was_measured_on_some_steps_only_is_told() -> None:
+    """The card says on how many there were phases."""
+    session = scripted_run("training")
+    session.polling.steps, session.polling.steps_with_phases = 100, 26
+    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+
+    assert "Phases on 26 of 100 steps, to stay below 1 %." in shown
+
+
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
-    """The worst step ends the plain line unless that would make it too long."""
+    """The worst step is told on the plain line unless that would make it too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
     told = card_bundle(session, cell, with_chart=True)["text/plain"]
-    assert told.endswith(" · worst step 37 (1,152 tokens)")
+    assert " · worst step 37 (1,152 tokens) · " in told
     longer = card_bundle(session, replace(cell, label="x" * 100), with_chart=True)["text/plain"]
     assert "worst" not in longer
     assert "\n" not in told

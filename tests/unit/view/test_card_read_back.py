@@ -26,11 +26,11 @@ from hfmem_widget.view.card import (
     _budgets,
     _columns,
     _devices,
-    _outcome_colour,
     _polling,
     _use,
     card_bundle,
 )
+from hfmem_widget.view.one_line import outcome_colour
 
 NAN = math.nan
 
@@ -115,7 +115,7 @@ def test_the_outcome_has_a_colour(outcome: str, colour: str) -> None:
     if outcome:
         span = recorder.close_span(span.id, session.last_sample, {}, outcome)
 
-    assert _outcome_colour(span) == colour
+    assert outcome_colour(span) == colour
 
 
 @pytest.mark.parametrize(
@@ -123,18 +123,18 @@ def test_the_outcome_has_a_colour(outcome: str, colour: str) -> None:
     [
         (0, 0, 0.0, 0.1, ""),
         (95, 5, 0.0, 0.1, ""),
-        (94, 6, 0.0, 0.1, "6 of 100 samples were missed"),
-        (0, 3, 0.0, 0.1, "3 of 3 samples were missed"),
+        (94, 6, 0.0, 0.1, "6 of 100 samples were missed."),
+        (0, 3, 0.0, 0.1, "3 of 3 samples were missed."),
         (100, 0, 1.0, 0.1, ""),
-        (100, 0, 1.1, 0.1, "no samples for up to 1.1 s"),
+        (100, 0, 1.1, 0.1, "There were no samples for up to 1.1 s."),
         (100, 0, 5.0, 1.0, ""),
-        (100, 0, 5.1, 1.0, "no samples for up to 5.1 s"),
+        (100, 0, 5.1, 1.0, "There were no samples for up to 5.1 s."),
         (
             94,
             6,
             1.1,
             0.1,
-            "6 of 100 samples were missed; no samples for up to 1.1 s",
+            "6 of 100 samples were missed. There were no samples for up to 1.1 s.",
         ),
     ],
 )
@@ -172,10 +172,10 @@ def test_who_uses_the_device_is_told_in_its_unit(given: dict[str, float], told: 
 @pytest.mark.parametrize(
     ("given", "below"),
     [
-        ({}, ["", "", "+4.00 GiB above the start", "7.00 GiB at its peak", "of 80.0 GiB"]),
+        ({}, ["", "", "+4.00 GiB above start", "7.00 GiB at its peak", "of 80.0 GiB"]),
         ({"before": NAN}, ["", "", "", "7.00 GiB at its peak", "of 80.0 GiB"]),
-        ({"reserved_peak": NAN}, ["", "", "+4.00 GiB above the start", "", "of 80.0 GiB"]),
-        ({"total": NAN}, ["", "", "+4.00 GiB above the start", "7.00 GiB at its peak", ""]),
+        ({"reserved_peak": NAN}, ["", "", "+4.00 GiB above start", "", "of 80.0 GiB"]),
+        ({"total": NAN}, ["", "", "+4.00 GiB above start", "7.00 GiB at its peak", ""]),
     ],
 )
 def test_what_is_not_known_has_nothing_small_below_it(

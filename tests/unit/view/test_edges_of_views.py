@@ -17,10 +17,9 @@ from hfmem_widget.features.compare.text import (
     change_text,
     of_something,
     percent_text,
-    rate,
 )
 from hfmem_widget.session import Finding, Recorder, Sample, Session
-from hfmem_widget.text import GIB, MIB, format_bytes, format_duration
+from hfmem_widget.text import GIB, MIB, format_bytes, format_duration, format_rate
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import MOST, NEAR, DrawnGuide, guides_in
 from hfmem_widget.view.chart.scene import LABEL_ROOM
@@ -43,7 +42,7 @@ GPU = "cuda:0"
 )  # fmt: skip
 def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, told: str) -> None:
     """From a thousand on they are whole numbers."""
-    assert rate(value).replace("-", "\u2212") == told
+    assert format_rate(value).replace("-", "\u2212") == told
 
 
 @pytest.mark.parametrize(
@@ -90,8 +89,8 @@ def test_of_next_to_nothing_no_percentage_is_told(base: float, *, said: bool) ->
         (GIB, GIB + 1000, 2, format_bytes, ""),
         (-GIB, GIB, 2, _signed_bytes, "\u22121.00 \u2013 1.00 GiB"),
         (0.0, 512 * MIB, 2, format_bytes, "0.00\u2013512.0 MiB"),
-        (1.0, 2.0, 2, rate, "1.00\u20132.00"),
-        (1.0, 1.001, 2, rate, ""),
+        (1.0, 2.0, 2, format_rate, "1.00\u20132.00"),
+        (1.0, 1.001, 2, format_rate, ""),
         (1.0, 2.0, 2, format_duration, "1.0 s\u20132.0 s"),
     ],
 )

@@ -18,7 +18,7 @@ from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, Timeline
 from hfmem_widget.text import GIB, MIB
-from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.card import MOST_ON_LINE, card_bundle
 from hfmem_widget.view.line import line, peak_text
 from hfmem_widget.view.phases import worst_step_text
 from hfmem_widget.view.screen import Screen, is_caught, printable, request_of
@@ -175,12 +175,12 @@ def test_a_widget_may_open_the_panel_unless_it_is_told_not_to() -> None:
 
 @pytest.mark.parametrize("letters", range(1, 80, 13))
 def test_the_worst_step_is_told_where_the_line_has_room(letters: int) -> None:
-    """Of two hundred characters; the line without it is never cut."""
+    """Of so many characters; the line without it is never cut."""
     session = training()
     span = session.spans[0]
     bare = line(session, replace(span, label=""))
     worst = worst_step_text(session, span)
-    room = 200 - len(f"{bare} · {worst}") + len(span.kind)
+    room = MOST_ON_LINE - len(f"{bare} · {worst}") + len(span.kind)
     for label, said in (("x" * room, True), ("x" * (room + 1), False), ("x" * letters, True)):
         told = card_bundle(session, replace(span, label=label), with_chart=True)["text/plain"]
         assert (worst in told.splitlines()[0]) is (said and len(label) <= room)

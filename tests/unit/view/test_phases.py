@@ -7,7 +7,14 @@ import re
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Span, SpanKind
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
-from hfmem_widget.view.phases import MOST_IN_SIGHT, phase_rows, phases_html, worst_step_text
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.phases import (
+    MOST_IN_SIGHT,
+    pace_text,
+    phase_rows,
+    phases_html,
+    worst_step_text,
+)
 
 
 class Cell:
@@ -66,6 +73,29 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
     rows = {row.name: row for row in phase_rows(session, session.spans[0])}
     assert rows["step"].note == "worst: step 37 (1,152 tokens)"
     assert worst_step_text(session, session.spans[0]) == "worst step 37 (1,152 tokens)"
+
+
+def phases_on(measured: int, steps: int) -> list[str]:
+    """Return the notes of the phases of a cell of some steps, of which the first have phases."""
+    cell = Cell()
+    for number in range(steps):
+        step = cell.recorder.open_span("step", f"step {number}", cell.session.last_sample)
+        if number < measured:
+            cell.phase("forward", exact(2.0))
+            cell.phase("backward", exact(3.0))
+        cell.recorder.close_span(step.id, cell.session.last_sample, {})
+    rows = phase_rows(cell.session, cell.close())
+    return [row.note for row in rows if row.is_part]
+
+
+def test_phases_say_on_how_many_steps_they_were_measured() -> None:
+    """Their time is not that of all steps."""
+    assert phases_on(26, 100) == ["on 26 of 100 steps"] * 2
+
+
+def test_phases_of_all_steps_say_nothing_of_it() -> None:
+    """Nor where only the last one lacks them, which may have failed."""
+    assert phases_on(5, 5) == phases_on(4, 5) == ["", ""]
 
 
 def test_of_two_steps_none_is_the_worst() -> None:
@@ -153,3 +183,58 @@ def test_figures_and_the_note_have_a_cell_each() -> None:
     assert all("vertical-align:top" in cell for cell in cells)
     assert "nowrap" not in cells[-1]
     assert "em;" not in html
+
+
+def test_a_group_of_steps_counts_as_all_of_them() -> None:
+    """Steps that were followed as one group are told by their number, not as one step."""
+    cell = Cell()
+    cell.phase("step", exact(2.0), first=1, step=1)
+    cell.phase("step", exact(2.0), first=2, step=101)
+    (row,) = phase_rows(cell.session, cell.close())
+    assert (row.count, row.seconds) == (101, 2.0)
+
+
+def test_steps_in_groups_are_told_as_such() -> None:
+    """The table says how many were measured one by one, and names no step of a group as the worst."""
+    cell = Cell()
+    for number in (1, 2):
+        cell.phase("optimizer", exact(1.0))
+        cell.phase("step", exact(2.0), first=number, step=number)
+    cell.phase("step", exact(3.0), first=3, step=6000)
+    span = cell.close()
+    rows = {row.name: row for row in phase_rows(cell.session, span)}
+    assert rows["step"].note == "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
+    assert worst_step_text(cell.session, span) == "worst in steps 3\u20136000"
+
+
+def test_steps_that_were_all_measured_need_no_such_words() -> None:
+    """Each step of an ordinary training was measured by itself."""
+    session = scripted_run("steps")
+    assert "in groups" not in phases_html(session, session.spans[0])
+
+
+def test_steps_say_how_many_samples_and_tokens_a_second() -> None:
+    """Where batches are known, the card and its plain line have the throughput."""
+    session = scripted_run("steps")
+    pace = pace_text(session, session.spans[0])
+    assert re.fullmatch(r"[\d.,]+ samples/s · [\d.,]+ tokens/s in steps", pace)
+    card = card_bundle(session, session.spans[0], with_chart=False)
+    assert all(pace in text for text in card.values())
+
+
+def test_without_known_batches_there_is_no_throughput() -> None:
+    """Steps of which nobody saw a batch have none, also where only some of them were seen."""
+    cell = Cell()
+    for number, samples in ((1, 8.0), (2, 8.0)):
+        cell.phase("step", exact(2.0), step=number, samples=samples)
+    cell.phase("step", exact(2.0), first=3, step=50)
+    assert pace_text(cell.session, cell.close()) == ""
+
+
+def test_a_rate_of_thousands_has_no_exponent() -> None:
+    """Tokens made per second read as a number, however many there are."""
+    cell = Cell()
+    cell.phase("decode", exact(2.0), tokens=300, tokens_per_second=1234.5)
+    assert [row.note for row in phase_rows(cell.session, cell.close())] == [
+        "300 tokens, 1,234 a second"
+    ]

@@ -13,8 +13,10 @@ import pytest
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip, Session
 from hfmem_widget.session.ranks import SILENT_CELL
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import card_bundle, compact_bundle
+from hfmem_widget.view import palette
+from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.line import line, rank_phrases
+from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.ranks import rank_figures, ranks_html, skew_of
 from hfmem_widget.view.strip import strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview
@@ -140,6 +142,14 @@ def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
     places = [html.index(text) for text in (*wanted, "rank 417 at the peak")]
 
     assert places == sorted(places)
+
+
+def test_ranks_stand_below_each_other_marked_or_not() -> None:
+    """Where some are marked, the others keep the mark's place; where none is, there is none."""
+    session, two = overview(EIGHT), overview(TWO)
+    marked = ranks_html(session).html
+    assert marked.count("color:transparent") == 8 - marked.count(f"color:{palette.BAD}") > 0
+    assert "color:transparent" not in ranks_html(two).html
 
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))

@@ -14,14 +14,14 @@ from hfmem_widget.features.compare.scene import _round_up, step_ticks
 from hfmem_widget.features.memory_map.html import memory_map_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import GAP, ROWS, WIDTH, _full_width
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Phase, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import _off, drawn_parts
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, build_scene
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.phases import _note
+from hfmem_widget.view.phases import _note_of
 from tests.unit.features.memory_map.test_html_read_back import heap, segment
 from tests.unit.view.test_anatomy import made
 
@@ -136,8 +136,8 @@ def test_the_worst_step_is_called_by_its_number_and_tokens(
     """As far as they are known; where there is no worst, by nothing."""
     span = Span(1, "step", "a step", 0.0, Sample(0.0, ()), counts=counts)
 
-    assert _note(span) == told
-    assert _note(None) == ""
+    assert _note_of(Phase("step", "", 3), span) == told
+    assert _note_of(Phase("step", "", 3), None) == ""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hfmem_widget.drivers.training import ModelHooks  # noqa: E402  (hooks are torch's)
+from hfmem_widget.drivers.training.model_hooks import ModelHooks  # noqa: E402  (hooks are torch's)
 
 
 def saved(model: Any) -> Any:

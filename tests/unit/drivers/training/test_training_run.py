@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.drivers.training import TrainingRun
+from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.session import Session, Span
 from tests.unit.monitor.conftest import Bench
 
@@ -26,6 +26,7 @@ def one_step(run: TrainingRun, number: int = 1, batches: int = 1) -> None:
     for batch in range(batches):
         run.forward_begins(SHAPE)
         run.forward_ended()
+        run.backward_begins()
         if batch < batches - 1:
             run.substep_ended()
     run.optimizer_begins()

@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.budget.companion import NO_STEP_LEFT, NONE_TO_STOP, NOT_ALONE, Budget
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features.budget.near_limit import near_limit
+from hfmem_widget.features.judgement import judge
 from hfmem_widget.monitor import ending
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Finding, Guide, Session, Span
+from hfmem_widget.session import (
+    Device,
+    Finding,
+    Guide,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    Span,
+)
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
@@ -101,6 +112,16 @@ def test_it_says_in_which_step_and_phase() -> None:
     with span("train", "train"), span("step", "step 41"), span("forward", "forward"):
         watched.hold(21.0)
     assert ", in step 41 (forward)" in watched.end()[0].title
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+def test_a_step_that_was_given_no_number_is_counted(is_sampled: bool) -> None:
+    """As of a loop of one's own, whose steps are all called so."""
+    watched = Watched()
+    for size in (1.0, 21.0):
+        with watched.stage.span("step", "step"):
+            watched.hold(size) if is_sampled else watched.pass_by(size)
+    assert ", in step 2, by" in watched.end()[0].title
 
 
 def test_it_says_in_which_evaluation() -> None:
@@ -295,3 +316,78 @@ def test_a_budget_that_stays_crossed_is_told_once_in_each_cell() -> None:
     a_cell(stage, Budget(options), 10.0)
     a_cell(stage, Budget(options), 9.0)
     assert len(findings) == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "values", "title"),
+    [
+        ("90%", (73 * GIB, 0.0, 0.0), "its budget of 72.0 GiB "),
+        ("reserved=50%", (1.0, 41 * GIB, 0.0), "its budget of 40.0 GiB reserved "),
+        ("device=75GiB", (1.0, 1.0, 76 * GIB), "its budget of 75.0 GiB in use on the device "),
+    ],
+)
+def test_a_budget_may_be_a_share_and_of_another_metric(
+    budget: str, values: tuple[float, ...], title: str
+) -> None:
+    """It is compared with that metric on each device, and said with it."""
+    recorder = Recorder("cell")
+    recorder.adopt(
+        [Device("cuda:0", "GPU", total=80 * GIB)],
+        [Series("cuda:0", metric) for metric in ("allocated", "reserved", "device_used")],
+    )
+    below = recorder.append(Sample(0.0, (0.0, 0.0, 0.0)))
+    span = recorder.open_span("cell", "cell", below)
+    companion = Budget(WatchOptions(budget=budget))
+    companion.begin(NO_MONITOR, recorder, span)
+    recorder.append(Sample(1.0, values))
+    recorder.publish()
+
+    assert title in recorder.session.findings[0].title
+
+
+@pytest.mark.parametrize(
+    ("device", "reserved", "left"),
+    [
+        ("cuda:0", 76 * GIB, "4.00 GiB left"),
+        ("cuda:0", 80 * GIB, "nothing left"),
+        ("cuda:0", 70 * GIB, ""),
+        ("cpu", 76 * GIB, ""),
+    ],
+)
+def test_a_nearly_full_gpu_is_said_without_a_budget(
+    device: str, reserved: float, left: str
+) -> None:
+    """Above 92 % at the peak, once; the host may be as full as it likes."""
+    recorder = Recorder("cell")
+    recorder.adopt(
+        [Device(device, "GPU", total=80 * GIB)],
+        [Series(device, metric) for metric in ("allocated", "reserved", "device_used")],
+    )
+    before = recorder.append(Sample(0.0, (GIB, GIB, GIB)))
+    span = recorder.open_span("cell", "cell", before)
+    after = recorder.append(Sample(1.0, (60 * GIB, reserved, reserved)))
+    span = recorder.close_span(span.id, after, {})
+    judge(recorder.session, span)
+    judge(recorder.session, span)
+
+    found = [each for each in recorder.session.findings if each.kind == "near_limit"]
+    assert [each.evidence["device"] for each in found] == ["cuda:0"] * bool(left)
+    assert all(left in each.title for each in found)
+
+
+def test_devices_that_are_nearly_full_share_a_finding() -> None:
+    """One sentence names how many there are and the fullest."""
+    recorder = Recorder("cell")
+    keys = [f"cuda:{at}" for at in range(3)]
+    metrics = ("allocated", "reserved", "device_used")
+    recorder.adopt(
+        [Device(key, "GPU", total=80 * GIB) for key in keys],
+        [Series(key, metric) for key in keys for metric in metrics],
+    )
+    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (GIB,) * 9)))
+    after = recorder.append(
+        Sample(1.0, tuple(size * GIB for size in (75, 75, 75, 77, 77, 77, 9, 9, 9)))
+    )
+    (finding,) = near_limit(recorder.session, recorder.close_span(span.id, after, {}))
+    assert finding.title.startswith("2 devices were nearly full, cuda:1 most of all: 96 %")
+    assert (finding.evidence["device"], finding.evidence["devices"]) == ("cuda:1", 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import hfmem_widget
@@ -11,6 +13,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import Subject, compare_named
 from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.ranks import Script, SimulatedRun
 
 
 @pytest.fixture
@@ -87,3 +90,41 @@ def test_a_comparison_prints_as_text_and_has_a_short_name() -> None:
     comparison = compare(scripted_run("steps"))
     assert repr(comparison) == "<Comparison of 'fine-tune' on cuda:0>"
     assert str(comparison).startswith("memcompare \u00b7 cuda:0 NVIDIA H200")
+
+
+def test_cells_that_started_ranks_are_compared_by_their_ranks(tmp_path: Path) -> None:
+    """By the worst, the median and the lowest rank and by phase, and it is said that it is so."""
+    sessions = []
+    for name, heavier in (("base", 1.0), ("sharded", 0.8)):
+        script = Script(world=4, activations=20e9 * heavier, heavier={2: 1.3}, interval=0.5)
+        SimulatedRun(script).write(tmp_path / name, 12.0)
+        session = scripted_run("cpu")
+        session.label, session.run = name, hfmem_widget.open(tmp_path / name)
+        sessions.append(session)
+
+    comparison = compare(*sessions)
+    table = comparison.to_pandas()
+
+    assert comparison.device == "ranks"
+    for session in sessions:
+        ranks = session.run.overview.ranks
+        row = table.loc[session.label]
+        assert row["peak"] == session.run.ranks[2].peak
+        assert (row["median"], row["lowest"]) == (ranks.median, ranks.lowest)
+        assert row["backward"] == max(phase.high for phase in ranks.phases)
+        assert row["forward"] < row["backward"]
+    shown = str(comparison)
+    assert "rank 2 of base" in shown
+    assert shown.startswith("memcompare \u00b7 4 ranks \u00b7 compared with base")
+    assert all(words in shown for words in ("median rank", "lowest rank", "backward"))
+
+
+def test_ranks_are_not_compared_with_a_cell_that_has_none(tmp_path: Path) -> None:
+    """What they have in common is compared, or it is said of which cell there is nothing."""
+    SimulatedRun(Script(world=2, interval=0.5)).write(tmp_path / "run", 6.0)
+    session = scripted_run("cpu")
+    session.label, session.run = "ranks", hfmem_widget.open(tmp_path / "run")
+
+    comparison = compare(session, scripted_run("training"))
+
+    assert any("did not use" in note for note in comparison.notes)

@@ -23,11 +23,10 @@ from hfmem_widget.features.compare.text import (
     of_something,
     part_columns,
     percent_text,
-    rate,
 )
 from hfmem_widget.session import Peak
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.text import MIB, format_bytes
+from hfmem_widget.text import MIB, format_bytes, format_rate
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from hfmem_widget.view.table import aligned
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
@@ -293,7 +292,7 @@ def test_a_small_percentage_keeps_a_digit() -> None:
 
 def test_rates_have_three_digits_or_all() -> None:
     """Below a thousand three digits, from there on whole numbers."""
-    assert [rate(one) for one in (0.321, 34.78, 2804.4)] == ["0.32", "34.8", "2,804"]
+    assert [format_rate(one) for one in (0.321, 34.78, 2804.4)] == ["0.32", "34.8", "2,804"]
 
 
 @pytest.mark.parametrize(

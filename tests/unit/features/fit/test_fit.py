@@ -153,7 +153,7 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     """What is told from one and two rows holds for the batch that it leads to."""
     choices: dict[str, Any] = {"length": 64, "optimizer": "adamw_torch_fused"}
     one, two = (predict(llama(), batch=rows, **choices) for rows in (1, 2))
-    room = 40 * MIB
+    room = 104 * MIB
     most = largest_batch(one, two, room)
 
     assert most > 2
@@ -168,7 +168,7 @@ def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> Non
         (gpu(need / 0.9 + 1), True),
         (gpu(need / 0.9 - 1000), False),
         (gpu(need, cached=need / 2), True),
-        (gpu(need * 1.5, context=need), False),
+        (gpu(need * 1.5, context=need + 64 * MIB), False),
     ):
         with_rooms(monkeypatch, room)
         verdict = fit(llama(), length=64, headroom=0.1).verdicts[0]

@@ -12,6 +12,7 @@ import pytest
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import (
     MOST_ROWS,
+    Bound,
     Fit,
     Forecast,
     ForecastPart,
@@ -89,7 +90,7 @@ def test_parameters_are_counted_in_thousands(count: int, told: str) -> None:
 def test_facts_are_set_apart_by_dots() -> None:
     """Between each two of them stands one, and none at the end."""
     html = fit_bundle(Fit("config", made(accumulation=3), (), 0.0))["text/html"]
-    told = re.findall(r'<span style="white-space:nowrap">([^<]*)</span>', html)
+    told = re.findall(r'<span style="display:inline-block">([^<]*)</span>', html)
     *first, last = facts(made(accumulation=3))
 
     assert told == [*(f"{one} ·" for one in first), last]
@@ -115,8 +116,9 @@ def test_the_bar_has_the_parts_one_after_the_other() -> None:
 def test_text_and_table_have_the_same_rows() -> None:
     """A row for each part that is there, its bytes at the peak and in full, and how they are known."""
     fit = Fit("config", FORECAST, (), 0.0)
+    parts = len(PARTS[:-1]) + len(["heads", "sum"])
     found = (line.strip() for line in repr(fit).splitlines()[1:])
-    lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")]
+    lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")][:parts]
     html = fit_bundle(fit)["text/html"]
     rows = [
         ["".join(cell.itertext()).replace("■", "").strip() for cell in row]
@@ -209,3 +211,52 @@ def test_the_model_is_named_once(name: str, title: str) -> None:
 
     assert text.partition(" · ")[0] == title
     assert "\nOn disk: 3 GiB." in text
+
+
+def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Forecast:
+    made = tuple(ForecastPart("weights", size, size, "shapes", bound) for size, bound in parts)
+    total = sum(size for size, _ in parts)
+    return Forecast("Model", Setting(), made, total, "backward", left_out=left_out)
+
+
+@pytest.mark.parametrize(
+    ("parts", "low", "high"),
+    [
+        pytest.param([(1000, "exact")], 1000, 1000, id="exact"),
+        pytest.param([(1000, "exact"), (1000, "estimate")], 1940, 2030, id="about"),
+        pytest.param([(1000, "exact"), (500, "upper")], 1000, 1500, id="at most"),
+        pytest.param([(1000, "estimate"), (500, "upper")], 970, 1522.5, id="both"),
+        pytest.param([(1000, "exact"), (0, "estimate")], 1000, 1000, id="nothing is estimated"),
+    ],
+)
+def test_a_forecast_has_an_interval(
+    parts: list[tuple[int, Bound]], low: float, high: float
+) -> None:
+    """What is at most may be nothing; an estimate is as far off at most as those that were measured."""
+    assert forecast_of(*parts).interval == pytest.approx((low, high))
+
+
+def test_where_what_is_at_most_is_not_needed_another_moment_has_the_peak() -> None:
+    """An optimizer's temporaries may be nothing; the backward pass is as high as it is all the same."""
+    forecast = forecast_of((1000, "exact"), (900, "upper"))
+    peaks = {"backward": 1800, "optimizer": 1900}
+
+    assert replace(forecast, moment="optimizer", peaks=peaks).interval == (1800, 1900)
+
+
+def test_where_something_is_left_out_the_interval_has_no_end() -> None:
+    """Then its lower end is what is known, and no sentence names an upper one."""
+    forecast = forecast_of((1000, "exact"), left_out=("activations",))
+    low, high = forecast.interval
+
+    assert low == 1000
+    assert math.isnan(high)
+    assert "expected" not in repr(Fit("x", forecast, (), 0.1))
+
+
+def test_the_card_says_the_interval() -> None:
+    """In the units of the figure; not where both ends are the same."""
+    about = forecast_of((4 << 30, "estimate"))
+
+    assert "between 3.88 GiB and 4.06 GiB" in repr(Fit("x", about, (), 0.1))
+    assert "expected" not in repr(Fit("x", forecast_of((4 << 30, "exact")), (), 0.1))

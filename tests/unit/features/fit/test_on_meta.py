@@ -11,6 +11,7 @@ import torch
 
 import hfmem_widget.features.fit.predict as module
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.on_meta import copy_of, from_config
 from hfmem_widget.features.fit.predict import predict
 from tests.data.fit_models import bert, built, gpt2, llama
@@ -127,22 +128,34 @@ def test_what_is_no_model_is_told() -> None:
         predict("bert")
 
 
+class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Goes by the values of its weights."""
+
+    main_input_name = "input_ids"
+    config = bert()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(10, 4)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding(torch.tensor(self.embedding(input_ids).tolist()))
+
+
 def test_a_model_that_cannot_run_dry_is_told() -> None:
-    """Code that needs the values of tensors is an error with its reason, not a wrong figure."""
-
-    class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-        main_input_name = "input_ids"
-        config = bert()
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(10, 4)
-
-        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            return self.embedding(torch.tensor(input_ids.tolist()))
-
+    """Code that needs the values of weights is an error with its reason, not a wrong figure."""
     with pytest.raises(OptionError, match="Counts cannot run on PyTorch's meta device"):
         predict(Counts(), length=8)
+
+
+def test_of_a_model_that_cannot_run_dry_the_rest_is_told() -> None:
+    """Weights and gradients depend on no value; that more is needed is said."""
+    told = fit(Counts(), length=8).forecast
+
+    assert told.bound == "lower"
+    assert told.bytes("weights") >= 4 * told.parameters
+    assert told.bytes("gradients") == told.bytes("weights")
+    assert any("activations are unknown" in note for note in told.notes)
 
 
 def test_live_parts_follow_the_anatomys_convention() -> None:

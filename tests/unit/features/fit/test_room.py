@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import room as module
 from hfmem_widget.features.fit.model import Room
-from hfmem_widget.features.fit.room import CONTEXT, max_memory, read_rooms
+from hfmem_widget.features.fit.room import CONTEXT, max_memory, rooms
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
@@ -37,7 +38,8 @@ class Machine:
         self.sources = (torch_cuda, nvml, HostSource(), TensorSource())
 
     def rooms(self) -> Rooms:
-        return read_rooms(*self.sources[:3], 0.0)
+        with mock.patch.object(module, "_sources", return_value=self.sources):
+            return rooms()
 
 
 @pytest.fixture

@@ -18,11 +18,13 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.cell import Cell
 from hfmem_widget.features.history.companion import Historian, run_of
+from hfmem_widget.features.history.file import read_runs
 from hfmem_widget.features.history.html import history_bundle
 from hfmem_widget.features.history.log import Log
 from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
 from hfmem_widget.session import Finding
 from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import MIB
 
 CLOCK = count()
@@ -71,7 +73,15 @@ def test_a_row_refers_to_nothing_of_the_session() -> None:
             seen[id(one)] = one
             to_see += gc.get_referents(one)
 
-    assert {type(one) for one in seen.values()} <= {CellRun, DeviceUse, tuple, str, int, float}
+    assert {type(one) for one in seen.values()} <= {
+        CellRun,
+        DeviceUse,
+        tuple,
+        str,
+        int,
+        float,
+        type(None),
+    }
     assert sum(map(sys.getsizeof, seen.values())) < 2_000
 
 
@@ -307,3 +317,24 @@ def test_a_watch_is_in_the_history() -> None:
         pass
 
     assert hfmem_widget.history(last=1).runs[-1].name == "in the history"
+
+
+def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
+    """Its peak is the worst rank's, which is named, and not that of the process that started them."""
+    SimulatedRun(Script(world=4, heavier={2: 1.3}, interval=0.5)).write(tmp_path / "run", 12.0)
+    session = scripted_run("cpu")
+    session.run = hfmem_widget.open(tmp_path / "run")
+
+    log = Log()
+    row = run_of(session, session.spans[0], CELL, log.kernel)
+    history = CellHistory((row,), log.kernel)
+    log.add(row)
+    log.keep(tmp_path / "history.jsonl")
+
+    assert [use.key for use in row.devices] == ["ranks"]
+    assert (row.peak, row.worst_rank) == (session.run.ranks[2].peak, session.run.worst)
+    assert row.duration == session.spans[0].duration
+    assert [kind for kind, _ in row.findings] == [one.kind for one in session.run.findings]
+    assert "worst: rank 2 \u00b7 6.2 s \u00b7 rank outlier" in history_bundle(history)["text/plain"]
+    assert "nan" not in history_bundle(history)["text/html"].lower()
+    assert read_runs(tmp_path / "history.jsonl")[0].worst_rank == 2

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hfmem_widget.features.holders.html import MOST_ROWS, holders_bundle
-from hfmem_widget.sources.heap import Holder, Holders, Remainder
+from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.text import MIB
 from tests.unit.view.test_hostile_text import CORPUS
 
@@ -105,3 +105,11 @@ def test_how_many_tensors_are_told_where_there_are_several(
     row = Holder("x", kind, "cuda:0", M, tensors, (512, 512), "float32")  # type: ignore[arg-type]  # either
 
     assert told in text(row)[1]
+
+
+def test_a_device_with_nothing_on_it_has_no_table() -> None:
+    """On a machine of eight GPUs, the seven that are not used say nothing."""
+    rest = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cuda:1", 0.0, is_host=False))
+    told = holders_bundle(Holders((), rest))["text/html"]
+    assert "cuda:0" in told
+    assert "cuda:1" not in told

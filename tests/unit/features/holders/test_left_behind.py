@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.holders import left_behind
 from hfmem_widget.features.holders.left_behind import Known, LeftBehind, LeftBehindHolders, named
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
-from hfmem_widget.sources.heap import Holder, Holders, search
+from hfmem_widget.sources.heap import search
+from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 
@@ -192,7 +193,7 @@ class Kept:
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     monkeypatch.setattr(left_behind, "_seen", {})
     found = Kept(3 * GIB)
-    monkeypatch.setattr(left_behind, "scan", found)
+    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", found)
     return found
 
 
@@ -302,7 +303,8 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
         left_behind, "named", lambda _left, _found, known, _span: names.append(set(known.new))
     )
     monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
-    monkeypatch.setattr(left_behind, "scan", lambda *_, **__: Holders((), seconds=0.1, objects=1))
+    found = Holders((), seconds=0.1, objects=1)
+    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", lambda *_, **__: found)
     before = [1], [2]
     module = SimpleNamespace(number=1, other=before[0], same=before[1], Out={1: before[1]})
     monkeypatch.setitem(sys.modules, "__main__", module)

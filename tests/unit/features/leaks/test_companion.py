@@ -9,14 +9,13 @@ import pytest
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of
-from hfmem_widget.features.companions import companions_for
-from hfmem_widget.features.leaks import companion as leak
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
 from hfmem_widget.features.leaks.reruns import Rerun
 from hfmem_widget.features.leaks.trends import Trend
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
-from hfmem_widget.sources.heap import Holder, Holders
+from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import MIB
@@ -102,7 +101,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         made.append(options)
         return Holders((row("losses[0..39]", 400),))
 
-    monkeypatch.setattr(leak, "scan", scan)
+    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", scan)
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.reader import SegmentReader

@@ -16,7 +16,8 @@ from hfmem_widget.features.oom.advice import MOST, advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import Origin, OutOfMemoryText
 from hfmem_widget.features.oom.incident import _others
-from hfmem_widget.features.oom.model import BACKWARD, NAMES, Diagnosis, Incident
+from hfmem_widget.features.oom.model import NAMES, Diagnosis, Incident
+from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.features.oom.places import in_optimizer, is_logits, training
 from hfmem_widget.features.oom.savings import TECHNIQUES, Technique
 from hfmem_widget.features.oom.words import WHO, batch, finding_of, where

@@ -142,7 +142,7 @@ def test_blocks_without_stacks_are_one_line() -> None:
     assert blocks is not None
     bare = replace(blocks, biggest=(LiveBlocks(GIB, 3), LiveBlocks(GIB / 2, 1)))
     told = bundle(replace(incident, blocks=bare))
-    assert 'nowrap">3 \u00d7 1.00 GiB' in told["text/html"]
+    assert 'inline-block">3 \u00d7 1.00 GiB' in told["text/html"]
     assert "<table" not in told["text/html"]
 
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from hfmem_widget.features.oom.model import BACKWARD, LiveBlocks, OomEvent
-from hfmem_widget.features.oom.observer import MOST_BLOCKS, OomObserver, summed_up
+from hfmem_widget.features.oom.model import LiveBlocks, OomEvent
+from hfmem_widget.features.oom.observer import BACKWARD, MOST_BLOCKS, OomObserver, summed_up
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_oom import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 
@@ -301,6 +301,18 @@ def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> N
     for _ in range(3):
         cuda.run_out()
     assert [one.blocks is None for one in told] == [False, True, False]
+
+
+def test_each_device_that_runs_out_has_its_blocks_looked_at() -> None:
+    """In a backward pass under DataParallel all of them may run out at the same instant."""
+    cuda = FakeCuda(SEGMENTS)
+    told: list[OomEvent] = []
+    times = iter((0.0, 0.1, 0.1, 0.2))
+    observer = OomObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
+    observer.listen(told.append)
+    for device in range(2):
+        cuda.run_out(device=device)
+    assert [one.device for one in told if one.blocks is not None] == ["cuda:0", "cuda:1"]
 
 
 def test_an_older_torch_brings_its_history_along() -> None:

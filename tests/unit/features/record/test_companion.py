@@ -29,7 +29,7 @@ NO_MONITOR: Any = None
 """The companion asks nothing of it."""
 
 
-class Disk:
+class Disk(GrowingFile):
     """A file that fails or hangs as told."""
 
     def __init__(self) -> None:

@@ -209,9 +209,7 @@ def test_the_frame_is_that_of_the_wire() -> None:
     detail = protocol.Detail(10_000, sys.maxsize, 10_000, sys.maxsize, 400)
     message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
 
-    head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST).text)).partition(
-        b"\n"
-    )
+    head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST)[0])).partition(b"\n")
     known = json.loads(head)
 
     assert known["content"] == json.loads(json.dumps(message))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.companions import companions_for
+from hfmem_widget.features import companions_for
 from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from hfmem_widget.features.holders.html import growth_bundle
-from hfmem_widget.sources.heap import scan
 from hfmem_widget.sources.heap.model import Growth
+from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 1 << 20
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.sources.heap import kernel_roots
 from hfmem_widget.sources.heap.kept import errors_kept, outputs_kept
+from hfmem_widget.sources.heap.roots import kernel_roots
 
 
 @pytest.fixture

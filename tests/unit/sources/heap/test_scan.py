@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.sources.heap import scan, search
+from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.roots import user_modules
+from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 4000
 

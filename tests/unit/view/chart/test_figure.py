@@ -100,11 +100,11 @@ def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session
     assert len(json.dumps([card, chart], indent=1).encode()) < 80_000
 
 
-def test_a_card_stays_below_12_kb() -> None:
-    """Even the card of eight GPUs is less than 12 kB of HTML."""
+def test_a_card_stays_below_13_kb() -> None:
+    """Even the card of eight GPUs, of which one was nearly full, is less than 13 kB of HTML."""
     session = scripted_run("eight gpus")
     assert (
-        len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 12_000
+        len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 13_000
     )
 
 

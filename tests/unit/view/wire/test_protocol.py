@@ -21,6 +21,7 @@ from hfmem_widget.session import (
     SpanKind,
     Timeline,
 )
+from hfmem_widget.session.steps import Table
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
@@ -65,11 +66,11 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
         [*session.series],
     )
     recorder.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
-    wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(10)))], [])[1][1]
+    wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(4 + len(PARTS))))], [])[1][1]
     described = protocol.describe(session)["series"]
 
     assert len(values) == 12
-    assert np.frombuffer(wider, "<f4").tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    assert np.frombuffer(wider, "<f4").tolist() == [0, 1, *range(3, 4 + len(PARTS))]
     assert described[3] == {"device": "cuda:0", "metric": "weights"}
     assert [one["metric"] for one in described[3:]] == PARTS
 
@@ -129,7 +130,7 @@ def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "parts", "most"),
-    [(1, False, 3_000), (1, True, 3_500), (8, False, 8_000), (8, True, 11_000)],
+    [(1, False, 3_000), (1, True, 3_500), (8, False, 8_000), (8, True, 12_000)],
 )
 def test_an_outline_is_small_and_says_that_it_is_coarse(
     gpus: int, most: int, *, parts: bool
@@ -180,10 +181,12 @@ def test_a_live_message_does_not_grow_with_the_run() -> None:
 def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
     """The higher row of each pair has the high of allocated memory, and no part above its own high."""
     session = make_session(samples=0, parts=True)
-    samples: list[tuple[float, tuple[float, ...]]] = [
-        (at / 10, (10.0 + at % 7, 20.0, 20.0, 30.0, 4.0, 1.0, float(at % 3), 2.0, math.nan, 0.5))
-        for at in range(400)
-    ]
+    steady = {"weights": 4.0, "unattributed": math.nan}
+    samples: list[tuple[float, tuple[float, ...]]] = []
+    for at in range(400):
+        read = {"gradients": float(at % 3), **steady}
+        parts = (read.get(metric, 0.5) for metric in PARTS)
+        samples.append((at / 10, (10.0 + at % 7, 20.0, 20.0, 30.0, *parts)))
     message, (time, values) = protocol.rows(session, "run", 1, samples, [])
     columns = [one["metric"] for one in protocol.describe(session)["series"]]
     low, high = np.frombuffer(values, "<f4").reshape(-1, 2, len(columns)).transpose(1, 0, 2)
@@ -240,7 +243,7 @@ def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float
         recorder.close_span(span.id, recorder.append(Sample(start + duration, values)), peaks)
 
 
-def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> protocol.StepRows:
+def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> Table:
     return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
 
 
@@ -312,6 +315,18 @@ def test_a_path_names_six_spans_at_most() -> None:
     for number in range(9):
         recorder.open_span("block", f"block {number}", session.last_sample)
     assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
+
+
+def test_what_is_measured_on_some_steps_only_is_said() -> None:
+    """As a person reads it; where nothing is left out, nothing is sent."""
+    session = make_recorder(samples=1).session
+    before = protocol.describe_status(session)
+    session.polling.phases_every = 4
+
+    assert "limited" not in before
+    assert protocol.describe_status(session)["limited"] == (
+        "phases on every 4th step, to stay below 1 %"
+    )
 
 
 def test_what_is_counted_in_a_span_travels_with_it() -> None:

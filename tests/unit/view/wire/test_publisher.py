@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session import Recorder, Sample
+from hfmem_widget.session.steps import Table
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.view.wire.protocol import Buffers, Message, StepRows
+from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import ENVELOPE, Publisher
 from tests.unit.view.wire.test_protocol import add_steps, decoded_steps, make_recorder, make_session
 
@@ -25,7 +26,7 @@ class Line:
         self.recorder, self.session = recorder, recorder.session
         self.sent: list[tuple[float, Message, int]] = []
         self.times: list[float] = []
-        self.steps: list[tuple[Message, StepRows]] = []
+        self.steps: list[tuple[Message, Table]] = []
         self.publisher = Publisher(self.session, self.send, clock=self.clock)
         recorder.subscribe(self.publisher)
 
@@ -130,9 +131,9 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
     ("gpus", "parts", "most", "wait"),
     [
         (1, False, 4_500_000, 9.5),
-        (1, True, 4_600_000, 12.0),
+        (1, True, 4_600_000, 13.0),
         (8, False, 4_800_000, 16.0),
-        (8, True, 4_800_000, 23.0),
+        (8, True, 4_800_000, 27.0),
     ],
 )
 def test_a_closed_tab_costs_the_server_little(

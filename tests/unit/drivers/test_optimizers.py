@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import hfmem_widget
+from hfmem_widget.drivers.optimizers import follow_optimizers, leave_optimizers
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.optimizers import follow_optimizers, leave_optimizers
 from hfmem_widget.monitor.shared import release_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
 
@@ -159,11 +159,21 @@ def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
     assert watched == alone
 
 
+def stepped_by_hand() -> tuple[Any, Any]:
+    """Return the same after a step without a backward pass, of gradients that were made otherwise."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return model, optimizer
+
+
 def test_what_an_optimizer_told_ends_with_the_cell(fresh: Monitor) -> None:
     """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
     session = fresh.begin(WatchOptions())
     with fresh.span(session, "cell"):
-        stepped()
+        stepped_by_hand()
     at_end = session.latest("cpu/unattributed")
     with fresh.span(session, "cell"):
         pass
@@ -176,7 +186,7 @@ def test_the_first_step_of_an_optimizer_tells_already(fresh: Monitor) -> None:
     """In a loop without spans the first step ends too, though nothing was counted before it."""
     assert fresh.attribution.source.series == ()
     with hfmem_widget.watch(quiet=True) as session:
-        stepped()
+        stepped_by_hand()
 
     assert session.latest("cpu/unattributed") > 0
 

@@ -1,0 +1,313 @@
+"""Loops that nobody names, as functions that return their losses, and the spans that each is to have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hfmem_widget.session import Session
+
+STEP = "step(forward backward optimizer)"
+
+
+def outlined(session: Session, parent: int | None = 1) -> str:
+    """Return the kinds of the spans below one, those within them in brackets."""
+    inner = [span for span in session.spans if span.parent == parent]
+    return " ".join(
+        span.kind + (f"({within})" if (within := outlined(session, span.id)) else "")
+        for span in inner
+    )
+
+
+def batches(count: int = 2) -> Iterable[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 8, generator=generator) for _ in range(count)]
+
+
+def model_of(*sizes: int) -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(before, after) for before, after in itertools.pairwise(sizes)]
+    return torch.nn.Sequential(*layers)
+
+
+def adam(model: Any) -> Any:
+    import torch
+
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def loss_of(model: Any, batch: Any) -> Any:
+    return model(batch).square().mean()
+
+
+def cleared_last() -> list[float]:
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def cleared_first() -> list[float]:
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for batch in batches():
+        model.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def accumulated() -> list[float]:
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for at, batch in enumerate(batches(6), 1):
+        loss = loss_of(model, batch)
+        (loss / 3).backward()
+        if at % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def evaluated_between() -> list[float]:
+    import torch
+
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            losses += [loss_of(model, other).item() for other in batches(3)]
+    return losses
+
+
+def with_a_closure() -> list[float]:
+    import torch
+
+    model = model_of(8, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = loss_of(model, batches(1)[0])  # type: ignore[index]
+        loss.backward()
+        return loss
+
+    return [float(optimizer.step(closure).detach()) for _ in range(2)]
+
+
+def with_an_empty_closure() -> list[float]:
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for batch in batches(3):
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step(lambda: None)
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def of_two_optimizers() -> list[float]:
+    import torch
+
+    model, losses = model_of(8, 8, 1), []
+    both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    for batch in batches(3):
+        loss = loss_of(model, batch)
+        loss.backward()
+        for optimizer in both:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def of_two_players() -> list[float]:
+    makes, judges = model_of(8, 8), model_of(8, 1)
+    first, second = adam(makes), adam(judges)
+    losses = []
+    for batch in batches():
+        second.zero_grad()
+        loss = judges(batch).mean() - judges(makes(batch).detach()).mean()
+        loss.backward()
+        second.step()
+        first.zero_grad()
+        other = judges(makes(batch)).mean()
+        other.backward()
+        first.step()
+        losses += [loss.item(), other.item()]
+    return losses
+
+
+def scheduled() -> list[float]:
+    import torch
+
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(loss.item())
+    return losses
+
+
+def scaled() -> list[float]:
+    import torch
+
+    model, losses = model_of(8, 8, 1), []
+    optimizer, scaler = adam(model), torch.amp.GradScaler("cpu")
+    for batch in batches():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = loss_of(model, batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+class Lookahead:
+    """An optimizer around another, as many are: no subclass of torch's."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.slow, self.steps = inner, None, 0
+
+    def step(self) -> None:
+        """Step, and go half of the way back at every second one."""
+        import torch
+
+        self.inner.step()
+        self.steps += 1
+        parameters = [one for group in self.inner.param_groups for one in group["params"]]
+        if self.steps % 2 == 0:
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.mul_(0.5)
+
+
+def wrapped() -> list[float]:
+    model, losses = model_of(8, 8, 1), []
+    inner = adam(model)
+    optimizer = Lookahead(inner)
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        inner.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def within_another() -> list[float]:
+    import torch
+
+    class Outer(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+            super().__init__(inner.param_groups, {})
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step(closure)
+
+    model, losses = model_of(8, 8, 1), []
+    optimizer = Outer(adam(model))
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def in_the_backward_pass() -> list[float]:
+    import torch
+
+    model, losses = model_of(8, 8, 1), []
+    own = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+
+    def step(parameter: Any) -> None:
+        own[parameter].step()
+        own[parameter].zero_grad()
+
+    hooks = [one.register_post_accumulate_grad_hook(step) for one in model.parameters()]
+    for batch in batches():
+        loss = loss_of(model, batch)
+        loss.backward()
+        losses.append(loss.item())
+    for hook in hooks:  # else torch keeps the parameters
+        hook.remove()
+    return losses
+
+
+def checkpointed() -> list[float]:
+    from torch.utils.checkpoint import checkpoint
+
+    model, losses = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for batch in batches():
+        hidden = model[0](batch)
+        loss = checkpoint(model[1], hidden, use_reentrant=True).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def only_inference() -> list[float]:
+    model = model_of(8, 8, 1)
+    adam(model)
+    return [loss_of(model, batch).item() for batch in batches(12)]
+
+
+def only_gradients() -> list[float]:
+    model = model_of(8, 8, 1)
+    loss = loss_of(model, batches(1)[0])  # type: ignore[index]
+    loss.backward()
+    return [loss.item()]
+
+
+LOOPS: dict[Callable[[], list[float]], str] = {
+    cleared_last: f"{STEP} {STEP}",
+    cleared_first: f"{STEP} {STEP}",
+    accumulated: "step(forward backward forward backward forward backward optimizer) "
+    "step(substep(forward backward) substep(forward backward) substep(forward backward) optimizer)",
+    evaluated_between: f"{STEP} {STEP}",
+    with_a_closure: "step(forward backward optimizer forward backward optimizer) " * 2,
+    with_an_empty_closure: f"step(forward backward) {STEP} {STEP}",
+    of_two_optimizers: f"{STEP} " + "step(forward backward optimizer optimizer) " * 2,
+    of_two_players: f"{STEP} {STEP} {STEP} {STEP}",
+    scheduled: f"{STEP} {STEP}",
+    scaled: f"{STEP} {STEP}",
+    wrapped: f"{STEP} {STEP}",
+    within_another: f"{STEP} {STEP}",
+    in_the_backward_pass: "step(forward backward) step(forward backward)",
+    checkpointed: f"{STEP} {STEP}",
+    only_inference: "block(forward)",
+    only_gradients: "",
+}

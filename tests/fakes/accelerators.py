@@ -1,0 +1,119 @@
+"""Builds of torch for the accelerators that are supported, as their own source says they behave.
+
+After torch/xpu/{__init__,memory}.py and torch/csrc/xpu/Module.cpp, torch/{mps,backends/mps}/__init__.py and
+torch/cuda/memory.py of torch 2.13. What would initialise a device, or synchronise, fails the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from hfmem_widget.sources.allocator import Stats
+from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.sources.torch_cuda import CudaAllocator
+from hfmem_widget.sources.torch_mps import MpsAllocator
+from hfmem_widget.sources.torch_xpu import XpuAllocator
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+GIB = 1 << 30
+
+
+def cuda(allocator: FakeAllocator) -> FakeTorch:
+    """Return a build for NVIDIA's GPUs."""
+    return FakeTorch(allocator)
+
+
+def rocm(allocator: FakeAllocator) -> FakeTorch:
+    """Return a build for AMD's GPUs: torch.cuda is HIP there, and tells what is in use on a device."""
+    torch: Any = FakeTorch(allocator)
+    torch.version = SimpleNamespace(hip="7.1", cuda=None)
+    torch._C._cuda_hasPrimaryContext = lambda index: index == 0
+    torch.cuda.mem_get_info = _driver(allocator)
+    built: FakeTorch = torch
+    return built
+
+
+def xpu(allocator: FakeAllocator) -> FakeTorch:
+    """Return a build for Intel's GPUs, whose allocator keeps four kinds of bytes and no counts."""
+    torch = FakeTorch(allocator)
+    counters = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+    read = torch._stats
+
+    def stats(device: int) -> Stats:
+        told = read(device)
+        return {name: told[name] for name in counters}
+
+    torch._C._xpu_memoryStats = torch._C._accelerator_getDeviceStats = stats
+    torch.xpu.mem_get_info = _driver(allocator)
+    torch.xpu.memory_snapshot = allocator.snapshot
+    return torch
+
+
+class _MpsTorch(ModuleType):
+    def __init__(self, allocator: FakeAllocator) -> None:
+        super().__init__("torch")
+
+        def asks_metal() -> bool:
+            if not allocator.initialized:
+                raise AssertionError("Metal was asked before the user's code had asked it")
+            return True
+
+        def counter(name: str) -> Callable[[], int]:
+            def read() -> int:
+                asks_metal()
+                current: int = allocator.pools[0].stats[name]["all"]["current"]
+                return current
+
+            return read
+
+        self.allocator = allocator
+        self._C = SimpleNamespace(
+            _has_mps=True,
+            _accelerator_getAccelerator=lambda: SimpleNamespace(type="mps"),
+            _accelerator_getDeviceStats=None,
+        )
+        self.mps = SimpleNamespace(
+            _is_in_bad_fork=lambda: False,
+            current_allocated_memory=counter("allocated_bytes"),
+            driver_allocated_memory=counter("reserved_bytes"),
+            recommended_max_memory=lambda: allocator.pools[0].total,
+            empty_cache=allocator.empty_cache,
+        )
+        self.backends = SimpleNamespace(
+            mps=SimpleNamespace(is_available=lru_cache(asks_metal), get_name=lambda: "Apple M4 Max")
+        )
+        if allocator.initialized:
+            self.come_up()
+
+    def come_up(self) -> None:
+        """Have the user's code ask whether MPS is available."""
+        self.allocator.initialized = True
+        self.backends.mps.is_available()
+
+
+def mps(allocator: FakeAllocator) -> _MpsTorch:
+    """Return a build for Apple's GPUs, which has current values alone."""
+    return _MpsTorch(allocator)
+
+
+def _driver(allocator: FakeAllocator) -> Callable[[int], tuple[int, int]]:
+    def mem_get_info(device: int) -> tuple[int, int]:
+        if not allocator.initialized:
+            raise AssertionError("mem_get_info was called before the device was initialised")
+        pool = allocator.pools[device]
+        used = pool.stats["reserved_bytes"]["all"]["current"]
+        return pool.total - used - GIB, pool.total  # a GiB is another process'
+
+    return mem_get_info
+
+
+BUILDS: Mapping[str, tuple[str, Callable[[FakeAllocator], Any], type[TorchAllocator]]] = {
+    "cuda": ("cuda", cuda, CudaAllocator),
+    "rocm": ("cuda", rocm, CudaAllocator),
+    "xpu": ("xpu", xpu, XpuAllocator),
+    "mps": ("mps", mps, MpsAllocator),
+}
+"""By name: the device type, how to build such a torch, and the allocator that reads it."""

@@ -1,0 +1,236 @@
+"""Buffers of libraries on a real GPU: told by what owns them, so that hardly anything is unexplained."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu.conftest import Run
+from tests.gpu.test_trainer import TRAINER
+from tests.ranks.launch import TORCHRUN, free_port
+
+MIB = 2**20
+MOST_UNEXPLAINED = 0.05
+
+SUM = """
+import json, sys
+import torch, hfmem_widget
+from hfmem_widget.analysis.parts import OF_ALLOCATED
+
+def said(session, key="cuda:0"):
+    peak = session.anatomy("peak", device=key)
+    parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
+    return {"peak": session.peak(key + "/allocated"), "told": peak.allocated, "certainty": peak.certainty,
+            "parts": parts, "owners": dict(session.contents.libraries), "notes": list(peak.notes)}
+"""
+
+LOOP = """
+def train(model, batch, steps=4, make=None):
+    optimizer = (make or torch.optim.AdamW)(model.parameters(), 1e-4)
+    for _ in range(steps):
+        with hfmem_widget.span("step"):
+            with hfmem_widget.span("forward"):
+                loss = model(batch).float().pow(2).mean()
+            with hfmem_widget.span("backward"):
+                loss.backward()
+            with hfmem_widget.span("optimizer"):
+                optimizer.step()
+            optimizer.zero_grad()
+"""
+
+NET = """
+def net(width=4096, layers=6):
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(layers)])
+"""
+
+
+def check(told: dict[str, Any], what: str) -> None:
+    """Require the parts of a peak to come to it, and little of it to be unexplained."""
+    parts, peak = told["parts"], told["peak"]
+    unexplained = (parts.get("unattributed", 0.0) + parts.get("before", 0.0)) / peak
+    sizes = {name: round(size / MIB, 1) for name, size in parts.items()}
+    share = f"{100 * unexplained:.2f} % of {peak / MIB:.1f} MiB unexplained"
+    print(f"{what}: {share}; {sizes}; {told['owners']}")  # noqa: T201  (for docs/measured)
+    assert sum(parts.values()) == told["told"] == peak
+    assert told["certainty"] == "exact"
+    assert unexplained <= MOST_UNEXPLAINED
+
+
+@pytest.mark.parametrize("habit", ["", "bf16=True"])
+def test_cublas_workspaces_are_told(run_python: Run, habit: str) -> None:
+    """One for each handle and stream: that of the main thread and that of autograd's."""
+    told, each, there = run_python(
+        TRAINER
+        + SUM
+        + f"""
+trainer = make_trainer([128] * 8, layers=6, {habit})
+with hfmem_widget.watch("train", quiet=True) as session:
+    trainer.train()
+told = said(session)
+del trainer
+import gc; gc.collect()
+left = torch.cuda.memory_allocated(0)
+torch._C._cuda_clearCublasWorkspaces()
+report([told, torch._C._cuda_getCublasWorkspaceSize(), left - torch.cuda.memory_allocated(0)])
+"""
+    )
+
+    check(told, f"Trainer {habit}")
+    assert told["owners"]["cuBLAS workspaces"] == there > 0
+    assert told["parts"]["libraries"] == there
+    assert there % each == 0
+
+
+def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
+    """And on a device that only holds tensors none is told."""
+    told = run_python(
+        SUM
+        + NET
+        + """
+import gc
+model = net(1024, 2).cuda()
+with hfmem_widget.watch("hold", quiet=True) as session:
+    kept = torch.ones(1 << 20, device="cuda")
+def report_of():
+    return [dict(session.contents.libraries), session.anatomy("peak", device="cuda:0").bytes("libraries")]
+report(report_of())
+"""
+    )
+
+    assert told == [{}, 0]
+
+
+def test_a_graph_keeps_the_sum_of_the_parts(run_python: Run) -> None:
+    """A captured forward pass, replayed: its outputs are allocated, and its workspace is told."""
+    told = run_python(
+        SUM
+        + NET
+        + """
+model = net(2048, 8).cuda()
+batch = torch.randn(512, 2048, device="cuda")
+with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
+    with hfmem_widget.span("predict"):
+        model(batch)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(batch)
+        for _ in range(10):
+            graph.replay()
+        torch.cuda.synchronize()
+report(said(session))
+"""
+    )
+
+    parts = told["parts"]
+    print(told)  # noqa: T201  (what of a graph's pool is explained)
+    assert sum(parts.values()) == told["told"] == told["peak"]
+    assert told["owners"]["cuBLAS workspaces"] > 0
+
+
+def test_eight_bit_states_are_all_told(run_python: Run) -> None:
+    """Bitsandbytes' states, their scales and the code books that they share."""
+    pytest.importorskip("bitsandbytes")
+    told = run_python(
+        SUM
+        + NET
+        + LOOP
+        + """
+import bitsandbytes as bnb
+model = net(4096, 6).cuda()
+with hfmem_widget.watch("8-bit", quiet=True) as session:
+    train(model, torch.randn(256, 4096, device="cuda"), make=bnb.optim.AdamW8bit)
+report(said(session))
+"""
+    )
+
+    check(told, "bitsandbytes AdamW8bit")
+    assert 1.9 < 4 * told["parts"]["optimizer"] / told["parts"]["weights"] < 2.3
+
+
+RANKS = (
+    SUM
+    + NET
+    + LOOP
+    + """
+import os
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+how, place = sys.argv[1:]
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+inner = net(4096, 12).cuda()
+with hfmem_widget.watch(how, quiet=True) as session:
+    if how == "fsdp2":
+        for layer in inner:
+            fully_shard(layer)
+        model = fully_shard(inner)
+    else:
+        model = DistributedDataParallel(inner, device_ids=[rank], gradient_as_bucket_view=how == "views")
+    train(model, torch.randn(1024, 4096, device="cuda"), steps=5)
+told = said(session, f"cuda:{rank}")
+if how != "fsdp2":
+    buckets = model.reducer._get_zeros_like_grad_buckets()
+    told["buckets"] = sum(each.buffer().nbytes for each in buckets)
+if rank == 0:
+    with open(place, "w") as file:
+        json.dump(told, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+)
+
+
+VIEWS = pytest.mark.xfail(
+    reason="as much again as the buckets was unexplained on the H200, 2026-11-23; not yet known why"
+)
+
+
+@pytest.mark.parametrize("how", ["ddp", pytest.param("views", marks=VIEWS), "fsdp2"])
+def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) -> None:
+    """Under DDP its buckets are told to the byte, under FSDP what it has gathered."""
+    code = "import torch; print(torch.cuda.device_count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if not done.stdout.strip().isdigit() or int(done.stdout) < 2:
+        pytest.skip("needs two GPUs")
+    script, place = tmp_path / "ranks.py", tmp_path / "said.json"
+    script.write_text(RANKS)
+    command = [sys.executable, *TORCHRUN, free_port(), str(script), how, str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(place.read_text())
+
+    check(told, how)
+    assert told["owners"]["cuBLAS workspaces"] > 0
+    if "buckets" in told:
+        there = [size for name, size in told["owners"].items() if name.startswith("DDP")]
+        assert there == [told["buckets"]]
+
+
+def test_pinned_memory_is_told_on_the_host(run_python: Run) -> None:
+    """As PyTorch's own count of it has it; before CUDA is up there is none, and nothing is initialised."""
+    up, told, truth, notes = run_python(
+        SUM
+        + """
+import time
+with hfmem_widget.watch("pin", quiet=True) as session:
+    time.sleep(1.2)
+    up = torch.cuda.is_initialized()
+    torch.ones(1, device="cuda")
+    kept = torch.empty(96 << 20, dtype=torch.uint8).pin_memory()
+    time.sleep(2.5)
+truth = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+report([up, session.latest("cpu/pinned"), truth, list(session.anatomy("now", device="cpu").notes)])
+"""
+    )
+
+    assert not up
+    assert told == truth >= 96 * MIB
+    assert any("pinned" in note for note in notes)

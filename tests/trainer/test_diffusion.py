@@ -1,0 +1,206 @@
+"""Pipelines of diffusers, real ones: what is encoded, each denoising step, what is decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.drivers import diffusion
+from hfmem_widget.drivers import install as attaching
+from tests.trainer.tiny import outline
+
+diffusers: Any = pytest.importorskip("diffusers", reason="diffusers is not installed")
+
+from tests.data import diffusers_tiny as tiny  # noqa: E402  (it is of use with diffusers alone)
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each step told by itself, however busy the machine is."""
+    monkeypatch.setattr(diffusion, "ALLOWANCE", 1e9)
+
+
+PICTURE = """diffusion
+  encode
+  denoise
+    step 1
+    step 2
+    step 3
+  decode"""
+
+
+@pytest.mark.parametrize("name", tiny.PICTURES)
+def test_a_picture_has_its_phases_and_steps(name: str) -> None:
+    """With nothing from the user, and the pixels are those of the pipeline unwatched."""
+    bare = tiny.PICTURES[name]()
+    with hfmem_widget.watch(quiet=True) as session:
+        watched = tiny.PICTURES[name]()
+
+    assert np.array_equal(bare, watched)
+    assert outline(session) == PICTURE
+    assert [group.first for group in session.steps] == [1, 2, 3]
+    denoise = next(span for span in session.spans if span.label == "denoise")
+    assert denoise.counts["steps"] == 3
+
+
+def test_the_models_of_a_pipeline_are_counted() -> None:
+    """Text encoder, UNet and VAE are its weights; what a picture takes besides is temporary."""
+    pipeline = tiny.stable_diffusion()
+    models: Any = (pipeline.unet, pipeline.vae, pipeline.text_encoder)
+    size = sum(one.nbytes for model in models for one in model.parameters())
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline)
+
+    assert session.peak("cpu/weights") == pytest.approx(size, rel=0.01)
+
+
+def test_without_a_decoder_there_are_steps() -> None:
+    """A pipeline may denoise pixels themselves."""
+    pipeline = tiny.from_noise()
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.picture(pipeline)
+
+    assert outline(session) == PICTURE.removesuffix("\n  decode")
+
+
+def test_latents_may_be_all_that_is_wanted() -> None:
+    """Then nothing is decoded."""
+    pipeline = tiny.stable_diffusion()
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline, output_type="latent")
+
+    assert outline(session) == PICTURE.removesuffix("\n  decode")
+
+
+def test_a_step_may_call_its_models_more_than_once() -> None:
+    """A step ends where the scheduler has made it: Heun's method makes five of three."""
+    pipeline = tiny.stable_diffusion()
+    pipeline.scheduler = diffusers.HeunDiscreteScheduler()
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline)
+
+    assert session.steps.count == 5
+
+
+class Steered(diffusers.StableDiffusionPipeline):  # type: ignore[misc]  # diffusers is not checked here
+    """A user's own pipeline around another."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the other does."""
+        return super().__call__(*args, **kwargs)
+
+
+def test_a_pipeline_of_ones_own_is_one_call() -> None:
+    """Though it calls the one that it is made of."""
+    pipeline = tiny.stable_diffusion()
+    own = Steered(**pipeline.components, requires_safety_checker=False)
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(own)
+
+    assert outline(session) == PICTURE
+
+
+def test_a_picture_that_fails_ends_its_phases() -> None:
+    """The step and all around it say how, no hook is left, and the next one is followed."""
+    pipeline = tiny.stable_diffusion()
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("the user's own")
+
+    with hfmem_widget.watch(quiet=True) as session:
+        with pytest.raises(RuntimeError, match="the user's own"):
+            tiny.prompted(pipeline, callback_on_step_end=fail)
+        hooks = len(pipeline.unet._forward_pre_hooks)
+        tiny.prompted(pipeline)
+
+    first = [span for span in session.spans if span.label in {"diffusion", "denoise"}][:2]
+    assert {span.outcome for span in first} == {"raised RuntimeError"}
+    assert outline(session).endswith(PICTURE)
+    assert hooks == 0
+
+
+def test_in_a_training_the_steps_of_a_picture_are_none_of_its_steps() -> None:
+    """A picture that is made now and then has its phases, and its steps are counted there."""
+    pipeline = tiny.stable_diffusion()
+    model = torch.nn.Linear(4, 4)
+    with hfmem_widget.watch(quiet=True) as session:
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        tiny.prompted(pipeline)
+
+    assert session.steps.count == 2
+    denoise = next(span for span in session.spans if span.label == "denoise")
+    assert denoise.counts["steps"] == 3
+
+
+def test_two_pictures_are_told_one_by_one() -> None:
+    """Each has steps of its own, numbered from one."""
+    pipeline = tiny.stable_diffusion()
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline)
+        tiny.prompted(pipeline)
+
+    assert outline(session) == f"{PICTURE}\n{PICTURE}"
+    assert session.steps.count == 6
+
+
+def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are counted, and what is decoded after them is none of it."""
+    monkeypatch.setattr(diffusion, "ALLOWANCE", -1.0)
+    monkeypatch.setattr(diffusion, "MOST_GROUP", 1e9)
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(tiny.stable_diffusion())
+
+    assert session.steps.count == 3
+    assert [(group.first, group.last) for group in session.steps] == [(1, 3)]
+    assert outline(session).endswith("  denoise\n    steps 1 to 3\n  decode")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_called_as_ever(*, in_place: bool) -> None:
+    """Around torch.compile the steps are seen; compiled in place, they are counted."""
+    pipeline = tiny.stable_diffusion()
+    if in_place:
+        pipeline.unet.compile(backend="eager")
+    else:
+        pipeline.unet = torch.compile(pipeline.unet, backend="eager")
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline)
+
+    assert session.steps.count == (0 if in_place else 3)
+    denoise = next(span for span in session.spans if span.label == "denoise")
+    assert denoise.counts["steps"] == 3
+
+
+def test_a_picture_in_tiles_is_decoded_once() -> None:
+    """However many tiles the decoder goes through."""
+    pipeline = tiny.stable_diffusion()
+    pipeline.vae.enable_tiling()
+    pipeline.vae.tile_latent_min_size = 4
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline)
+
+    assert outline(session) == PICTURE
+
+
+def test_what_is_put_on_pipelines_comes_off() -> None:
+    """When the last watch has ended, their classes have their own methods."""
+    pipeline = tiny.stable_diffusion()
+    with hfmem_widget.watch(quiet=True):
+        tiny.prompted(pipeline)
+    attaching.detach()
+    try:
+        kinds = (type(pipeline).__call__, type(pipeline.scheduler).step, type(pipeline.vae).decode)
+        homes = {kind.__code__.co_filename for kind in kinds}
+        assert not [home for home in homes if "hfmem_widget" in home]
+    finally:
+        attaching.attach()

@@ -1,0 +1,536 @@
+"""KV caches of real models that decode: to the byte, at every step, however they decode."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    Cache,
+    DynamicCache,
+    GenerationMixin,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    StaticCache,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    T5Config,
+    T5ForConditionalGeneration,
+    TextIteratorStreamer,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
+
+import hfmem_widget
+from hfmem_widget.drivers import install as attaching
+from hfmem_widget.session import Session
+from hfmem_widget.view.kv_cache import kv_cache_text
+from tests.trainer.tiny import of_kind, outline
+
+WORDS = 99
+SIZES = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+NEW = 12
+
+IDS = torch.randint(3, WORDS, (3, 12), generator=torch.Generator().manual_seed(0))
+
+
+def small(**more: Any) -> dict[str, Any]:
+    """Return the shape of a small decoder with grouped queries."""
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return SIZES | heads | {"hidden_size": 32, "intermediate_size": 64} | more
+
+
+def llama() -> Any:
+    return LlamaForCausalLM(LlamaConfig(**small()))
+
+
+def mistral() -> Any:
+    return MistralForCausalLM(MistralConfig(**small(sliding_window=8)))
+
+
+def gpt2() -> Any:
+    return GPT2LMHeadModel(GPT2Config(**SIZES, n_embd=32, n_layer=2, n_head=4))
+
+
+def mamba() -> Any:
+    return MambaForCausalLM(MambaConfig(**SIZES, hidden_size=32, state_size=8, num_hidden_layers=2))
+
+
+def t5() -> Any:
+    shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    return T5ForConditionalGeneration(T5Config(**SIZES, **shape, decoder_start_token_id=0))
+
+
+def bart() -> Any:
+    both = {
+        f"{side}_{name}": size
+        for side in ("encoder", "decoder")
+        for name, size in (("layers", 2), ("ffn_dim", 64), ("attention_heads", 4))
+    }
+    more = {"d_model": 32, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+    return BartForConditionalGeneration(BartConfig(**SIZES, **both, **more))
+
+
+def made(model: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    return model().eval()
+
+
+def owned(*roots: object) -> int:
+    """Return the bytes of all tensors that some objects own, found by what the collector can reach."""
+    sizes: dict[int, int] = {}
+    seen: set[int] = set()
+    todo: list[Any] = list(roots)
+    elsewhere = (type, torch.nn.Module, transformers.PretrainedConfig)
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or isinstance(one, elsewhere):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            storage = one.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(one, (list, tuple, dict)) or hasattr(one, "__dict__"):
+            todo += gc.get_referents(one)
+    return sum(sizes.values())
+
+
+class Look(StoppingCriteria):  # type: ignore[misc]  # transformers is not checked here
+    """After every step, reads what we say of the KV caches, and what they own."""
+
+    def __init__(self) -> None:
+        self.ours: list[float] = []
+        self.theirs: list[int] = []
+
+    def __call__(self, ids: Any, _scores: Any, **_: Any) -> Any:
+        with hfmem_widget.span("look"):
+            pass
+        look = [span for span in self.session.spans if span.label == "look"][-1]
+        self.ours.append(self.session.value(look.before, "cpu/kv_cache"))
+        self.theirs.append(owned(*alive()))
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+    session: Session
+    left: int
+
+
+def caches() -> set[type]:
+    """Return all types of caches."""
+    older = getattr(transformers.models.mamba.modeling_mamba, "MambaCache", None)
+    found, todo = set(), [Cache, *([older] if older else [])]
+    while todo:
+        kind = todo.pop()
+        found.add(kind)
+        todo += kind.__subclasses__()
+    return found
+
+
+def alive() -> list[object]:
+    """Return all caches there are."""
+    kinds = caches()
+    return [one for one in gc.get_objects() if type(one) in kinds]
+
+
+def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look, Any]:
+    """Generate in a watched block, and look at every step."""
+    gc.collect()
+    look = Look()
+    with hfmem_widget.watch(quiet=True) as session:
+        look.session = session
+        usual = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
+        result = model.generate(
+            ids, stopping_criteria=StoppingCriteriaList([look]), **(usual | options)
+        )
+    look.left = owned(*alive())
+    return session, look, result
+
+
+def quantized() -> dict[str, Any]:
+    return {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+
+
+HABITS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "grouped queries": (llama, {}),
+    "one head each": (gpt2, {}),
+    "sliding window": (mistral, {}),
+    "encoder and decoder": (t5, {}),
+    "another encoder and decoder": (bart, {}),
+    "static": (llama, {"cache_implementation": "static"}),
+    "static, sliding window": (mistral, {"cache_implementation": "static"}),
+    "static, encoder and decoder": (t5, {"cache_implementation": "static"}),
+    "quantized": (llama, quantized()),
+    "beams": (llama, {"num_beams": 3}),
+    "beams, encoder and decoder": (t5, {"num_beams": 2}),
+    "sampled": (llama, {"do_sample": True}),
+    "several of each": (llama, {"do_sample": True, "num_return_sequences": 2}),
+    "prefill in pieces": (llama, {"prefill_chunk_size": 5}),
+    "prompt lookup": (llama, {"ids": IDS[:1], "prompt_lookup_num_tokens": 3}),
+    "state space": (mamba, {}),
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_at_every_step_the_figure_is_what_the_cache_owns(habit: str) -> None:
+    """To the byte, whatever implements it; older releases keep a static one in the model."""
+    kind, options = HABITS[habit]
+    try:
+        session, look, _ = generate(made(kind), **options)
+    except (ImportError, ValueError, TypeError) as error:
+        pytest.skip(f"not in this release of transformers: {error}")
+
+    assert look.ours == look.theirs
+    assert len(look.ours) >= 4
+    assert min(look.ours) > 0
+    assert session.latest("cpu/kv_cache") == look.left
+
+
+def test_with_an_assistant_both_caches_count() -> None:
+    """And the assistant's own calls are no spans: they would be one for each few tokens."""
+    session, look, _ = generate(made(llama), IDS[:1], assistant_model=made(llama))
+
+    assert look.ours == look.theirs
+    assert [span.label for span in session.spans if span.label == "generate"] == ["generate"]
+    assert max(look.ours) > 2 * 256 * len(IDS[0])
+
+
+def test_a_generation_has_a_prefill_and_a_decode() -> None:
+    """Spans with peaks and tokens of their own; the steps of the decode are one span."""
+    model = made(llama)
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(IDS, max_new_tokens=NEW)
+    (prefill,), (decode,) = of_kind(session, "prefill"), of_kind(session, "decode")
+
+    assert outline(session) == "generate\n  prefill\n  decode"
+    assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36}
+    assert {"steps": 11, "tokens": 33, "samples": 3, "longest": 23}.items() <= decode.counts.items()
+    assert prefill.peaks["cpu/allocated"].value > 0
+    assert decode.peaks["cpu/allocated"].value > 0
+    assert decode.counts["tokens_per_second"] > 0
+
+
+def test_what_comes_on_top_within_a_generation_is_no_riddle() -> None:
+    """Neither weights nor cache nor there before: activations and temporaries."""
+    session, _, _ = generate(made(llama))
+    block = next(span for span in session.spans if span.label == "generate")
+    inside = of_kind(session, "decode")[0]
+
+    before = session.value(block.before, "cpu/unattributed")
+    assert before >= 0, "it is known"
+    assert session.value(inside.before, "cpu/unattributed") == before
+
+
+def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
+    """Keys and values, two layers, two heads of eight, four bytes each, three sequences."""
+    session, _, _ = generate(made(llama))
+    cache = session.kv_cache()
+
+    assert cache is not None
+    assert cache.token_bytes == 2 * 2 * 2 * 8 * 4 * 3
+    assert (cache.sequences, cache.length) == (3, 23)
+    assert cache.bytes == cache.token_bytes * 23
+    assert cache.longest != cache.longest, "what fits is not told of the host"
+    assert "each token takes 0.75 KiB (3 sequences, all layers)." in kv_cache_text(
+        session, session.spans[0]
+    )
+
+
+def test_a_sliding_window_stops_growing() -> None:
+    """So the sentence says where."""
+    session, look, _ = generate(made(mistral))
+    cache = session.kv_cache()
+
+    assert cache is not None
+    assert (cache.token_bytes, cache.window_bytes, cache.window) == (0, 768, 8)
+    assert look.ours[2:] == look.ours[1:-1]
+    assert "it stops growing at 8 tokens" in kv_cache_text(session, session.spans[0])
+
+
+def test_a_static_cache_says_its_most() -> None:
+    """It is allocated at once."""
+    session, look, _ = generate(made(llama), cache_implementation="static")
+    cache = session.kv_cache()
+
+    assert cache is not None
+    assert cache.limit == len(IDS[0]) + NEW - 1
+    assert len(set(look.ours)) == 1
+    assert "for at most 23 tokens" in kv_cache_text(session, session.spans[0])
+
+
+def test_a_cache_that_is_kept_counts_as_long_as_it_is() -> None:
+    """In a variable after the cell, and in the next; nothing of ours keeps it."""
+    model, kept = made(llama), DynamicCache()
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(IDS, past_key_values=kept, max_new_tokens=NEW)
+    assert session.latest("cpu/kv_cache") == owned(kept)
+
+    with hfmem_widget.watch(quiet=True) as session:
+        assert session.latest("cpu/kv_cache") == owned(kept)
+        del kept
+        with hfmem_widget.span("after"):
+            pass
+        assert session.latest("cpu/kv_cache") == 0
+
+
+def test_a_cache_that_was_never_seen_at_work_is_found_in_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one that was filled before anything was watched."""
+    with torch.no_grad():
+        output = made(llama)(IDS, use_cache=True)
+    monkeypatch.setattr("__main__.a_cell_s_output", output, raising=False)
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+
+    assert session.latest("cpu/kv_cache") == owned(output.past_key_values)
+
+
+def steps_by_hand(model: Any, session: Session, past: Any = None) -> Iterator[tuple[float, int]]:
+    """Decode as one would without `generate`, and yield what we say and what is there."""
+    ids = IDS
+    with torch.no_grad():
+        for _ in range(NEW):
+            output = model(ids, past_key_values=past, use_cache=True)
+            past, ids = output.past_key_values, output.logits[:, -1:].argmax(-1)
+            del output
+            with hfmem_widget.span("look"):
+                pass
+            yield session.latest("cpu/kv_cache"), owned(past)
+
+
+@pytest.mark.parametrize("kind", [llama, gpt2, mistral])
+def test_a_loop_by_hand_is_followed(kind: Callable[[], Any]) -> None:
+    """Whoever makes the cache; of a model that no variable of the notebook holds."""
+    with hfmem_widget.watch(quiet=True) as session:
+        seen = list(steps_by_hand(made(kind), session))
+
+    assert [ours for ours, _ in seen] == [theirs for _, theirs in seen]
+    assert min(ours for ours, _ in seen) > 0
+    assert session.latest("cpu/kv_cache") == 0
+    assert session.latest("cpu/weights") == 0
+
+
+def test_a_loop_by_hand_with_a_static_cache_is_followed() -> None:
+    """Its bytes are all there after the first call."""
+    model = made(llama)
+    kept = StaticCache(config=model.config, max_cache_len=64)
+    with hfmem_widget.watch(quiet=True) as session:
+        seen = list(steps_by_hand(model, session, kept))
+
+    assert {*seen} == {(float(owned(kept)), owned(kept))}
+
+
+class Older(torch.nn.Module):  # type: ignore[misc]
+    """What an older model of one's own returns: a tuple for each layer."""
+
+    def forward(self, past: Any = None) -> Any:
+        new = torch.ones(1, 1, 8)
+        old = past or ((new[:, :0], new[:, :0]),) * 2
+        return tuple(tuple(torch.cat([each, new], 1) for each in layer) for layer in old)
+
+
+def test_a_tuple_of_tuples_counts_while_its_tensors_are_there() -> None:
+    """A tuple cannot be referred to weakly, so each tensor is."""
+    from hfmem_widget.monitor.shared import shared_monitor
+
+    model, past = Older(), None
+    with hfmem_widget.watch(quiet=True) as session:
+        for length in (1, 2, 3):
+            past = model(past)
+            shared_monitor().cache_grew(past)
+            with hfmem_widget.span("look"):
+                pass
+            assert session.latest("cpu/kv_cache") == 2 * 2 * length * 8 * 4
+        past = None
+        with hfmem_widget.span("look"):
+            pass
+        assert session.latest("cpu/kv_cache") == 0
+
+
+def test_a_pipeline_is_followed() -> None:
+    """It calls `generate`, with a batch of its own."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, pipeline
+
+    words = Tokenizer(models.WordLevel({f"w{at}": at for at in range(WORDS)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="w0", unk_token="w0", padding_side="left"
+    )
+    writes = pipeline("text-generation", model=made(llama), tokenizer=tokenizer, device="cpu")
+    with hfmem_widget.watch(quiet=True) as session:
+        writes(["w3 w4 w5", "w6 w7"], batch_size=2, max_new_tokens=NEW)
+    cache = session.kv_cache()
+
+    assert cache is not None
+    assert (cache.sequences, cache.token_bytes) == (2, 512)
+    assert cache.bytes == 512 * cache.length
+    assert session.latest("cpu/kv_cache") == 0
+
+
+def test_it_is_told_of_a_recording_as_well(tmp_path: Any) -> None:
+    """What a decode counted is kept with its phase."""
+    session, _, _ = generate(made(llama))
+    session.save(tmp_path / "run.hfmem.jsonl")
+
+    names = ("device", "bytes", "sequences", "length", "token_bytes")
+    found, known = hfmem_widget.open(tmp_path / "run.hfmem.jsonl").kv_cache(), session.kv_cache()
+
+    assert [getattr(found, name) for name in names] == [getattr(known, name) for name in names]
+
+
+def test_a_model_that_returns_tuples_is_followed() -> None:
+    """`return_dict=False` gives a tuple with the cache in it."""
+    model = made(llama)
+    with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
+        output = model(IDS, use_cache=True, return_dict=False)
+        with hfmem_widget.span("look"):
+            pass
+        assert session.latest("cpu/kv_cache") == owned(output[1])
+
+
+def test_an_encoder_without_a_cache_costs_nothing_and_says_nothing() -> None:
+    """No series is made for it."""
+    with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
+        made(t5).get_encoder()(IDS)
+
+    assert session.index("cpu/kv_cache") is None
+
+
+def test_a_training_s_cache_is_left_to_the_activations() -> None:
+    """Where gradients are wanted it is part of the graph."""
+    with hfmem_widget.watch(quiet=True) as session:
+        made(llama)(IDS, labels=IDS, use_cache=True).loss.backward()
+
+    assert session.index("cpu/kv_cache") is None
+
+
+def whisper() -> Any:
+    both = {
+        f"{side}_{name}": size
+        for side in ("encoder", "decoder")
+        for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
+    }
+    more = {
+        "d_model": 16,
+        "num_mel_bins": 8,
+        "max_source_positions": 20,
+        "max_target_positions": 40,
+    }
+    special = {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
+    return WhisperForConditionalGeneration(WhisperConfig(**SIZES, **both, **more, **special))
+
+
+def test_a_model_with_a_generate_of_its_own_is_followed() -> None:
+    """As Whisper's, which calls the usual one for each piece of the sound."""
+    model = made(whisper)
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(torch.zeros(1, 8, 40), max_new_tokens=4)
+
+    assert max(session.to_pandas()["cpu/kv_cache"].dropna()) > 0
+    assert session.latest("cpu/kv_cache") == 0
+    assert of_kind(session, "decode")
+
+
+@contextmanager
+def unattached() -> Iterator[None]:
+    attaching.detach()
+    yield
+    attaching.attach()
+
+
+@pytest.mark.parametrize("habit", ["grouped queries", "static", "beams", "encoder and decoder"])
+def test_what_is_generated_is_the_same(habit: str) -> None:
+    """Bit for bit, with and without us."""
+    kind, options = HABITS[habit]
+    wanted = {"return_dict_in_generate": True, "output_scores": True}
+    with unattached():
+        _, _, bare = generate(made(kind), **options, **wanted)
+    _, _, watched = generate(made(kind), **options, **wanted)
+
+    assert torch.equal(bare.sequences, watched.sequences)
+    assert all(map(torch.equal, bare.scores, watched.scores))
+
+
+def test_on_a_thread_of_its_own_it_is_followed() -> None:
+    """As with a streamer, which the notebook's thread reads meanwhile."""
+
+    class Words:
+        """Stands in for a tokenizer."""
+
+        def decode(self, ids: Any, **_: Any) -> str:
+            return " ".join(map(str, torch.as_tensor(ids).tolist()))
+
+    model = made(llama)
+    streamer = TextIteratorStreamer(Words())
+    options = {"max_new_tokens": NEW, "streamer": streamer}
+    with hfmem_widget.watch(quiet=True) as session:
+        thread = threading.Thread(target=model.generate, args=(IDS[:1],), kwargs=options)
+        thread.start()
+        text = "".join(streamer)
+        thread.join()
+
+    assert text
+    assert of_kind(session, "decode")[0].counts["steps"] == NEW - 1
+    assert session.latest("cpu/kv_cache") == 0
+
+
+def test_a_generation_that_fails_ends_its_phases() -> None:
+    """And the next is followed as ever."""
+
+    class Failing(StoppingCriteria):  # type: ignore[misc]
+        def __call__(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("the user's own")
+
+    model = made(llama)
+    with hfmem_widget.watch(quiet=True) as session:
+        with pytest.raises(RuntimeError, match="the user's own"):
+            model.generate(IDS, stopping_criteria=StoppingCriteriaList([Failing()]))
+        model.generate(IDS, max_new_tokens=2)
+
+    assert outline(session) == "\n".join(2 * ["generate\n  prefill\n  decode"])
+    assert [span.outcome for span in of_kind(session, "decode")] == ["raised RuntimeError", "done"]
+
+
+def test_a_compiled_model_stays_in_one_graph() -> None:
+    """What surrounds a call is traced to nothing, and gives what the model gives."""
+    model = made(llama)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        bare = model(IDS, use_cache=False).logits
+        with hfmem_widget.watch(quiet=True):
+            got = compiled(IDS, use_cache=False).logits
+    assert torch.equal(bare, got)
+
+
+def test_a_cache_is_copied_and_pickled_as_ever() -> None:
+    """Nothing of ours is put on it."""
+    model, kept = made(llama), DynamicCache()
+    with hfmem_widget.watch(quiet=True):
+        model.generate(IDS, past_key_values=kept, max_new_tokens=2)
+        copied = pickle.loads(pickle.dumps(kept))
+
+    assert owned(copied) == owned(kept)
+
+
+def test_leaving_puts_the_methods_back() -> None:
+    """The class of all models has no call of its own then."""
+    assert "__call__" in vars(PreTrainedModel)
+    with unattached():
+        assert "__call__" not in vars(PreTrainedModel)
+        assert not hasattr(GenerationMixin._update_model_kwargs_for_generation, "__wrapped__")

@@ -1,0 +1,131 @@
+"""What is worked out of a decode: how its KV cache grows, and what would fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES, kv_cache, kv_cache_of
+from hfmem_widget.session import Device, KVCache, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.text import GIB, KIB, MIB
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.kv_cache import kv_cache_text, sentence
+
+METRICS = ("allocated", "reserved", "device_used", "kv_cache")
+TOTAL = 16 * GIB
+
+
+def decoded(counts: Mapping[str, float], *, key: str = "cuda:0", held: float = GIB) -> Session:
+    """Return a session of one decode, at whose peak 4 of 6 reserved GiB are allocated; 1 GiB is others'."""
+    recorder = Recorder("generate")
+    recorder.adopt([Device(key, "one", total=TOTAL)], [Series(key, one) for one in METRICS])
+    rows = [(2 * GIB, 3 * GIB, 4 * GIB, 0.0), (3 * GIB, 6 * GIB, 7 * GIB, held)]
+    before, after = (recorder.append(Sample(at / 10, row)) for at, row in enumerate(rows))
+    cell = recorder.open_span("cell", "cell", before)
+    span = recorder.open_span("decode", "decode", before)
+    peaks = {f"{key}/allocated": Peak(4 * GIB, "exact"), f"{key}/reserved": Peak(6 * GIB, "exact")}
+    recorder.close_span(span.id, after, peaks, counts=counts)
+    recorder.close_span(cell.id, after, peaks)
+    recorder.stop(1.0)
+    return recorder.session
+
+
+USUAL: dict[str, float] = {"samples": 4, "longest": 1000, "token_bytes": MIB}
+
+
+def found(session: Session) -> KVCache:
+    cache = session.kv_cache()
+    assert cache is not None
+    return cache
+
+
+def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
+    """Nine tenths of it, beyond what the sequences had: of 16 GiB, 1 is others' and 4 are allocated."""
+    room = TOTAL - GIB - 4 * GIB
+    longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
+
+    assert found(decoded(USUAL)).longest == pytest.approx(longest)
+
+
+def test_of_the_host_no_such_length_is_told() -> None:
+    """Its memory is everybody's."""
+    assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (USUAL, (MIB, 0.0, 0, 0)),
+        (USUAL | {"limit": 2048}, (MIB, 0.0, 0, 2048)),
+        ({"longest": 9, "window_bytes": 5.0, "window": 8}, (0.0, 5.0, 8, 0)),
+        ({}, (0.0, 0.0, 0, 0)),
+    ],
+)
+def test_how_it_grows_is_as_it_was_counted(
+    counts: dict[str, float], expected: tuple[float, ...]
+) -> None:
+    """By the span of the decode alone: it is what a recording has as well."""
+    cache = found(decoded(counts))
+
+    assert (cache.token_bytes, cache.window_bytes, cache.window, cache.limit) == expected
+    assert cache.bytes == GIB
+
+
+@pytest.mark.parametrize(
+    ("counts", "longest"),
+    [
+        (USUAL | {"limit": 2048}, math.nan),
+        ({"longest": 9, "window_bytes": 5.0, "window": 8}, math.inf),
+        ({"token_bytes": MIB}, math.nan),
+        ({}, math.nan),
+    ],
+)
+def test_where_no_length_can_be_told_none_is(counts: dict[str, float], longest: float) -> None:
+    """A static cache is full at its limit, and one that has stopped growing fits for ever."""
+    assert found(decoded(counts)).longest == pytest.approx(longest, nan_ok=True)
+
+
+def test_without_a_cache_nothing_is_told() -> None:
+    """Nor in a session without a decode."""
+    session = decoded(USUAL, held=0.0)
+
+    assert session.kv_cache() is None
+    assert kv_cache(Session()) is None
+    assert kv_cache_text(session, session.spans[0]) == ""
+
+
+def cache(**more: Any) -> KVCache:
+    known = {"bytes": 4 * GIB, "sequences": 4, "length": 8192, "token_bytes": 512 * KIB}
+    return KVCache(**{"device": Device("cuda:0", "one"), **known, **more})
+
+
+@pytest.mark.parametrize(
+    ("told", "parts"),
+    [
+        (cache(longest=61_234.0), ["4.00 GiB", "512.0 KiB (4 sequences, all layers)", "61,000"]),
+        (cache(sequences=1), ["512.0 KiB (all layers)."]),
+        (cache(limit=4096), ["at most 4,096 tokens", "each takes 512.0 KiB"]),
+        (cache(window_bytes=MIB, window=1024), ["and 1.00 MiB more up to 1,024 tokens"]),
+        (cache(token_bytes=0, window_bytes=MIB, window=1024), ["stops growing at 1,024 tokens"]),
+        (cache(token_bytes=0), ["KV cache: 4.00 GiB."]),
+    ],
+)
+def test_the_sentence_says_how_it_grows(told: KVCache, parts: list[str]) -> None:
+    """One sentence; a length is told with what it assumes."""
+    text = sentence(told)
+
+    assert all(part in text for part in parts)
+    assert ("an estimate" in text) == (told.longest > 0)
+
+
+def test_the_card_says_it() -> None:
+    """Beside the figures, and in its text."""
+    session = decoded(USUAL)
+    card = card_bundle(session, session.spans[0], with_chart=True)
+
+    assert "KV cache: 1.00 GiB" in card["text/plain"]
+    assert "KV cache: 1.00 GiB" in card["text/html"]
+    assert kv_cache_of(session, session.spans[0]) == session.kv_cache()

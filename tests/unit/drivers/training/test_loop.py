@@ -1,0 +1,203 @@
+"""Loops that nobody names: their steps and phases, and what following them leaves."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.drivers.training import loop as following
+from hfmem_widget.drivers.training import models
+from hfmem_widget.monitor.shared import running_monitor
+from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each step followed by itself, however busy the machine is."""
+    gc.collect()  # models of other tests are models, too
+    monkeypatch.setattr(following, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(models, "_next_search", 0.0)
+    monkeypatch.setattr(models, "SHARE", 1e9)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
+    """With no word from the user."""
+    with hfmem_widget.watch(quiet=True) as session:
+        loop()
+
+    assert outlined(session) == LOOPS[loop].strip()
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_followed_loop_has_the_same_losses(loop: Callable[[], list[float]]) -> None:
+    """Bit for bit."""
+    bare = loop()
+    with hfmem_widget.watch(quiet=True):
+        watched = loop()
+
+    assert watched == bare
+
+
+def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
+    """A notebook makes model and optimizer in one cell and trains in the next."""
+    model = model_of(8, 8, 1)
+    optimizer = adam(model)
+    session_of: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    assert running_monitor() is None
+    watch = hfmem_widget.watch(model, optimizer, quiet=True)
+    with watch as session:
+        for batch in batches():
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert session_of
+    assert outlined(session) == f"{STEP} {STEP}"
+    assert [group.samples for group in session.steps] == [4.0, 4.0]
+
+
+def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
+    """No hook and no function of ours is left, and the model is not kept."""
+    names = {
+        torch.autograd: ("backward",),
+        torch.optim.Optimizer: ("__init__", "zero_grad"),
+        torch.nn.Module: ("zero_grad", "named_parameters", "__getstate__"),
+    }
+    usual = {(owner, name): getattr(owner, name, None) for owner in names for name in names[owner]}
+    model = model_of(8, 8, 1)
+    optimizer = adam(model)
+    with hfmem_widget.watch(quiet=True):
+        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        assert model._forward_pre_hooks
+    kept = weakref.ref(model)
+
+    assert {
+        (owner, name): getattr(owner, name, None) for owner in names for name in names[owner]
+    } == usual
+    assert not model._forward_pre_hooks
+    assert not model._forward_hooks
+    del model, optimizer
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_error_in_a_step_is_the_steps() -> None:
+    """The step that fails says how, and has its number."""
+    model = model_of(8, 1)
+    optimizer = adam(model)
+    with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:  # noqa: PT012
+        optimizer.zero_grad()
+        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        optimizer.step()
+        model(torch.ones(3, 3))
+
+    failed = [span for span in session.spans if span.kind == "step"][-1]
+    assert (failed.label, failed.outcome) == ("step 2", "raised RuntimeError")
+
+
+def test_what_no_optimizer_ends_is_no_step() -> None:
+    """Forward passes after the last step, with gradients, are a block once the watch has ended."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        optimizer.step()
+        loss_of(model, batches(1)[0])  # type: ignore[index]
+
+    assert outlined(session) == f"{STEP} block(forward)"
+    assert session.steps.count == 1
+
+
+def test_the_users_own_steps_are_the_steps() -> None:
+    """Where the user names steps, none is added."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        for batch in batches():
+            with hfmem_widget.span("step"):
+                loss_of(model, batch).backward()
+                optimizer.step()
+
+    assert outlined(session) == "step step"
+
+
+def test_another_threads_loop_is_none_of_this_one() -> None:
+    """A loop on a second thread adds nothing to the steps of the first."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        for batch in batches():
+            loss_of(model, batch).backward()
+            other = threading.Thread(target=cleared_last)
+            other.start()
+            other.join()
+            optimizer.step()
+
+    assert outlined(session) == f"{STEP} {STEP}"
+
+
+def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where following each would cost too much, every step is still counted, and each group has a peak."""
+    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(following, "SHARE", 1e-9)
+    monkeypatch.setattr(following, "LEAST_GROUP", 0.0)
+    monkeypatch.setattr(following, "MOST_GROUP", 0.0)
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        for batch in batches(20):
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert session.steps.count == 20
+    assert [group.last for group in session.steps][-1] == 20
+    assert all("cpu" in group.devices for group in session.steps)
+
+
+def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group only the first batch would be seen, and that is not what all of its steps took."""
+    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(following, "SHARE", 1e-9)
+    monkeypatch.setattr(following, "LEAST_GROUP", 1e9)
+    monkeypatch.setattr(following, "MOST_GROUP", 1e9)
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        for batch in batches(20):
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    samples = [group.samples for group in session.steps if group.last > group.first]
+    assert samples
+    assert all(map(math.isnan, samples))
+
+
+def test_a_loop_of_groups_leaves_nothing_of_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is open when the watch ends counts what has stepped in it."""
+    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(following, "SHARE", 1e-9)
+    monkeypatch.setattr(following, "LEAST_GROUP", 1e9)
+    monkeypatch.setattr(following, "MOST_GROUP", 1e9)
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1)
+        optimizer = adam(model)
+        for batch in batches(20):
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    assert session.steps.count == 20
+    assert not following.rests()

@@ -1,0 +1,40 @@
+"""Default configurations of many types: each is forecast, or refused with the true reason."""
+
+from __future__ import annotations
+
+import pytest
+import transformers
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.predict import predict
+from tests.data.fit_types import FORECAST, REFUSED, length_of, shallow
+
+pytestmark = pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5,
+    reason="types and defaults are transformers 5's",
+)
+
+
+def test_many_types_are_tried() -> None:
+    """Once each."""
+    names = [*FORECAST, *REFUSED]
+
+    assert len(names) == len(set(names)) >= 75
+
+
+@pytest.mark.parametrize("name", FORECAST)
+def test_a_type_is_forecast(name: str) -> None:
+    """With its activations; a part that gets no input would be named."""
+    told = predict(
+        shallow(name), length=length_of(name), precision="bf16", optimizer="adamw_torch_fused"
+    )
+
+    assert told.bytes("activations") > 0 or told.moment == "optimizer"
+    assert told.left_out == ()
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items())
+def test_a_type_is_refused_with_its_reason(name: str, reason: str) -> None:
+    """What transformers or the model itself says."""
+    with pytest.raises(OptionError, match=reason):
+        predict(shallow(name), length=length_of(name), precision="bf16")

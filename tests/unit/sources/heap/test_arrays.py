@@ -1,0 +1,220 @@
+"""NumPy's arrays and the tables of pandas, polars and Arrow among the holders."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.scan import scan
+from hfmem_widget.sources.storages import MANAGED
+
+SIZE = 1 << 20
+
+
+def rows(**namespace: Any) -> dict[str, Holder]:
+    return {row.path: row for row in scan(namespace).rows}
+
+
+def sizes(**namespace: Any) -> dict[str, int]:
+    return {path: row.bytes for path, row in rows(**namespace).items()}
+
+
+def block(size: int = SIZE) -> np.ndarray[Any, Any]:
+    return np.zeros(size, np.uint8)
+
+
+def test_an_array_is_named_with_its_bytes() -> None:
+    """By NumPy's own figures."""
+    (row,) = scan({"a": np.zeros((128, 64), np.float32)}).rows
+
+    assert (row.path, row.kind, row.device, row.tensors) == ("a", "NumPy", "cpu", 1)
+    assert (row.bytes, row.shape, row.dtype) == (128 * 64 * 4, (128, 64), "float32")
+
+
+def test_a_view_holds_what_it_is_a_view_of() -> None:
+    """All of it, counted once, however many views there are; also where the array has no name."""
+    array = block()
+    found = rows(array=array, view=array[5:10], turned=array.reshape(2, -1).T)
+
+    assert {path: row.bytes for path, row in found.items()} == {"array": SIZE}
+    assert set(found["array"].also) == {"view", "turned"}
+    assert sizes(piece=block()[3:4]) == {"piece": SIZE}
+
+
+def test_memory_that_numpy_and_torch_share_is_counted_once() -> None:
+    """Whichever of them has allocated it, and whichever part of it the other sees."""
+    array, tensor = block(), torch.zeros(SIZE, dtype=torch.uint8)
+
+    assert sizes(array=array, tensor=torch.from_numpy(array)) == {"array": SIZE}
+    assert sizes(zpart=array[7:], end=torch.from_numpy(array[SIZE // 2 :])) == {"zpart": SIZE}
+    assert sizes(tensor=tensor, array=tensor.numpy()[5:]) == {"tensor": SIZE}
+    assert sizes(tensor=torch.from_numpy(block())) == {"tensor": SIZE}
+
+
+def test_arrays_in_a_list_share_a_row() -> None:
+    """As tensors do."""
+    (row,) = scan({"batches": [block(1000) for _ in range(9)]}).rows
+
+    assert (row.path, row.bytes, row.tensors) == ("batches[0..8]", 9000, 9)
+
+
+def test_arrays_and_tensors_in_one_list_have_a_row_each() -> None:
+    """They are of another kind."""
+    found = scan({"mixed": [block(), torch.zeros(SIZE)]}).rows
+
+    assert {row.kind: row.bytes for row in found} == {"NumPy": SIZE, "tensors": 4 * SIZE}
+
+
+def test_objects_in_an_array_are_followed() -> None:
+    """As those of a list; the array itself has eight bytes for each."""
+    array = np.empty(2, object)
+    array[1] = torch.zeros(SIZE)
+
+    assert sizes(array=array) == {"array": 16, "array[1]": 4 * SIZE}
+
+
+def test_a_mask_is_an_array_too() -> None:
+    """Subclasses may hold more."""
+    masked = np.ma.MaskedArray(block(), mask=np.zeros(SIZE, bool))
+
+    assert sum(sizes(masked=masked).values()) == 2 * SIZE
+
+
+def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
+    """Its pages are the page cache's: it stands apart, and its view with it."""
+    np.save(tmp_path / "a.npy", block())
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    found = scan({"view": array[10:]}, {"cpu": 3.0 * SIZE})
+
+    assert [(row.path, row.device, row.bytes) for row in found.rows] == [("view", MANAGED, SIZE)]
+    assert found.remainders[0].bytes == 3 * SIZE
+    assert "mapped files" in holders_bundle(found)["text/plain"]
+
+
+def test_no_code_of_a_subclass_runs() -> None:
+    """Neither its properties nor what it does when it is made."""
+
+    class Own(np.ndarray):
+        def __array_finalize__(self, other: object) -> None:
+            seen.append(self)
+
+        @property
+        def base(self) -> Any:
+            raise AssertionError
+
+        nbytes = dtype = base
+
+    seen: list[object] = []
+    array = block().view(Own)
+    seen.clear()
+
+    assert sizes(array=array) == {"array": SIZE}
+    assert not seen
+
+
+def test_a_data_frame_is_one_row() -> None:
+    """All its columns and its index; a frame of some of its columns shares them."""
+    frame = pd.DataFrame({"x": np.zeros(SIZE // 8), "n": np.arange(SIZE // 8)})
+    found = rows(frame=frame, some=frame[["x"]], column=frame["n"])
+
+    assert found["frame"].kind == "pandas"
+    assert found["frame"].bytes == pytest.approx(2 * SIZE, abs=1000)
+    assert set(found["frame"].also) == {"some", "column"}
+    # The names of its columns are its own.
+    assert sum(row.bytes for row in found.values()) == pytest.approx(2 * SIZE, abs=1000)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series(pd.Categorical(["u", "v"] * 50_000)),
+        pd.Series(pd.date_range("2020", periods=100_000)),
+        pd.Series(np.arange(100_000), dtype="Int64"),
+        pd.Series(np.zeros(100_000), index=np.arange(100_000, 0, -1)),
+    ],
+    ids=["categories", "dates", "nullable", "with an index"],
+)
+def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
+    """By what it keeps, which may be an array within an array."""
+    found = sizes(column=column)
+    own = column.memory_usage(index=not isinstance(column.index, pd.RangeIndex))
+
+    assert found.keys() == {"column"}
+    assert found["column"] == pytest.approx(own, rel=0.01)
+
+
+def test_arrays_in_the_cells_of_a_frame_count() -> None:
+    """Such as embeddings."""
+    frame = pd.DataFrame({"embedding": [block(1000) for _ in range(50)]})
+
+    assert sizes(frame=frame)["frame"] == pytest.approx(50 * (1000 + 8), abs=1000)
+
+
+def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
+    """Each once, whatever tables have it; a table that is read from a file in place stands apart."""
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"x": np.zeros(SIZE // 8)})
+    with (
+        arrow.OSFile(str(tmp_path / "t"), "w") as file,
+        arrow.ipc.new_file(file, table.schema) as out,
+    ):
+        out.write(table)
+    mapped = arrow.ipc.open_file(arrow.memory_map(str(tmp_path / "t"))).read_all()
+    found = scan({"table": table, "slice": table.slice(5), "mapped": mapped}, {"cpu": 9.0})
+
+    assert {row.path: (row.kind, row.device, row.bytes) for row in found.rows} == {
+        "table": ("Arrow", "cpu", SIZE),
+        "mapped": ("Arrow", MANAGED, SIZE),
+    }
+    assert found.remainders[0].bytes == 9  # no C heap has them
+
+
+def test_polars_tells_its_own_figure() -> None:
+    """As one; nothing within is looked at."""
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"x": np.zeros(SIZE // 8)})
+    found = rows(frame=frame, column=frame["x"])
+
+    assert found["frame"].bytes == found["column"].bytes == SIZE
+    assert found["frame"].kind == "polars"
+
+
+def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows is found all the same."""
+    arrow = pytest.importorskip("pyarrow")
+    broken = SimpleNamespace(Table=type("Table", (), {"__module__": "pyarrow"}))
+    monkeypatch.setitem(sys.modules, "pyarrow", broken)
+
+    assert sizes(broken=broken.Table(), array=block()) == {"array": SIZE}
+    del arrow
+
+
+def test_none_of_the_libraries_is_imported() -> None:
+    """A search in a program without them goes without them."""
+    code = (
+        "import sys\n"
+        "from hfmem_widget.sources.heap.scan import scan\n"
+        "scan({'numbers': [1, 2], 'words': {'a': [object()]}})\n"
+        "assert not {'pandas', 'polars', 'pyarrow', 'datasets', 'torch'} & set(sys.modules)\n"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_table_says_what_they_are() -> None:
+    """Arrays are no tensors there."""
+    text = holders_bundle(scan({"a": [block(SIZE), block(SIZE)], "t": [torch.zeros(SIZE)] * 1}))
+    lines = text["text/plain"].splitlines()
+
+    assert any("a[0..1]" in line and "NumPy" in line and "2 arrays" in line for line in lines)
+    assert not any("t[0]" in line and "NumPy" in line for line in lines)

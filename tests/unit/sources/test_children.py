@@ -1,0 +1,268 @@
+"""What the children of this process hold on the host, from an invented ``/proc`` and from a real one."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hfmem_widget.sources.children import MOST, WORKER, ChildSource, Held, LinuxProcesses
+from hfmem_widget.sources.host import PsutilProcesses
+from hfmem_widget.sources.procfs import LinuxMemory
+from tests.unit.sources.test_descendants import add
+
+MB = 10**6
+KB = 1024
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+class Fake:
+    """Processes of which each has so many bytes, and takes some CPU time to read."""
+
+    def __init__(self, held: dict[int, Held], seconds: float = 0.0) -> None:
+        self.now = held
+        self.seconds = seconds
+        self.cpu = 0.0
+        self.read: list[int] = []
+
+    def found(self) -> list[int]:
+        return list(self.now)
+
+    def held(self, pid: int) -> Held:
+        self.cpu += self.seconds
+        self.read.append(pid)
+        return self.now[pid]
+
+    def source(self) -> ChildSource:
+        return ChildSource(self, cpu=lambda: self.cpu)
+
+
+def values(source: ChildSource, now: float) -> dict[str, float]:
+    """Return what is read by metric."""
+    read = source.read(now)
+    return dict(zip((one.metric for one in source.series), read, strict=True))
+
+
+def process(
+    proc: Path, pid: int, parent: int, pss: int, *, shared: int = 0, name: str = "python"
+) -> int:
+    """Write a process that holds so many kB into an invented ``/proc``."""
+    add(proc, pid, parent, name=name)
+    (proc / str(pid) / "comm").write_text(f"{name}\n")
+    text = f"5-7 ---p [rollup]\nRss: 9 kB\nPss: {pss} kB\nPss_Anon: 3 kB\nPss_Shmem: {shared} kB\n"
+    (proc / str(pid) / "smaps_rollup").write_text(text)
+    return pid
+
+
+@pytest.fixture
+def with_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process appear to have children."""
+    monkeypatch.setattr(os, "waitid", lambda *_: None)
+
+
+@pytest.mark.usefixtures("with_children")
+def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
+    """By the name that PyTorch gives them; who is no descendant does not count."""
+    loader = [process(tmp_path, pid, os.getpid(), 300, shared=50, name=WORKER) for pid in (11, 12)]
+    process(tmp_path, 13, loader[0], 40, name="ffmpeg")
+    process(tmp_path, 14, 1, 5000, name=WORKER)
+
+    assert values(ChildSource(LinuxProcesses(tmp_path)), 0.0) == {
+        "children": 640 * KB,
+        "child_processes": 3,
+        "data_workers": 2,
+        "children_shared": 100 * KB,
+    }
+
+
+@pytest.mark.usefixtures("with_children")
+def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
+    """The label and one note say so."""
+    for pid in (11, 12):
+        process(tmp_path, pid, os.getpid(), 1)
+        (tmp_path / str(pid) / "smaps_rollup").unlink()
+        (tmp_path / str(pid) / "statm").write_text("900 500 200 1 0 5 0")
+    source = ChildSource(LinuxProcesses(tmp_path))
+
+    assert values(source, 0.0)["children"] == 2 * 300 * os.sysconf("SC_PAGE_SIZE")
+    assert "resident" in source.series[0].label
+    assert len(source.notes) == 1
+
+
+@pytest.mark.usefixtures("with_children")
+@pytest.mark.parametrize("broken", ["comm", "smaps_rollup", "all"])
+def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str) -> None:
+    """One that has ended and was not waited for has no memory either; nothing is said of it."""
+    pid = process(tmp_path, 11, os.getpid(), 40)
+    (tmp_path / "11" / "statm").write_text("0 0 0 0 0 0 0")
+    for name in ("comm", "smaps_rollup", "statm"):
+        if broken in {name, "all"}:
+            (tmp_path / str(pid) / name).unlink()
+    source = ChildSource(LinuxProcesses(tmp_path))
+
+    assert values(source, 0.0) == {}
+    assert not source.notes
+
+
+def test_without_children_nothing_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says in one call that there are none."""
+
+    def none(*_: object) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitid", none)
+    processes = LinuxProcesses(tmp_path / "missing")
+
+    assert list(processes.found()) == []
+    assert values(ChildSource(processes), 0.0) == {}
+
+
+@linux
+def test_a_fork_shares_what_it_has_not_written() -> None:
+    """Its proportional share is half of what both have, and whoever started it still gets to wait for it."""
+    common = bytearray(os.urandom(40 * MB))
+    child = os.fork()
+    if child == 0:
+        while True:
+            os.read(0, 0)
+    try:
+        processes = LinuxProcesses()
+        assert child in processes.found()
+        held = processes.held(child)
+        assert 20 * MB < held.bytes < 0.75 * LinuxMemory().resident()
+        assert held.is_proportional
+    finally:
+        os.kill(child, 9)
+        del common
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert math.isnan(processes.held(child).bytes)
+    processes.found()
+    assert os.waitpid(child, 0)[0] == child
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[str]]:
+    """Return a process that holds 60 MB until it is killed."""
+    code = "held = b'x' * 60_000_000; print(len(held), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) -> None:
+    """As on macOS and Windows; the label and a note say that what processes share counts in each."""
+    source = ChildSource(PsutilProcesses())
+    read = values(source, 0.0)
+
+    assert child.pid in PsutilProcesses().found()
+    assert read["children"] > 60 * MB
+    assert read["child_processes"] >= 1
+    assert source.series[0].label == "child processes (resident)"
+    assert len(source.notes) == 1
+
+
+def test_to_psutil_a_child_that_has_ended_is_none(child: subprocess.Popen[str]) -> None:
+    """Whether it was waited for or not; and who started it still gets to wait for it."""
+    processes = PsutilProcesses()
+    child.kill()
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert math.isnan(processes.held(child.pid).bytes)
+    assert child.wait() != 0
+    assert math.isnan(processes.held(child.pid).bytes)
+    assert child.pid not in processes.found()
+
+
+def test_looking_for_children_takes_a_hundredth_of_the_time() -> None:
+    """Where it goes through all processes of the machine, as psutil does, it is done more rarely."""
+    fake = Fake({1: Held(10.0)})
+    looks = []
+
+    def found() -> list[int]:
+        fake.cpu += 0.05
+        looks.append(fake.cpu)
+        return list(fake.now)
+
+    fake.found = found  # type: ignore[method-assign]  # it takes its place
+    source = fake.source()
+    for tick in range(1000):
+        source.read(tick / 10)
+
+    assert len(looks) == pytest.approx(20, abs=1)
+
+
+def test_there_are_no_series_before_there_is_a_child() -> None:
+    """They come with the first one, and stay at nothing once it has ended."""
+    fake = Fake({})
+    source = fake.source()
+    assert values(source, 0.0) == {}
+    fake.now[7] = Held(10.0, 4.0)
+    assert values(source, 0.5) == {}
+    assert values(source, 1.0)["children"] == 10
+    fake.now.clear()
+
+    assert set(values(source, 2.0).values()) == {0.0}
+
+
+def test_reading_takes_a_hundredth_of_the_time() -> None:
+    """Large processes are read one by one, the more rarely the longer it takes; then again as rarely."""
+    fake = Fake({pid: Held(10.0) for pid in range(4)}, seconds=0.1)
+    source = fake.source()
+    ticks = [tick / 10 for tick in range(2000)]
+    first_whole = next(now for now in ticks if values(source, now)["children"] == 40)
+    for now in ticks[ticks.index(first_whole) + 1 :]:
+        source.read(now)
+
+    assert first_whole == pytest.approx(3.0, abs=0.2)
+    assert fake.cpu <= 0.4 + 0.011 * ticks[-1]
+    assert {pid: fake.read.count(pid) for pid in range(4)} == pytest.approx(
+        dict.fromkeys(range(4), 1 + ticks[-1] / 40), abs=1
+    )
+
+
+def test_a_sum_is_not_known_before_all_are_read() -> None:
+    """How many there are is, and a new one is read before those that are due again."""
+    fake = Fake({1: Held(10.0)}, seconds=0.02)
+    source = fake.source()
+    source.read(0.0)
+    fake.now[2] = Held(5.0)
+    fake.now[3] = Held(5.0)
+    first = values(source, 2.0)
+
+    assert math.isnan(first["children"])
+    assert fake.read == [1, 2]
+    assert values(source, 2.3)["children"] == 20
+
+
+def test_so_many_at_most_are_counted() -> None:
+    """The rest is told."""
+    fake = Fake({pid: Held(1.0) for pid in range(MOST + 5)})
+    source = fake.source()
+
+    assert values(source, 0.0)["child_processes"] == MOST
+    assert len(source.notes) == 1
+
+
+@pytest.mark.parametrize("method", ["found", "held"])
+def test_a_fault_is_one_note(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else is read on."""
+    fake = Fake({1: Held(10.0)})
+    source = fake.source()
+    source.read(0.0)
+    fault: Callable[..., object] = lambda *_: 1 / 0  # noqa: E731
+    monkeypatch.setattr(fake, method, fault)
+
+    for now in (1.0, 2.0, 3.0):
+        assert len(source.read(now)) == len(source.series)
+    assert len(source.notes) == 1

@@ -1,0 +1,153 @@
+"""What libraries keep beside a model's tensors, read from what owns it."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from hfmem_widget.monitor.holdings import count
+from hfmem_widget.sources import libraries
+
+MIB = 2**20
+
+
+class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no types for it
+    """One whose reducer tells of two buckets, without a group of processes."""
+
+    def __init__(self, sizes: str = "8192, 4096", *, is_view: bool = False) -> None:
+        torch.nn.Module.__init__(self)
+        self.module = torch.nn.Linear(64, 48, bias=False)
+        self.mixed_precision = None
+        self.is_multi_device_module = False
+        self.device = torch.device("cpu")
+        self.gradient_as_bucket_view = is_view
+        told = SimpleNamespace(strs_map={"bucket_sizes": sizes})
+        self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: told)
+
+
+def test_a_reducer_tells_how_large_its_buckets_are() -> None:
+    """They are all on the device of the model."""
+    assert list(libraries.buckets_of([FakeDdp()])) == [libraries.Buckets("cpu", 12288, False)]
+
+
+@pytest.mark.parametrize("field", ["mixed_precision", "is_multi_device_module"])
+def test_of_buckets_whose_type_or_place_is_not_told_nothing_is_said(field: str) -> None:
+    """Those of mixed precision are not of the parameters' type; of several devices none is named."""
+    ddp = FakeDdp()
+    setattr(ddp, field, True)
+
+    assert list(libraries.buckets_of([ddp])) == []
+
+
+def test_a_reducer_that_tells_something_else_is_passed_over() -> None:
+    """Another version of torch costs a figure, not the watch."""
+    assert list(libraries.buckets_of([FakeDdp("many"), FakeDdp("1")])) == [
+        libraries.Buckets("cpu", 1, False)
+    ]
+
+
+def test_buckets_are_buffers_of_a_library_with_their_owner() -> None:
+    """They come on top of weights and gradients, which are tensors of their own."""
+    found = count([FakeDdp()], [])
+
+    assert found.held["cpu"] == {"weights": 64 * 48 * 4, "libraries": 12288}
+    assert found.contents.libraries == {"DDP gradient buckets": 12288}
+
+
+def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:
+    """Whether they are gradients or buffers depends on whether there are gradients."""
+    found = count([FakeDdp(is_view=True)], [])
+
+    assert "libraries" not in found.held["cpu"]
+    assert found.buckets == {"cpu": 12288}
+    assert found.contents.libraries == {libraries.SHARED_BUCKETS: 12288}
+
+
+def table(count: int, *, is_broken: bool = False) -> Any:
+    """Return bytes as a ``std::map`` of so many entries has them; its address goes with it."""
+    words = (ctypes.c_size_t * 6)()
+    header = ctypes.addressof(words) + 8
+    nodes = [header] * 2 if not count else [0x7000, 0x7100]
+    words[:] = [0, 0xABCD00000000, 0x7000 if count else 0, *nodes, count]
+    if is_broken:
+        words[2] = 0x7000 - words[2]
+    return words
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 300])
+def test_a_table_is_counted_without_being_walked(entries: int) -> None:
+    """Its count is in the object itself."""
+    assert libraries.entries_of_map(ctypes.addressof(table(entries))) == entries
+
+
+@pytest.mark.parametrize(
+    "words", [table(0, is_broken=True), table(2, is_broken=True), table(10**6)]
+)
+def test_what_does_not_look_like_a_table_is_not_counted(words: Any) -> None:
+    """An order of fields that is not the expected one is seen."""
+    assert libraries.entries_of_map(ctypes.addressof(words)) == -1
+
+
+class Library:
+    """Stands in for libtorch_cuda: its tables, and how large each workspace is."""
+
+    def __init__(self, *entries: int) -> None:
+        self._tables = [table(count) for count in entries]
+        for (name, size), words in zip(libraries._TABLES, self._tables, strict=True):
+            setattr(self, name, _Function(ctypes.addressof(words)))
+            setattr(self, size, _Function(32 * MIB))
+
+
+class _Function:
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __call__(self) -> int:
+        return self._value
+
+
+def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
+    cuda = SimpleNamespace(is_initialized=lambda: initialised, default_generators=(None,) * 4)
+    native = SimpleNamespace(_cuda_hasPrimaryContext=lambda at: at >= 4 - contexts)
+    return SimpleNamespace(cuda=cuda, _C=native, __file__="/torch/__init__.py")
+
+
+def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each handle and stream, on the device that this process uses."""
+    monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 1))
+
+    assert libraries.workspaces(fake_torch()) == ("cuda:3", 96 * MIB)
+
+
+def test_on_several_devices_nobody_knows_whose_a_workspace_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table is the whole process'."""
+    monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 0))
+
+    assert libraries.workspaces(fake_torch(contexts=2)) is None
+
+
+@pytest.mark.parametrize(
+    "torch", [fake_torch(initialised=False), SimpleNamespace(), None, fake_torch()]
+)
+def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
+    """Nothing is loaded or initialised to see that."""
+    found = libraries.workspaces(torch)
+
+    assert found is None or found[1] == 0
+
+
+def test_the_tables_are_asked_for_by_the_names_that_the_compiler_gave_them() -> None:
+    """Each number in a name is the length of what follows."""
+    names = [name for pair in libraries._TABLES for name in pair]
+    assert len(names) == 4
+    for name in names:
+        rest = name.removeprefix("_ZN2at4cuda").removesuffix("Ev")
+        length = int("".join(character for character in rest[:2] if character.isdigit()))
+        assert len(rest) == length + 2

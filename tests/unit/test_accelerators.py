@@ -1,0 +1,193 @@
+"""Every accelerator that is supported, watched from one end to the other on a stand-in of its torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget import sources
+from hfmem_widget.features.oom.observer import OBSERVER
+from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.session import Session
+from tests.fakes.accelerators import BUILDS, GIB
+from tests.fakes.torch_cuda import FakeAllocator
+
+MIB = 1 << 20
+
+
+@dataclass
+class Machine:
+    """A process whose torch is built for one kind of accelerator."""
+
+    build: str
+    kind: str
+    memory: FakeAllocator
+    torch: Any
+
+    def come_up(self) -> None:
+        """Have the user's code initialise the devices."""
+        self.memory.initialized = True
+        if self.kind == "mps":
+            self.torch.come_up()
+
+    def torch_lists_segments(self) -> None:
+        """Have torch answer as where the user's code asks for the segments."""
+        getattr(self.torch, self.kind).memory_snapshot = self.memory.snapshot
+
+    def allow_empty_cache(self) -> None:
+        """Let the cache be emptied, which nothing else may do."""
+        getattr(self.torch, self.kind).empty_cache = self.memory.empty_cache
+
+    def in_a_fork(self) -> None:
+        """Have torch say that this is a child of the process that initialised the devices."""
+        module = getattr(self.torch, self.kind)
+        if self.kind == "mps":
+            module._is_in_bad_fork = lambda: True
+        else:
+            module.is_initialized = lambda: False
+
+    def key(self, metric: str) -> str:
+        return f"{self.kind}:0/{metric}"
+
+
+@pytest.fixture(params=BUILDS)
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """Return a machine with an accelerator of each kind in turn; it is not initialised yet."""
+    release_monitor()
+    kind, build, _ = BUILDS[request.param]
+    memory = FakeAllocator(device_type=kind, initialized=False)
+    torch = build(memory)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(OBSERVER, "_settled", False)
+    monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
+    yield Machine(request.param, kind, memory, torch)
+    release_monitor()
+
+
+def watched(machine: Machine) -> Session:
+    """Return a cell that initialises the device, has 8 MiB for a moment and keeps 4."""
+    with hfmem_widget.watch("cell", quiet=True, interval=60.0) as session:
+        machine.come_up()
+        machine.memory.free(machine.memory.alloc(8 * MIB))
+        machine.memory.alloc(4 * MIB)
+    return session
+
+
+def test_its_device_comes_with_the_users_code(machine: Machine) -> None:
+    """Nothing is asked of it before, as that would fail here; then it has its name and its total."""
+    session = watched(machine)
+
+    assert [device.key for device in session.devices] == [f"{machine.kind}:0", "cpu"]
+    assert session.devices[0].name
+    assert session.devices[0].total == machine.memory.pools[0].total
+
+
+def test_its_figures_are_its_own(machine: Machine) -> None:
+    """What is allocated and reserved is what its allocator says, to the byte."""
+    session = watched(machine)
+
+    reserved = machine.memory.pools[0].stats["reserved_bytes"]["all"]["current"]
+    assert session.latest(machine.key("allocated")) == 4 * MIB
+    assert session.latest(machine.key("reserved")) == reserved
+
+
+@pytest.mark.parametrize("machine", ["cuda", "rocm"], indirect=True)
+def test_peaks_are_exact_where_they_can_be_reset_and_counted(machine: Machine) -> None:
+    """Such a peak is the allocator's own."""
+    peak = watched(machine).spans[0].peaks[machine.key("allocated")]
+
+    assert (peak.value, peak.certainty) == (8 * MIB, "exact")
+
+
+@pytest.mark.parametrize("machine", ["xpu"], indirect=True)
+def test_without_a_count_of_allocations_a_peak_is_a_lower_bound(machine: Machine) -> None:
+    """Another thread's allocation between reading a peak and resetting it could not be seen."""
+    peak = watched(machine).spans[0].peaks[machine.key("allocated")]
+
+    assert (peak.value, peak.certainty) == (8 * MIB, "at least")
+
+
+@pytest.mark.parametrize("machine", ["mps"], indirect=True)
+def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
+    """The highest reading: what came and went in between was not seen, and the card says so."""
+    session = watched(machine)
+    peak = session.spans[0].peaks[machine.key("allocated")]
+
+    assert (peak.value, peak.certainty) == (4 * MIB, "sampled")
+    assert machine.memory.resets == 0
+
+
+@pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
+def test_the_users_own_peak_is_left(machine: Machine) -> None:
+    """What torch tells of its peak is what it would tell without a watch, although it was reset."""
+    read = f"_{machine.kind}_memoryStats"
+    with hfmem_widget.watch("cell", quiet=True, interval=60.0):
+        machine.come_up()
+        machine.memory.free(machine.memory.alloc(8 * MIB))
+        with hfmem_widget.span("inner"):
+            machine.memory.alloc(4 * MIB)
+        told = getattr(machine.torch._C, read)(0)
+
+    assert machine.memory.resets > 0
+    assert told["allocated_bytes"]["all"]["peak"] == 8 * MIB
+
+
+@pytest.mark.parametrize("machine", ["rocm", "xpu"], indirect=True)
+def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
+    """As the driver tells torch, a GiB of another process included."""
+    session = watched(machine)
+    reserved = session.latest(machine.key("reserved"))
+
+    assert session.latest(machine.key("device_used")) == reserved + GIB
+
+
+@pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
+def test_its_segments_are_mapped(machine: Machine) -> None:
+    """To the byte."""
+    machine.come_up()
+    machine.torch_lists_segments()
+    machine.memory.alloc(6 * MIB)
+
+    found = hfmem_widget.memory_map()
+
+    assert found.devices == (f"{machine.kind}:0",)
+    assert found.reserved(f"{machine.kind}:0") == 6 * MIB
+
+
+@pytest.mark.parametrize("machine", ["mps"], indirect=True)
+def test_without_segments_there_is_a_note(machine: Machine) -> None:
+    """The map says that it has none, and what is allocated."""
+    machine.come_up()
+    machine.memory.alloc(6 * MIB)
+    found = hfmem_widget.memory_map()
+
+    assert found.segments == ()
+    assert "6.00 MiB" in found.notes[f"{machine.kind}:0"]
+
+
+def test_its_cache_is_emptied_by_its_own_name(machine: Machine) -> None:
+    """By the function of torch for that kind of device, and only because the user asked."""
+    machine.come_up()
+    machine.allow_empty_cache()
+    machine.memory.free(machine.memory.alloc(8 * MIB))
+    released = hfmem_widget.free("cache")
+
+    assert machine.memory.pools[0].stats["reserved_bytes"]["all"]["current"] == 0
+    assert machine.key("reserved") in {
+        f"{one.device}/{one.metric}" for one in released.changes if one.freed >= 8 * MIB
+    }
+
+
+def test_a_forked_child_reads_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device cannot be used where a parent has initialised it, and is not asked."""
+    machine.come_up()
+    machine.in_a_fork()
+    with hfmem_widget.watch("cell", quiet=True, interval=60.0) as session:
+        pass
+
+    assert [device.key for device in session.devices] == ["cpu"]
