@@ -2,6 +2,7 @@
 # root on Debian or Ubuntu gets Chromium where the browser tests find none.
 #   PYTHON          the interpreter .venv is made from; `make test-gpu` runs with it as it is
 #   HFMEM_CHROMIUM  the browser of the browser tests
+#   HFMEM_FIREFOX   a second one for some of them; without any they are skipped
 # pip's own settings apply (PIP_INDEX_URL, PIP_FIND_LINKS), such as for a CPU build of torch.
 
 VENV := .venv
@@ -9,13 +10,13 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 PYTEST := $(PY) -m pytest -q
-# Two processes; the tests of a file share kernels, so they stay in one. Threads of OpenMP that wait for a core
-# keep it from the other process.
-PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile
+# Each of two processes has files of its own, and takes over some of the other's when it has done them. Threads
+# of OpenMP that wait for a core keep it from the other process.
+PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
-FRONT_END_SOURCES := js/build.mjs js/licenses.mjs $(shell find js/src js/labextension -type f 2>/dev/null)
+FRONT_END_SOURCES := js/build.mjs js/licenses.mjs hfmem_widget/session/series.json $(shell find js/src js/labextension -type f 2>/dev/null)
 BUNDLE := hfmem_widget/static/chart.js
 QUICKSTART := notebooks/01-quickstart.ipynb
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -52,13 +53,13 @@ test-js: setup ## the front end's tests
 	@$(NPM) test --silent --prefix js
 
 test-python: setup ## unit and contract tests, and those beside a real Trainer
-	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/ranks
+	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/loops tests/ranks
 
 test-kernel: setup ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel
 
 test-browser: setup ## tests that drive a real JupyterLab in Chromium
-	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_TWO) --dist worksteal tests/browser
+	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_TWO) tests/browser
 
 # An interpreter named by the caller is somebody's own, with the torch of that machine: nothing is installed.
 ifeq ($(origin PYTHON),undefined)
