@@ -43,9 +43,9 @@ SMALL = {
 
 
 class Training:
-    """A model, its optimizer and a batch of so many sequences of so many tokens."""
+    """A model of so many layers, its optimizer and a batch of so many sequences of so many tokens."""
 
-    def __init__(self, batch: int, tokens: int, dtype: torch.dtype) -> None:
+    def __init__(self, batch: int, tokens: int, dtype: torch.dtype, layers: int | None) -> None:
         self.on_gpu = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
         cores = sorted(os.sched_getaffinity(0))
@@ -55,7 +55,9 @@ class Training:
         elif len(cores) > 2 * GPU_CORES:
             os.sched_setaffinity(0, cores[-GPU_CORES:])
         torch.manual_seed(0)
-        self.model = BertForSequenceClassification(BertConfig(**(LARGE if self.on_gpu else SMALL)))
+        shape = LARGE if self.on_gpu else SMALL
+        shape = shape | {"num_hidden_layers": layers or shape["num_hidden_layers"]}
+        self.model = BertForSequenceClassification(BertConfig(**shape))
         if self.on_gpu:
             self.model.to(dtype)
         self.model.to(self.device)
@@ -132,6 +134,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="after which no round begins")
     parser.add_argument("--batch", type=int, default=4, help="sequences in a batch")
     parser.add_argument("--tokens", type=int, default=128, help="in a sequence, at most 512")
+    parser.add_argument("--layers", type=int, help="of the model; fewer make shorter steps")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="ways with one of these, between commas"
@@ -139,7 +142,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     dtype = getattr(torch, arguments.dtype)
-    training = Training(arguments.batch, arguments.tokens, dtype)
+    training = Training(arguments.batch, arguments.tokens, dtype, arguments.layers)
     ways = {
         name: way
         for name, way in ways_for(training.model).items()
