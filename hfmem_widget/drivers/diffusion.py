@@ -160,8 +160,10 @@ class Diffusion:
         self._step = 0
         if outcome != NO_STEP:
             told = _steps_told(self._session) + last - self._first + 1
-            key = id(self._session)
-            _told[key] = weakref.ref(self._session, lambda _: _told.pop(key, None)), told
+            # Without a callback: what the collector calls is under no guard.
+            for key in [key for key, (known, _) in _told.items() if known() is None]:
+                del _told[key]
+            _told[id(self._session)] = weakref.ref(self._session), told
 
     def _is_in_step(self) -> bool:
         return self._step > 0 and self._number < self._first
