@@ -23,7 +23,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-gpu bench demo notebooks clean
+.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-gpu bench demo docs release-check notebooks clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,16 @@ demo: js/node_modules/.package-lock.json ## build the chart's stand-alone demo p
 	@$(NPM) run --silent demo --prefix js
 	@echo "open js/demo/dist/index.html"
 
+docs: setup demo $(VENV)/.docs ## build the documentation as pages in site/; a link that leads nowhere is an error
+	@rm -rf .cache/docs
+	@$(PY) -m sphinx -W --keep-going -q -j 2 -d .cache/docs/doctrees -c docs/site . .cache/docs/html
+	@rm -rf site && mv .cache/docs/html site
+	@echo "open site/index.html"
+
+# Its tools are in a place of their own: none of them shall change what the tests see.
+release-check: setup $(VENV)-release/.made ## build sdist and wheel in dist/, and try them in fresh environments
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)-release/bin/python scripts/release_check.py "$(TORCH)"
+
 # Copies: what stands in git is kept without outputs, but for the one that shows those of a GPU.
 notebooks: setup ## run every notebook from top to bottom, as a copy in .cache/notebooks
 	@rm -rf .cache/notebooks && mkdir -p .cache/notebooks && cp notebooks/*.ipynb .cache/notebooks
@@ -89,7 +99,7 @@ notebooks: setup ## run every notebook from top to bottom, as a copy in .cache/n
 	@echo "All ran; the copies in .cache/notebooks have the outputs."
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) .cache dist js/node_modules js/demo/dist hfmem_widget/static
+	rm -rf $(VENV) $(VENV)-release .cache dist site js/node_modules js/demo/dist hfmem_widget/static
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -129,4 +139,16 @@ $(VENV)/.installed: pyproject.toml hatch_build.py | $(VENV)/.torch $(BUNDLE)
 # JupyterLab serves the environment's copy.
 $(VENV)/.served: $(VENV)/.installed $(BUNDLE) scripts/install_shared_data.py
 	@$(PY) scripts/install_shared_data.py
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.installed
+	@echo "Installing what builds the documentation ..."
+	@$(PIP) install --group docs
+	@touch $@
+
+$(VENV)-release/.made: pyproject.toml | $(VENV)/.made
+	@echo "Making $(VENV)-release ..."
+	@$(PY) -m venv $(VENV)-release
+	@$(VENV)-release/bin/python -m pip install -qq --upgrade "pip>=25.1"
+	@$(VENV)-release/bin/python -m pip --disable-pip-version-check -qq install --group release
 	@touch $@

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hfmem_widget.session.stacks import Stacks
     from hfmem_widget.sources.heap.model import Growth, Holders
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 _HOMES = {
     name: module

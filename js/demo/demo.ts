@@ -49,7 +49,8 @@ const host = document.getElementById("chart")!;
 
 if (theme) document.body.dataset.jpThemeLight = String(theme === "light");
 if (query.has("width")) host.style.width = `${query.get("width")}px`;
-addLinks();
+// Within another page, such as the documentation's first, there is the chart alone.
+if (window === window.top) addLinks();
 const page = openPage(host);
 play();
 

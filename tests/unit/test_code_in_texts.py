@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from tests.data import ROOT
+from tests.data.pages import BLOCKS, PAGES, Block, blocks_of
 
 TEXTS = sorted(
     path
@@ -65,3 +68,27 @@ def test_a_name_that_is_gone_is_found() -> None:
         "hfmem_widget.gone.one",
         "hfmem_widget.features.nothing",
     ]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
+def test_what_stands_on_a_page_is_python(block: Block) -> None:
+    """Each block can be compiled as a cell, magics included."""
+    cell = TransformerManager().transform_cell(block.code)
+
+    compile(cell, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_no_block_of_a_page_is_overlooked() -> None:
+    """As many as there are fences that begin Python, however these are written."""
+    fences = [len(re.findall(r"^\s*`{3,}\s*py", page.read_text(), re.MULTILINE)) for page in PAGES]
+
+    assert sum(fences) == len(BLOCKS)
+
+
+def test_the_reason_why_a_block_is_not_run_belongs_to_it_alone() -> None:
+    """It stands on the line above."""
+    text = "<!-- not run: a GPU -->\n```python\none\n```\n\n```python\ntwo\n```\n"
+    first, second = blocks_of(ROOT / "README.md", text)
+
+    assert (first.code, first.why_not, first.line) == ("one\n", "a GPU", 3)
+    assert (second.code, second.why_not, second.line) == ("two\n", "", 7)

@@ -1,0 +1,77 @@
+"""What the pages of the documentation tell to type runs, block after block, where no GPU is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.data import ROOT
+from tests.data.pages import BLOCKS, PAGES, Block
+from tests.kernel.over_ipc import notebook_client
+
+TO_RUN = [page for page in PAGES if any(one.page == page and not one.why_not for one in BLOCKS)]
+
+READER = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+import hfmem_widget
+from tests.trainer import tiny
+
+%reload_ext hfmem_widget
+
+def make_trainer(**options):
+    return tiny.make_trainer(Path("out"), **options)
+
+def alert(finding):
+    pass
+
+Trainer = tiny.InOrder
+data = tiny.rows((8,) * 8)
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+arguments = tiny.arguments(Path("out"))
+model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=512, n_embd=16, n_layer=1, n_head=2))
+optimizer = torch.optim.AdamW(model.parameters())
+inputs = {{"input_ids": torch.ones(1, 4, dtype=torch.long)}}
+trainer, checkpointing_trainer = make_trainer(), make_trainer(gradient_checkpointing=True)
+with hfmem_widget.watch("before", quiet=True) as session:
+    trainer.train()
+"""
+"""What a reader has: a model, data, a Trainer, and something that was watched."""
+
+Ran = dict[Path, list[tuple[Block, Any]]]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Return the outputs of the blocks of each page; one kernel runs them all."""
+    cells, kept = [], {}
+    for page in TO_RUN:
+        cells.append(nbformat.v4.new_code_cell(READER))
+        kept[page] = [(Block(page, 0, READER, ""), cells[-1])]
+        for block in (one for one in BLOCKS if one.page == page and not one.why_not):
+            cells.append(nbformat.v4.new_code_cell(block.code))
+            kept[page].append((block, cells[-1]))
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    # pytest's own limit ends what hangs.
+    place = {"metadata": {"path": str(tmp_path_factory.mktemp("pages"))}}
+    notebook_client(notebook, timeout=None, allow_errors=True, resources=place).execute()
+    return kept
+
+
+@pytest.mark.parametrize("page", TO_RUN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_runs_from_top_to_bottom(page: Path, ran: Ran) -> None:
+    """No block ends in an error, for a reader who has what the page assumes."""
+    errors = {
+        block.place: f"{output.ename}: {output.evalue}"
+        for block, cell in ran[page]
+        for output in cell.outputs
+        if output.output_type == "error"
+    }
+
+    assert errors == {}
