@@ -1,4 +1,4 @@
-"""The documentation as pages, which `make docs` writes to site/; nothing is fetched, then or when they are read.
+"""The documentation as pages, which `make docs` writes to site/. They are made, and read, without a network.
 
 Sources are the Markdown files and notebooks where they stand, so that links lead to the same places
 here and on a code host. The navigation is the list of docs/README.md; the front page is the README.

@@ -99,6 +99,14 @@ def test_the_index_lists_every_page() -> None:
     assert pages - {"README.md"} <= listed
 
 
+def test_the_reference_has_every_public_name() -> None:
+    """Each once, and no other."""
+    text = (ROOT / "docs/site/api.rst").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", text, re.MULTILINE)
+
+    assert sorted(listed) == sorted(hfmem_widget.__all__)
+
+
 def test_the_layout_names_every_folder() -> None:
     """CONTRIBUTING knows each room of the package, and each kind of test."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
