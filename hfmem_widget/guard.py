@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -27,8 +28,10 @@ DEFERRED = tuple(
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
-OF_AN_EVENT = 1e-5
-"""Seconds that the guard takes around an event of a training, which who measures an event does not see."""
+FADING, MOST_SECONDS = 0.05, 1e-4
+"""Of the mean that is kept of what the guard takes: how much each time counts, and what is taken at most."""
+
+_seconds = 1e-5
 
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
@@ -147,7 +150,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
     """
 
     # A class, because a generator costs twice as much.
-    __slots__ = ("_is_outermost",)
+    __slots__ = ("_is_outermost", "_took")
 
     def __enter__(self) -> None:
         global _deferring  # noqa: PLW0603  (a process has one table of handlers)
@@ -155,6 +158,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
         self._is_outermost = here != _deferring and here == threading.main_thread().ident
         if not self._is_outermost:
             return
+        began = time.perf_counter()
         try:
             _deferring = here
             for number in DEFERRED:
@@ -164,10 +168,21 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
         except BaseException:
             stop_deferring()
             raise
+        self._took = time.perf_counter() - began
 
     def __exit__(self, *_: object) -> None:
+        global _seconds  # noqa: PLW0603  (as there is one table of handlers)
         if self._is_outermost:
+            began = time.perf_counter()
             stop_deferring()
+            took = self._took + time.perf_counter() - began
+            # A handler that was waiting, or another process in between, is none of it.
+            _seconds += FADING * (min(took, MOST_SECONDS) - _seconds)
+
+
+def seconds_of_an_event() -> float:
+    """Return what the guard takes around an event of a training, which who measures an event does not see."""
+    return _seconds
 
 
 def raised_by_handler(error: BaseException) -> bool:
