@@ -223,6 +223,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def entry(
     *,
+    unless: Callable[[], bool] | None = None,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -234,6 +235,8 @@ def entry(
 
     Parameters
     ----------
+    unless : callable, optional
+        Where it returns True nothing is done, and the guard, which takes far longer, is not needed.
     otherwise : callable, optional
         Returns, for the same arguments, what the user's code gets after a fault; None by default.
     undo : callable, optional
@@ -249,6 +252,8 @@ def entry(
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             # IPython leaves frames that say so out of the user's traceback.
             __tracebackhide__ = True
+            if unless is not None and unless():
+                return None  # type: ignore[return-value]  # what tells nothing has no result
             is_outermost = False
             try:
                 if not defers:

@@ -64,15 +64,10 @@ _beginning = threading.Lock()
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry()
-    def tell(callback: MemoryCallback) -> None:
+    @entry(unless=is_quiet if is_of_step else None)
+    def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
-
-    def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
-        # The guard takes longer than to see that there is nothing to do.
-        if not (is_of_step and is_quiet()):
-            tell(callback)
 
     return on_event
 
