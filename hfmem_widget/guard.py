@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -223,7 +224,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def entry(
     *,
-    unless: Callable[[], bool] | None = None,
+    unless: Callable[[], bool] = bool,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -246,20 +247,19 @@ def entry(
     defers : bool, optional
         Whether signals wait until it is done; not worth it where it only makes something.
     """
+    holding = interrupts_deferred if defers else nullcontext
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(action)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             # IPython leaves frames that say so out of the user's traceback.
             __tracebackhide__ = True
-            if unless is not None and unless():
-                return None  # type: ignore[return-value]  # what tells nothing has no result
             is_outermost = False
             try:
-                if not defers:
-                    return action(*args, **kwargs)
+                if unless():
+                    return None  # type: ignore[return-value]  # what tells nothing has no result
                 is_outermost = not is_deferring()
-                with interrupts_deferred():
+                with holding():
                     return action(*args, **kwargs)
             except BaseException as error:
                 passes = not isinstance(error, Exception)

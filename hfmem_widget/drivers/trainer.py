@@ -64,7 +64,7 @@ _beginning = threading.Lock()
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry(unless=is_quiet if is_of_step else None)
+    @entry(unless=is_quiet if is_of_step else bool)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
