@@ -99,6 +99,12 @@ class Attribution:
         elif kind not in {"prefill", "decode"}:
             self._count_everything(always=kind in ALWAYS)
 
+    def called(self, model: object) -> None:
+        """Count a model from now on; at once where it is new: no edge of a span need follow."""
+        if self.subjects.add(model):
+            with self._beside_edges():
+                self._count_new()
+
     def optimizer_steps(self, optimizer: object) -> None:
         """Count the gradients, which are ready now."""
         with self._beside_edges():
