@@ -13,7 +13,9 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,8 +29,10 @@ DEFERRED = tuple(
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
-OF_AN_EVENT = 1e-5
-"""Seconds that the guard takes around an event of a training, which who measures an event does not see."""
+FADING, MOST_SECONDS = 0.05, 1e-4
+"""Of the mean that is kept of what the guard takes: how much each time counts, and what is taken at most."""
+
+_seconds = 1e-5
 
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
@@ -147,7 +151,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
     """
 
     # A class, because a generator costs twice as much.
-    __slots__ = ("_is_outermost",)
+    __slots__ = ("_is_outermost", "_took")
 
     def __enter__(self) -> None:
         global _deferring  # noqa: PLW0603  (a process has one table of handlers)
@@ -155,6 +159,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
         self._is_outermost = here != _deferring and here == threading.main_thread().ident
         if not self._is_outermost:
             return
+        began = time.perf_counter()
         try:
             _deferring = here
             for number in DEFERRED:
@@ -164,10 +169,21 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
         except BaseException:
             stop_deferring()
             raise
+        self._took = time.perf_counter() - began
 
     def __exit__(self, *_: object) -> None:
+        global _seconds  # noqa: PLW0603  (as there is one table of handlers)
         if self._is_outermost:
+            began = time.perf_counter()
             stop_deferring()
+            took = self._took + time.perf_counter() - began
+            # A handler that was waiting, or another process in between, is none of it.
+            _seconds += FADING * (min(took, MOST_SECONDS) - _seconds)
+
+
+def seconds_of_an_event() -> float:
+    """Return what the guard takes around an event of a training, which who measures an event does not see."""
+    return _seconds
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -208,6 +224,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def entry(
     *,
+    unless: Callable[[], bool] = bool,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -219,6 +236,8 @@ def entry(
 
     Parameters
     ----------
+    unless : callable, optional
+        Where it returns True nothing is done, and the guard, which takes far longer, is not needed.
     otherwise : callable, optional
         Returns, for the same arguments, what the user's code gets after a fault; None by default.
     undo : callable, optional
@@ -228,6 +247,7 @@ def entry(
     defers : bool, optional
         Whether signals wait until it is done; not worth it where it only makes something.
     """
+    holding = interrupts_deferred if defers else nullcontext
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(action)
@@ -236,10 +256,10 @@ def entry(
             __tracebackhide__ = True
             is_outermost = False
             try:
-                if not defers:
-                    return action(*args, **kwargs)
+                if unless():
+                    return None  # type: ignore[return-value]  # what tells nothing has no result
                 is_outermost = not is_deferring()
-                with interrupts_deferred():
+                with holding():
                     return action(*args, **kwargs)
             except BaseException as error:
                 passes = not isinstance(error, Exception)

@@ -2,8 +2,8 @@
 
 Every way in which ``generate`` decodes (greedy, sampling, beams, with an assistant) tells its model what
 a forward pass has returned by one method, once a step and outside of what torch.compile compiles; the first
-time is the end of the prefill. In a loop written by hand the call of the model itself is followed, where
-gradients are off: only the outermost of the models within one another, and not its layers.
+time is the end of the prefill. Where gradients are off, as in a loop written by hand, the call of the model
+itself is followed: only the outermost of the models within one another, and not its layers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ from hfmem_widget.sources.caches import growth_of, is_cache
 
 NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
-
-_GIVEN = ("past_key_values", "cache_params", "use_cache")
-"""Arguments of a call that decodes."""
 
 _NOTHING = nullcontext()
 
@@ -222,7 +219,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        if is_compiling() or not _begins(self, kwargs):
+        if is_compiling() or not _begins(self):
             return base(self, *args, **kwargs)
         try:
             result = base(self, *args, **kwargs)
@@ -235,10 +232,10 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _begins(model: object, kwargs: Mapping[str, Any]) -> bool:
+def _begins(model: object) -> bool:
     """Return whether this call is to be followed: the outermost, where something is watched."""
     if _is_wanted():
-        _begin(model, kwargs)
+        _begin(model)
         return _here.in_call
     return False
 
@@ -256,14 +253,13 @@ def _undo(*_: object) -> None:
 
 
 @entry(undo=_undo)
-def _begin(model: object, kwargs: Mapping[str, Any]) -> None:
+def _begin(model: object) -> None:
     monitor = running_monitor()
     if monitor is None:
         return
     _here.in_call = True
-    if any(kwargs.get(name) is not None for name in _GIVEN):
-        monitor.attribution.follow(model)
-        monitor.rebase()
+    monitor.attribution.called(model)
+    monitor.rebase()
 
 
 @entry()

@@ -64,9 +64,9 @@ _beginning = threading.Lock()
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry()
+    @entry(unless=is_quiet if is_of_step else bool)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
-        if callback._run is not None and not (is_of_step and is_quiet()):  # noqa: SLF001  (a method of its own)
+        if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
 
     return on_event
@@ -403,6 +403,7 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
+    run.follow(trainer.model)
     return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 

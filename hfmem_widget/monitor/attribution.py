@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hfmem_widget.guard import OF_AN_EVENT
+from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.caches import Caches
 from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
@@ -98,6 +98,12 @@ class Attribution:
             self._count_after_step()
         elif kind not in {"prefill", "decode"}:
             self._count_everything(always=kind in ALWAYS)
+
+    def called(self, model: object) -> None:
+        """Count a model from now on; at once where it is new: no edge of a span need follow."""
+        if self.subjects.add(model):
+            with self._beside_edges():
+                self._count_new()
 
     def optimizer_steps(self, optimizer: object) -> None:
         """Count the gradients, which are ready now."""
@@ -239,7 +245,7 @@ class Attribution:
     def _beside_edges(self) -> Iterator[None]:
         began = self._clock()
         yield
-        self.seconds_beside_edges += self._clock() - began + OF_AN_EVENT
+        self.seconds_beside_edges += self._clock() - began + seconds_of_an_event()
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

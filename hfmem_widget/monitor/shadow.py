@@ -17,13 +17,16 @@ class Shadow:
 
     def __init__(self) -> None:
         self._families: list[str] = []
+        self._beside: list[str] = []
         self._highest: list[int] = []
         self._others: dict[Any, Any] = {}
 
     def remember(self, stats: Stats) -> None:
         """Take in the peaks of some statistics, which are about to be reset."""
         if not self._families:
-            self._families = [name for name, value in stats.items() if _is_family(value)]
+            nested = [name for name, value in stats.items() if isinstance(value, dict)]
+            self._families = [name for name in nested if _is_family(stats[name])]
+            self._beside = [name for name in nested if name not in self._families]
         peaks = [pool["peak"] for name in self._families for pool in stats[name].values()]
         if not self._highest:
             self._highest = peaks
@@ -40,11 +43,7 @@ class Shadow:
 
     def _beside_families(self, stats: Stats) -> Stats:
         # Private pools (CUDA graphs) come and go, and lie one level deeper.
-        return {
-            name: value
-            for name, value in stats.items()
-            if isinstance(value, dict) and name not in self._families
-        }
+        return {name: stats[name] for name in self._beside if name in stats}
 
 
 def _is_family(value: object) -> bool:

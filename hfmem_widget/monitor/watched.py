@@ -10,6 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Window
@@ -88,7 +89,8 @@ class Watched:
     _before: dict[int, float] = field(default_factory=dict)
     _bases: dict[int, float] = field(default_factory=dict)
     _based_on_forward: bool = False
-    _columns: list[int | None] = field(default_factory=list)
+    _columns: list[int] = field(default_factory=list)
+    _width: int = 0
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
     @property
@@ -122,7 +124,9 @@ class Watched:
                 columns.append((at, each))
                 if each.metric == "allocated" and not self.is_one_reading:
                     columns.append((None, Series(each.device, "before")))
-        self._columns = [at for at, _ in columns]
+        # The place behind the last column has what is in no row.
+        self._width = len(series)
+        self._columns = [-1 if at is None else at for at, _ in columns]
         if devices != self.session.devices or len(columns) != len(self.session.series):
             self.recorder.adopt(devices, [each for _, each in columns])
 
@@ -131,9 +135,10 @@ class Watched:
         session = self.session
         if not self._has_begun:
             self._unexplained(row)
-        known = self._before | self._bases
-        # The series may be newer than the row: another thread may have taken them over.
-        values = [known.get(at, value) for at, value in enumerate(self._wanted_of(row))]
+        values = self._wanted_of(row)
+        for known in (self._before, self._bases):
+            for at, value in known.items():
+                values[at] = value
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
@@ -264,13 +269,12 @@ class Watched:
     def _echo_running(self) -> Watched | None:
         return self.echo if self.echo is not None and self.echo.session.running else None
 
-    def _wanted_of(self, row: Sequence[float]) -> Sequence[float]:
+    def _wanted_of(self, row: Sequence[float]) -> list[float]:
         """Return the values of the session's series, as far as they are in a row."""
-        most = len(row)
-        return [
-            row[column] if column is not None and column < most else NOT_AVAILABLE
-            for column in self._columns
-        ]
+        # The series may be newer than the row: another thread may have taken them over.
+        missing = self._width - len(row)
+        padded = (*row, *repeat(NOT_AVAILABLE, 1 + max(0, missing)))
+        return list(map(padded.__getitem__, self._columns))
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""

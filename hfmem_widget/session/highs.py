@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import Generic, TypeVar
 
 NOTHING = -math.inf
@@ -64,6 +64,11 @@ class Highs(Generic[Key]):
 
     def close(self, key: Key) -> list[float]:
         """Close a key and return the highest values since it was opened."""
+        if key == self.newest():  # as nearly always
+            highs = highest_of(self._rows.pop(key))
+            if self._rows:
+                self.note(highs)
+            return highs
         highs, order = self.since(key), list(self._rows)
         place, own = order.index(key), self._rows.pop(key)
         if place:
@@ -85,4 +90,7 @@ def _add(rows: list[Row], row: Row) -> None:
 def highest_of(rows: Sequence[Row]) -> list[float]:
     """Return the highest value of each column, `NOTHING` for none; rows may be of different lengths."""
     # Begins with no value: `max` keeps a NaN that comes first, and no other.
+    widths = set(map(len, rows))
+    if len(widths) == 1:
+        return list(map(max, repeat(NOTHING, widths.pop()), *rows))
     return list(map(max, zip_longest((), *rows, fillvalue=NOTHING)))

@@ -69,6 +69,7 @@ class Recorder(Writer):
             writer=self,
         )
         self._newest_id = 0
+        self._roles: list[tuple[int, str]] = []
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
         self._unpublished: deque[Sample] = deque(maxlen=MOST_UNPUBLISHED)
         self._subscribers: list[Listener] = []
@@ -79,6 +80,7 @@ class Recorder(Writer):
         with self.lock:
             self.session.devices = tuple(devices)
             self.session.series = tuple(series)
+            self._roles = [(at, each.key) for at, each in enumerate(series) if each.metric in ROLES]
             self.session.timeline.widen(len(series))
 
     def append(self, sample: Sample) -> Sample:
@@ -138,7 +140,7 @@ class Recorder(Writer):
                 last = counts.setdefault("step", float(self.session.steps.count + 1))
                 if (first := counts.get("first", last)) < last:
                     span = replace(span, label=f"steps {first:.0f} to {last:.0f}")
-            span = self._ended(replace(span, peaks=peaks, counts=counts), after, outcome)
+            span = self._ended(span, after, outcome, peaks, counts)
             self._account(span)
         return span
 
@@ -175,7 +177,7 @@ class Recorder(Writer):
         self.note(why)
         with self.lock:
             for span in reversed(self._spans.open):
-                self._ended(span, session.last_sample, BROKEN_OFF)
+                self._ended(span, session.last_sample, BROKEN_OFF, span.peaks, span.counts)
         self.stop(stopped_at)
 
     def replace_lock(self) -> None:
@@ -227,15 +229,20 @@ class Recorder(Writer):
     def _open_span(self, span_id: int) -> Span | None:
         return self._spans.get(span_id) if span_id in self._spans.highs else None
 
-    def _ended(self, span: Span, after: Sample, outcome: str) -> Span:
-        """End an open span, with the peaks that only the samples give."""
-        peaks = dict(span.peaks)
-        for series, high in zip(
-            self.session.series, self._spans.highs.close(span.id), strict=False
-        ):
-            if series.metric in ROLES and high != NOTHING:
-                peaks.setdefault(series.key, Peak(high, "sampled"))
-        span = replace(span, stop=after.time, after=after, peaks=peaks, outcome=outcome)
+    def _ended(
+        self,
+        span: Span,
+        after: Sample,
+        outcome: str,
+        known: Mapping[str, Peak],
+        counts: Mapping[str, float],
+    ) -> Span:
+        """End an open span, with the peaks that are known and those that only the samples give."""
+        peaks, highs = dict(known), self._spans.highs.close(span.id)
+        for column, key in self._roles:
+            if column < len(highs) and (high := highs[column]) != NOTHING and key not in peaks:
+                peaks[key] = Peak(high, "sampled")
+        span = span.ended(after, peaks, outcome, counts)
         self._spans.add(span)
         return span
 

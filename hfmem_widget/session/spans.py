@@ -113,7 +113,7 @@ class Phases(Growing):
         seconds = known.seconds + span.duration
         count = known.count + _steps_in(span)
         singly = known.steps + (span.kind == "step" and _steps_in(span) == 1)
-        phases[key] = replace(known, count=count, seconds=seconds, highest=highest, steps=singly)
+        phases[key] = Phase(*key, count, seconds, highest, singly)
         while len(self._by_root) > MOST_ROOTS:
             del self._by_root[next(iter(self._by_root))]
 

@@ -73,7 +73,7 @@ report(told(session))
 """
     )
 
-    assert trend[0] == "a second"
+    assert trend[0] == "a step"
     assert trend[2] > 50 * 2**20
     assert "Allocated memory grows by" in title
 

@@ -534,3 +534,14 @@ def test_leaving_puts_the_methods_back() -> None:
     with unattached():
         assert "__call__" not in vars(PreTrainedModel)
         assert not hasattr(GenerationMixin._update_model_kwargs_for_generation, "__wrapped__")
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None:
+    """Whatever it is called with; what a pass takes besides is told from what was there."""
+    model = made(gpt2)
+    with hfmem_widget.watch(quiet=True) as session, mode():
+        model(IDS, labels=IDS)
+
+    assert session.latest("cpu/weights") == sum(one.nbytes for one in model.parameters())
+    assert session.index("cpu/unattributed") is not None

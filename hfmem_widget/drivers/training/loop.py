@@ -19,7 +19,7 @@ from typing import Any
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
 from hfmem_widget.drivers.training.run import TrainingRun, is_quiet, wants_gradients
-from hfmem_widget.guard import OF_AN_EVENT
+from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import NO_STEP, Session, SpanKind
@@ -93,7 +93,7 @@ class Loop:
         if threading.current_thread() is self._thread:
             began, self._looked = self._clock(), 0.0
             event(self)
-            self._spent += self._clock() - began - self._looked + OF_AN_EVENT
+            self._spent += self._clock() - began - self._looked + seconds_of_an_event()
 
     def optimizer_is_made(self, optimizer: Any) -> None:
         """Take an optimizer that was there before: what its models do next may be a step."""

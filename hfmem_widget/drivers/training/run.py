@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
-from hfmem_widget.guard import OF_AN_EVENT, interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.session import NO_STEP, Peak, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
@@ -52,7 +52,7 @@ def _harmless(
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
-            self.governor.took(self._clock() - began + OF_AN_EVENT)
+            self.governor.took(self._clock() - began + seconds_of_an_event())
         except Exception as error:
             if raised_by_handler(error):
                 raise
