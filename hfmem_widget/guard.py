@@ -33,6 +33,7 @@ FADING, MOST_SECONDS = 0.05, 1e-4
 """Of the mean that is kept of what the guard takes: how much each time counts, and what is taken at most."""
 
 _seconds = 1e-5
+"""The mean."""
 
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
@@ -151,34 +152,31 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
     """
 
     # A class, because a generator costs twice as much.
-    __slots__ = ("_is_outermost", "_took")
+    __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        global _deferring  # noqa: PLW0603  (a process has one table of handlers)
+        global _deferring, _seconds  # noqa: PLW0603  (a process has one table of handlers)
         here = threading.get_ident()
         self._is_outermost = here != _deferring and here == threading.main_thread().ident
         if not self._is_outermost:
             return
-        began = time.perf_counter()
         try:
+            began = time.perf_counter()
             _deferring = here
             for number in DEFERRED:
                 usual = _handler_of(number)
                 if callable(usual):
                     _stand_in_for(number, usual)
+            # Putting them back takes as long. Another process in between is none of it.
+            took = 2 * (time.perf_counter() - began)
+            _seconds += FADING * (min(took, MOST_SECONDS) - _seconds)
         except BaseException:
             stop_deferring()
             raise
-        self._took = time.perf_counter() - began
 
     def __exit__(self, *_: object) -> None:
-        global _seconds  # noqa: PLW0603  (as there is one table of handlers)
         if self._is_outermost:
-            began = time.perf_counter()
             stop_deferring()
-            took = self._took + time.perf_counter() - began
-            # A handler that was waiting, or another process in between, is none of it.
-            _seconds += FADING * (min(took, MOST_SECONDS) - _seconds)
 
 
 def seconds_of_an_event() -> float:

@@ -403,7 +403,7 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
-    run.follow(trainer.model)
+    run.follow(getattr(trainer, "model", None))
     return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 

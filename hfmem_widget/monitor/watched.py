@@ -135,10 +135,11 @@ class Watched:
         session = self.session
         if not self._has_begun:
             self._unexplained(row)
+        # First: another thread may add series meanwhile, and base what they have.
+        known = self._before | self._bases
         values = self._wanted_of(row)
-        for known in (self._before, self._bases):
-            for at, value in known.items():
-                values[at] = value
+        for at, value in known.items():
+            values[at] = value
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)

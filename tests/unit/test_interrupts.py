@@ -288,3 +288,36 @@ except KeyboardInterrupt:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[True] True\n"
+
+
+def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes to twice what entering takes, since leaving takes as long; one long time counts as little."""
+    steps = iter([0.0, 1e-5] * 400 + [0.0, 60.0])
+    monkeypatch.setattr(interrupts, "_seconds", 0.0)
+    monkeypatch.setattr(interrupts.time, "perf_counter", steps.__next__)
+    for _ in range(400):
+        with interrupts_deferred():
+            pass
+    usual = interrupts.seconds_of_an_event()
+    with interrupts_deferred():
+        pass
+
+    assert usual == pytest.approx(2e-5)
+    assert interrupts.seconds_of_an_event() < 2 * usual
+
+
+def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the guard nor the function is entered, until there is."""
+    done: list[str] = []
+    rests = [True]
+    monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
+
+    @interrupts.entry(unless=lambda: rests[0])
+    def tell() -> None:
+        done.append("told")
+
+    tell()
+    assert done == []
+    rests[0] = False
+    tell()
+    assert done[-1] == "told"
