@@ -153,12 +153,6 @@ class _OnDevice:
         low, high = readings.highest_row(self._session, self._device, start, stop) or (last, last)
         read = self._read(high)
         known, notes = readings.held_throughout(self._read(low), read)
-        if span is not None:
-            # What was not attributed when it began was not made in it.
-            began = self._read(span.before)("unattributed")
-            read = readings.overridden(
-                read, {"unattributed": readings.known_of(read("unattributed"), began)}
-            )
         if peak is not None:
             below = peak.value - read("allocated")
             if below >= TELLING:

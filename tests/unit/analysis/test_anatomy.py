@@ -154,17 +154,6 @@ def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
     assert peak.notes[0].endswith('counted as "not attributed".')
 
 
-def test_what_a_span_began_with_is_known_where_its_highest_sample_does_not_say() -> None:
-    """What was not attributed at the beginning of a block was not made in it."""
-    script = Script()
-    in_a_step(script, allocated=2 * GIB)
-    with script.span("prefill", peak=5 * GIB, allocated=4 * GIB, unattributed=NAN):
-        pass
-    peak = anatomy(script.session, "peak")
-    assert peak.bytes("unattributed") == MIB
-    assert peak.bytes("activations") == 4 * GIB - MIB
-
-
 def test_a_difference_too_small_to_show_is_not_told() -> None:
     """No note says that the highest sample is 0.00 MiB below the peak."""
     script = Script()

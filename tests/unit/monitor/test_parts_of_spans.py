@@ -29,6 +29,7 @@ class Counted(Attribution):
     def __init__(self, source: TensorSource) -> None:
         super().__init__(source, Subjects(dict))
         self.weights = self.gradients = 0.0
+        self.knows_model = True
         self.edges: list[tuple[str, bool]] = []
         self.fault: Exception | None = None
 
@@ -36,7 +37,8 @@ class Counted(Attribution):
         self.edges.append((kind, begins))
         if self.fault is not None:
             raise self.fault
-        self.source.count({"cuda:0": {"weights": self.weights, "gradients": self.gradients}})
+        if self.knows_model:
+            self.source.count({"cuda:0": {"weights": self.weights, "gradients": self.gradients}})
 
 
 class Card:
@@ -143,6 +145,23 @@ def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
 
     ((before, _),) = spans_of(card.session, "backward")
     assert card.read(before, "unattributed") == 7 * MIB
+
+
+@pytest.mark.parametrize("labels", [("generate", "cell"), ("cell", "generate")])
+def test_a_label_of_the_users_does_not_hide_a_generation(
+    card: Card, labels: tuple[str, str]
+) -> None:
+    """A watch or a span may be called as what generates is, before its model was seen."""
+    card.allocator.alloc(3 * MIB)
+    card.counted.knows_model = False
+    for label in labels:
+        card.monitor.open_span(card.session, "block", label)
+    card.counted.knows_model, card.counted.weights = True, 3.0 * MIB
+    with card.monitor.span(card.session, "block", "generate"):
+        card.allocator.alloc(5 * MIB)
+        card.bench.pass_time(0.1)
+        card.bench.pass_time(0.1)
+        assert card.session.latest("cuda:0/unattributed") == 0.0
 
 
 def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
