@@ -147,8 +147,8 @@ class Watched:
 
     def base(self, span_id: int, kind: SpanKind, label: str, row: Sequence[float]) -> None:
         """Keep what nothing explains in a row at which a span begins, if it is one that makes activations."""
-        # The label of a watch, and of a span in it, is the user's: it may be the same by chance. Where a model
-        # was not known when such a span began, it is by now.
+        # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
+        # was not known when such a span began is known by now.
         is_block = label in BASED_BLOCKS and bool(self.windows)
         is_based = self.based_on is not None
         if (is_block and not self._bases) or (not is_based and (is_block or kind in BASED_KINDS)):
