@@ -30,7 +30,7 @@ from hfmem_widget.ranks.directory import Streams, make_or_join
 from hfmem_widget.ranks.files import Disk
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.session import Finding
-from hfmem_widget.testing.ranks import Script, SimulatedRun, append
+from tests.fakes.ranks import Script, SimulatedRun, append
 
 SENDERS = 2
 NODE, OUTLIER = 100, 417

@@ -15,7 +15,7 @@ LOAD = "%load_ext hfmem_widget"
 SHOW = """
 from IPython.display import display
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 from hfmem_widget.view.wire.publisher import Publisher
 from hfmem_widget.view.wire.widget import MemoryWidget
 

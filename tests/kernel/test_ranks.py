@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.kernel.drive import Kernel, Message, Result
 from tests.ranks.launch import SCRIPTS, free_port
 

@@ -20,8 +20,8 @@ import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers.training.run import logged, prefix_of
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.trainer.tiny import make_trainer, of_kind, rows
 
 STEP_KEYS = {

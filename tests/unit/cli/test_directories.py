@@ -16,7 +16,7 @@ import pytest
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import watch
-from hfmem_widget.testing.ranks import Script, SimulatedRun, append
+from tests.fakes.ranks import Script, SimulatedRun, append
 
 RUN = "ab" * 16
 

@@ -8,8 +8,8 @@ import pytest
 
 from hfmem_widget.drivers.rank_logs import figures_of
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
+from tests.fakes.ranks import Script, SimulatedRun
 
 
 def followed(tmp_path: Path) -> Run:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.session import Finding
-from hfmem_widget.testing.ranks import SimulatedRun
+from tests.fakes.ranks import SimulatedRun
 
 Pieces = list[tuple[str, bytes]]
 

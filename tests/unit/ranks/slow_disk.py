@@ -13,7 +13,7 @@ from hfmem_widget.ranks.directory import Streams
 from hfmem_widget.ranks.files import Disk
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 RUN = "a" * 32
 

@@ -14,7 +14,7 @@ from hfmem_widget.ranks.overview import Overview
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.session.steps import PHASES
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, play
 
 SCRIPT = Script(world=3, interval=0.5)

@@ -11,8 +11,8 @@ from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, judge
 from hfmem_widget.ranks.look import LOST
 from hfmem_widget.ranks.news import Edge
 from hfmem_widget.ranks.table import phases_of
-from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import GIB
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, found, kinds, play
 
 FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {

@@ -14,7 +14,7 @@ from hfmem_widget.ranks.directory import make_or_join
 from hfmem_widget.ranks.files import AT_ONCE
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session.ranks import SILENT_CELL
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hfmem_widget.ranks import files
 from hfmem_widget.ranks.files import File, Piece, fetched
 from hfmem_widget.ranks.look import LOST, SILENT_PACES, SILENT_SECONDS
 from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
-from hfmem_widget.testing.ranks import Script
+from tests.fakes.ranks import Script
 from tests.unit.ranks.slow_disk import Followed
 
 SLOW = 0.25

@@ -13,7 +13,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import Subject, compare_named
 from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from hfmem_widget.features.history.log import Log
 from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
 from hfmem_widget.session import Finding
 from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.ranks import Script, SimulatedRun
 from hfmem_widget.text import MIB
+from tests.fakes.ranks import Script, SimulatedRun
 
 CLOCK = count()
 CELL = Cell(7, "abc", "x = model(**batch)")

@@ -17,7 +17,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.testing import FakeClock
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 
 class Cell:

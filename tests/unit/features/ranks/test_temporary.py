@@ -12,7 +12,7 @@ import pytest
 
 from hfmem_widget.features.ranks.temporary import QUIET, remove_with, sweep, unused
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.testing.ranks import Script, SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 NAME = "hfmem-0123456789abcdef"
 
@@ -95,7 +95,7 @@ def test_what_a_child_has_written_after_its_cell_goes_with_the_process(tmp_path:
     """A background process may begin to train when nobody looks any more."""
     code = (
         "from hfmem_widget.features.ranks.temporary import unused\n"
-        "from hfmem_widget.testing.ranks import *\n"
+        "from tests.fakes.ranks import *\n"
         "directory = unused()\n"
         "SimulatedRun(Script(world=2)).write(directory, 5.0)\n"
         "print(directory, directory.exists())"

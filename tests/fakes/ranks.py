@@ -120,7 +120,7 @@ class SimulatedRun:
         self.run = run or uuid.uuid4().hex
         self.began, self.now, self.attempt = began, 0.0, 0
         self._played = ranks
-        self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
+        self._chance = random.Random(11)
         self.ranks: dict[int, SimulatedRank] = {}
         self._start(0)
 
@@ -238,8 +238,8 @@ class SimulatedRank:
         self.stream = f"r{rank:05d}-a{attempt}-{host}-{pid}.jsonl"
         self._run = run
         self._lines = Lines(self._session, who, only_folds=script.world > ONE_BY_ONE)
-        self._chance = random.Random(1000 * attempt + rank)  # noqa: S311
-        self._instants = random.Random(rank)  # noqa: S311
+        self._chance = random.Random(1000 * attempt + rank)
+        self._instants = random.Random(rank)
         share = 1 + 0.1 * (rank * script.stages // script.world if script.stages > 1 else 0)
         self._weights = script.weights * share
         self._activations = script.activations / share
