@@ -15,20 +15,30 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
     """
     done = threading.Event()
 
-    def once() -> None:
-        ticker.stopping = True
+    def noted() -> None:
         try:
             action()
         finally:
             done.set()
 
-    ticker = Ticker(once, max(seconds, 1.0))
     try:
-        ticker.start()
+        begun(noted)
     except (RuntimeError, MemoryError):
         with suppress(Exception):
-            once()
+            noted()
     return done.wait(seconds)
+
+
+def begun(action: Callable[[], object]) -> Ticker:
+    """Begin to do something once, on a daemon thread of its own, and return that."""
+
+    def once() -> None:
+        ticker.stopping = True
+        action()
+
+    ticker = Ticker(once, 1.0)
+    ticker.start()
+    return ticker
 
 
 class Ticker:

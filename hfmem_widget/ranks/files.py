@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import Ticker, begun
 from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
 
 AT_ONCE = 1 << 16
@@ -214,29 +214,15 @@ def _put_all(
 
 
 def _started(count: int, work: Callable[[], None]) -> list[Ticker]:
-    """Return so many threads that do something once; fewer where no more are to be had."""
+    """Return so many threads that do something once; fewer where no more are to be had.
+
+    Not those of a `ThreadPoolExecutor`: they are waited for when Python ends, and a server may never answer.
+    """
     helpers: list[Ticker] = []
     with suppress(RuntimeError, MemoryError):
         for _ in range(count):
-            helper = _Helper(work)
-            helper.start()
-            helpers.append(helper)
+            helpers.append(begun(work))  # noqa: PERF401  (those before one that fails stay)
     return helpers
-
-
-class _Helper(Ticker):
-    """A thread that does something once.
-
-    Not one of a `ThreadPoolExecutor`: those are waited for when Python ends, and a server may never answer.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        super().__init__(self._once, 1.0)
-        self._work = work
-
-    def _once(self) -> None:
-        self.stopping = True
-        self._work()
 
 
 def is_on_network(directory: Path) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import begun
 from hfmem_widget.ranks.directory import RUN_FILE, open_own, read_run, refusal
 
 if TYPE_CHECKING:
@@ -48,13 +48,7 @@ def remove_with(run: Run) -> None:
 def sweep_once(pid: int) -> None:
     """Remove what kernels that were killed have left behind, on a thread and once per process."""
     del pid
-
-    def tick() -> None:
-        ticker.stop(0.0)
-        sweep()
-
-    ticker = Ticker(tick, 1.0)
-    ticker.start()
+    begun(sweep)
 
 
 def sweep(folder: Path | None = None, now: float | None = None) -> None:
