@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, NO, say
@@ -36,36 +36,41 @@ def _rows(run: Run) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{format_count(len(run))} of {format_count(run.world)}"
     yield "nodes", format_count(len(run.nodes))
     yield "engine", (ranks.engine if ranks else "") or "unknown"
-    versions = {stream.head.version for stream in run.streams.values() if stream.head}
-    yield "format", ", ".join(f"version {version}" for version in sorted(versions)) or "none"
-    attempts = {stream.rank.attempt for stream in run.streams.values() if stream.head}
-    yield "attempts", format_count(len(attempts))
+    begun = [(one.head.version, one.rank.attempt) for one in _streams(run) if one.head is not None]
+    versions = sorted({version for version, _ in begun})
+    yield "format", ", ".join(f"version {version}" for version in versions) or "none"
+    yield "attempts", format_count(len({attempt for _, attempt in begun}))
     yield "steps", format_count(session.steps.count)
     if ranks is not None and run.worst is not None:
         highest = run.ranks[run.worst]
         yield "highest peak", f"rank {highest.rank}: {format_bytes(highest.peak)}"
         yield "median peak", format_bytes(ranks.median)
         yield "lowest peak", f"rank {ranks.lowest_rank}: {format_bytes(ranks.lowest)}"
-    clocks = [f"{plain(host)} {by:+.1f} s" for host, by in list(run.clocks.items())[:MOST_NAMED]]
+    clocks = [
+        f"{plain(host)} {by:+.1f} s"
+        for host, by in list(run.collector.offsets.items())[:MOST_NAMED]
+    ]
     yield "clocks", ", ".join(clocks) or "agree"
 
 
 def _damage(run: Run) -> Iterator[str]:
     """Yield what is damaged or missing, a sentence each."""
-    counted = [stream for stream in run.streams.values() if stream.head is not None]
     missing = run.world - len(run)
     if missing or not run.world:
         yield f"{format_counted(missing, 'rank')} missing" if run.world else "no rank has written"
-    dropped = sum(stream.dropped for stream in run.streams.values())
-    if dropped:
+    if dropped := sum(stream.dropped for stream in _streams(run)):
         yield f"{format_counted(dropped, 'line')} could not be read"
-    holes = sum(stream.holes for stream in counted)
-    if holes:
+    if holes := sum(stream.holes for stream in _streams(run) if stream.head is not None):
         yield f"{format_counted(holes, 'block')} of samples missing"
-    endless = [stream for stream in run.newest.values() if not stream.is_over]
+    endless = [stream for stream in run.collector.streams.values() if not stream.is_over]
     if endless and not run.running:
         yield f"no end: {_named(endless)}"
-    yield from run.left_out
+    yield from run.collector.said()
+
+
+def _streams(run: Run) -> Collection[RankStream]:
+    """Return what was read of every file, also of those that do not count."""
+    return run.collector.all_streams.values()
 
 
 def _named(streams: Sequence[RankStream]) -> str:

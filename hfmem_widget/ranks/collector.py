@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -33,31 +34,6 @@ CLOCK_EVERY = 5.0
 
 OVER_AFTER = 10.0
 """Seconds for which a run that did not end well may be started again."""
-
-
-class _Faults:
-    """Has a fault of ours cost a line or a look, and one sentence: whatever else was read counts."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._is_told = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> bool:
-        del kind, trace
-        if not isinstance(error, Exception):
-            return False
-        if not self._is_told:
-            self._is_told = True
-            why = f"{type(error).__name__}: {plain(error)}"
-            self._recorder.note(
-                f"A part of what the ranks wrote is not shown: internal error ({why})."
-            )
-        return True
 
 
 class Collector:
@@ -109,8 +85,7 @@ class Collector:
         self._looked = self._compared = -math.inf
         self._now = -math.inf
         self.was_interrupted = False
-        self._has_clocks = False
-        self._faults_cost_this = _Faults(self.recorder)
+        self._has_clocks = self._has_told_of_fault = False
 
     @property
     def session(self) -> Session:
@@ -182,7 +157,7 @@ class Collector:
             if known.refused:
                 return
             for news in known.feed(data):
-                with self._faults_cost_this:
+                with self._faults_cost_this():
                     if isinstance(news, Began):
                         self._roster.begin(known)
                     elif self._overview is None:
@@ -224,10 +199,10 @@ class Collector:
         looks : bool, optional
             Judge the ranks, too, however short a time ago that was done.
         """
-        with self.lock, self._faults_cost_this:
+        with self.lock, self._faults_cost_this():
             overview = self._at(now)
             if overview is not None:
-                with self._faults_cost_this:
+                with self._faults_cost_this():
                     overview.pass_on(self._limit(now, behind), now)
                 if looks or not 0 <= now - self._looked < max(LOOK_EVERY, self.pace / 2):
                     self._look(overview, now, is_live=not behind)
@@ -238,13 +213,13 @@ class Collector:
         with self.lock:
             if not self.session.running:
                 return
-            with self._faults_cost_this:
+            with self._faults_cost_this():
                 self._at(now)
             if (overview := self._overview) is not None:
-                with self._faults_cost_this:
+                with self._faults_cost_this():
                     overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
-                with self._faults_cost_this:
+                with self._faults_cost_this():
                     overview.close(self._outcome(now), now)
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
@@ -267,14 +242,14 @@ class Collector:
 
     def rows(self) -> tuple[RankRow, ...]:
         """Return how each rank stands, in order of rank."""
-        with self.lock, self._faults_cost_this:
+        with self.lock, self._faults_cost_this():
             look = self._look_at(self._now, is_live=True)
             return rows_of(look, flags_of(look, self._judge(look)), range(len(look.streams)))
         return () if self.session.ranks is None else self.session.ranks.table
 
     def phases(self) -> tuple[PhaseSkew, ...]:
         """Return how the peaks of each phase spread over the ranks."""
-        with self.lock, self._faults_cost_this:
+        with self.lock, self._faults_cost_this():
             return phases_of(self._look_at(self._now, is_live=True))
         return () if self.session.ranks is None else self.session.ranks.phases
 
@@ -284,6 +259,19 @@ class Collector:
         for why, count in sorted(self.ignored.items()):
             what = words.get(why, f"of a newer format ({plain(why)})")
             yield f"{format_counted(count, 'file')} of the run's directory left out: {what}."
+
+    @contextmanager
+    def _faults_cost_this(self) -> Iterator[None]:
+        """Have a fault of ours cost a line or a look, and one sentence: whatever else was read counts."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            if not self._has_told_of_fault:
+                self._has_told_of_fault = True
+                why = f"{type(error).__name__}: {plain(error)}"
+                self.recorder.note(
+                    f"A part of what the ranks wrote is not shown: internal error ({why})."
+                )
 
     def _at(self, now: float) -> Overview | None:
         """Bring everything up to some time, and return the overview; None before any rank was heard of."""
@@ -300,7 +288,7 @@ class Collector:
         overview.leader.follow(now)
         for stream, news in self._waiting:
             if roster.counts(stream):
-                with self._faults_cost_this:
+                with self._faults_cost_this():
                     overview.take(stream, news, now)
         self._waiting.clear()
         roster.steps.take_in()
@@ -341,13 +329,13 @@ class Collector:
         self._looked = now
         is_due = not 0 <= now - self._compared < CLOCK_EVERY
         if is_due or is_last or not self._has_clocks:
-            with self._faults_cost_this:
+            with self._faults_cost_this():
                 self._compared, self._has_clocks = now, self._roster.compare_clocks()
-        with self._faults_cost_this:
+        with self._faults_cost_this():
             overview.show()
-        with self._faults_cost_this:
+        with self._faults_cost_this():
             overview.leader.pass_steps(now, is_live=is_live, is_last=is_last)
-        with self._faults_cost_this:
+        with self._faults_cost_this():
             look = self._look_at(now, is_live=is_live)
             judged = self._judge(look)
             overview.update(judged.findings)
@@ -356,7 +344,7 @@ class Collector:
             self.recorder.note(f"Two processes say that they are rank {rank}: the older is shown.")
 
     def _judge(self, look: Look) -> Judged:
-        with self._faults_cost_this:
+        with self._faults_cost_this():
             return judge(look)
         return Judged()
 

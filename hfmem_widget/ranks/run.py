@@ -15,7 +15,6 @@ from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
-from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.recording.file import cannot_write, read
 from hfmem_widget.session import Finding, RankRow, Recorder, Session
@@ -57,6 +56,8 @@ class Run(Shown):
         As ``run.json`` says.
     overview : Session
         All ranks in one session: devices ``ranks`` and ``rank:N``.
+    collector : Collector
+        What was read of their files.
 
     Raises
     ------
@@ -78,32 +79,32 @@ class Run(Shown):
         about = read_run(self.directory)
         self.id = about.run
         label = label or about.label or plain(self.directory.name)
-        self._collector = Collector(
+        self.collector = Collector(
             label, run=about.run, started_at=started_at, started_here=started_here
         )
-        self._tail = Tail(self.directory, self._collector)
+        self._tail = Tail(self.directory, self.collector)
         self._sessions: dict[tuple[str, int], Session] = {}
         self.overview.run = weakref.proxy(self)
         self._stopped = weakref.finalize(self, self._tail.stop, 0.0)
 
     @property
     def overview(self) -> Session:  # noqa: D102  (an attribute, described there)
-        return self._collector.session
+        return self.collector.session
 
     @property
     def recorder(self) -> Recorder:
         """What writes the overview, and tells of what is new."""
-        return self._collector.recorder
+        return self.collector.recorder
 
     @property
     def world(self) -> int:
         """How many ranks there should be: those of the newest attempt; 0 before the first was heard of."""
-        return self._collector.world
+        return self.collector.world
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The hosts of the ranks, in the order of their ranks."""
-        hosts = (stream.rank.host for stream in self._collector.streams.values())
+        hosts = (stream.rank.host for stream in self.collector.streams.values())
         return tuple(dict.fromkeys(hosts))
 
     @property
@@ -114,12 +115,12 @@ class Run(Shown):
     @property
     def ranks(self) -> Mapping[int, RankRow]:
         """How each rank stands, by its number; bytes."""
-        return {row.rank: row for row in self._collector.rows()}
+        return {row.rank: row for row in self.collector.rows()}
 
     @property
     def worst(self) -> int | None:
         """The rank with the highest peak; None while none is known."""
-        known = [row for row in self._collector.rows() if row.peak >= 0]
+        known = [row for row in self.collector.rows() if row.peak >= 0]
         return max(known, key=lambda row: row.peak).rank if known else None
 
     @property
@@ -132,36 +133,16 @@ class Run(Shown):
         return f"<Run {self.overview.label!r} {state}: {format_counted(self.world, 'rank')}>"
 
     def __len__(self) -> int:
-        return len(self._collector.streams)
+        return len(self.collector.streams)
 
     def start(self) -> None:
         """Follow the ranks on a thread, until they have ended."""
         self._tail.start()
 
     @property
-    def streams(self) -> Mapping[str, RankStream]:
-        """Every file that was read, by its name."""
-        return self._collector.all_streams
-
-    @property
-    def newest(self) -> Mapping[int, RankStream]:
-        """By rank, the one that counts."""
-        return self._collector.streams
-
-    @property
-    def clocks(self) -> Mapping[str, float]:
-        """By host, the seconds by which its clock is ahead, where that is corrected."""
-        return self._collector.offsets
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """What of the directory is not read, a sentence each."""
-        return tuple(self._collector.said())
-
-    @property
     def was_heard(self) -> bool:
         """Whether every rank that should be there was seen, and heard to its end."""
-        streams = self._collector.streams.values()
+        streams = self.collector.streams.values()
         return len(streams) >= self.world and all(stream.is_over for stream in streams)
 
     def look(self, patience: float = float("inf")) -> None:
@@ -171,7 +152,7 @@ class Run(Shown):
 
     def finish(self, *, was_interrupted: bool = False) -> None:
         """Read what is left, and end the overview."""
-        self._collector.was_interrupted = was_interrupted
+        self.collector.was_interrupted = was_interrupted
         self._tail.finish()
 
     def close(self) -> None:
@@ -186,9 +167,9 @@ class Run(Shown):
         OptionError
             If no such rank was seen.
         """
-        stream = self._collector.streams.get(rank)
+        stream = self.collector.streams.get(rank)
         if stream is None:
-            known = ", ".join(map(str, list(self._collector.streams)[:8])) or "none yet"
+            known = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
             raise wrong_value(rank, "rank", f"one that was seen ({known})")
         path = self.directory / stream.name
         key = stream.name, path.stat().st_size if path.is_file() else -1
@@ -200,14 +181,14 @@ class Run(Shown):
 
     def skew(self) -> pd.DataFrame:
         """Return how the peaks of each phase spread over the ranks, in bytes, over their last steps."""
-        rows = self._collector.phases()
+        rows = self.collector.phases()
         figures = [(row.low, row.median, row.high, row.rank) for row in rows]
         kinds = [row.kind for row in rows]
         return data_frame(figures, ["low", "median", "high", "rank"], kinds, "phase")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each rank, indexed by its number; bytes and seconds."""
-        rows = self._collector.rows()
+        rows = self.collector.rows()
         figures = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
         return data_frame(
             figures, _COLUMNS, np.array([row.rank for row in rows], dtype=int), "rank"

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -187,15 +188,13 @@ class RankStream(LineReader):
     @property
     def activations(self) -> float:
         """What the peak has beyond what was held and not known before the step; NaN if that is not known."""
-        columns, values = self._columns.get(self.device, {}), self._at_peak.get(self.device)
+        columns, values = self._columns.get(self.device, {}), self._at_peak.get(self.device, ())
 
         def read(metric: str) -> float:
             if metric == "allocated":
                 return self.peak.value
             at = columns.get(metric) if metric in PARTS else None  # the rest is of another instant
-            if (
-                at is None or values is None or at >= len(values)
-            ):  # the peak may be older than the column
+            if at is None or at >= len(values):  # the peak may be older than the column
                 return NOT_AVAILABLE
             return float(values[at])
 
@@ -231,24 +230,18 @@ class RankStream(LineReader):
 
     def feed(self, data: bytes) -> list[News]:
         """Take in the next bytes, and return what they say; a line counts once its end is there."""
-        news: list[News] = []
-        if self.refused:
-            return news
-        for line in self._lines(data):
-            self._take(line, news)
-            if self.refused:
-                break
-        return news
+        lines = takewhile(lambda _: not self.refused, self._lines(data))
+        return [] if self.refused else [news for line in lines if (news := self._take(line))]
 
     def refuse(self, why: str) -> None:
         """Take nothing more from it."""
         self.refused, self._rest = why, b""
 
-    def _take(self, line: bytes, news: list[News]) -> None:
+    def _take(self, line: bytes) -> News | None:
         if self.head is not None and (sign := _SIGN_OF_LIFE.fullmatch(line)):
             self._bad = 0
             self._note_block(int(sign[1]), float(sign[2]))
-            return
+            return None
         try:
             require(len(line) <= self._longest, "too long")
             known = parse(line)
@@ -257,22 +250,20 @@ class RankStream(LineReader):
             self._bad += 1
             if self._bad >= MOST_BAD:
                 self.refuse("damaged")
-            return
+            return None
         self._bad = 0
-        if known is None:
-            return
-        if self.head is None and not isinstance(known, Head):
+        # By a table: what chooses a method by type takes as long as to read a short line.
+        enter = self._ENTER.get(type(known))  # of the other kinds nothing is kept
+        if self.head is None and known is not None and not isinstance(known, Head):
             self.dropped += 1
-        else:
-            # By a table: what chooses a method by type takes as long as to read a short line.
-            enter = self._ENTER.get(type(known))
-            if enter is not None:  # of the other kinds nothing is kept
-                try:
-                    enter(self, known, news)
-                except Exception:  # noqa: BLE001  (a fault of ours costs the line)
-                    self.dropped += 1
+        elif enter is not None:
+            try:
+                return enter(self, known)
+            except Exception:  # noqa: BLE001  (a fault of ours costs the line)
+                self.dropped += 1
+        return None
 
-    def _enter_head(self, head: Head, news: list[News]) -> None:
+    def _enter_head(self, head: Head) -> News | None:
         if self.head is not None:
             self.dropped += 1
         elif head.version > VERSION:
@@ -282,10 +273,10 @@ class RankStream(LineReader):
         else:
             self.head, self.rank, self._started = head, head.rank, head.started
             self.last_sign = max(self.last_sign, head.started)
-            news.append(Began())
+            return Began()
+        return None
 
-    def _enter_columns(self, columns: Columns, news: list[News]) -> None:
-        del news
+    def _enter_columns(self, columns: Columns) -> None:
         width = len(self._keys) + len(columns.series)
         if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
             self.dropped += 1
@@ -297,22 +288,22 @@ class RankStream(LineReader):
             self._keys.append((series.device, series.metric))
         self._widen(len(columns.series))
 
-    def _enter_rows(self, rows: Rows, news: list[News]) -> None:
+    def _enter_rows(self, rows: Rows) -> News | None:
         block = self._samples(rows)
         if block is None:
-            return
+            return None
         time = self._wall(rows.time)
         self.reached = max(self.reached, float(time[-1]))
         self._note_highs(np.fmax.reduce(block))
-        news.append(Samples(time, block))
+        return Samples(time, block)
 
-    def _enter_fold(self, fold: Fold, news: list[News]) -> None:
+    def _enter_fold(self, fold: Fold) -> News | None:
         if len(fold.low) > len(self._values):
             self.dropped += 1
-            return
+            return None
         start, stop = map(self._wall, (fold.start, fold.stop))
         if stop <= self.reached:
-            return  # the samples were there, one by one
+            return None  # the samples were there, one by one
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
         self._values[: len(fold.last)] = fold.last
@@ -321,9 +312,9 @@ class RankStream(LineReader):
             high = np.full(len(self._values), np.nan)
             high[: len(fold.high)] = fold.high
         self._note_highs(high)
-        news.append(Extremes(start, stop, high))
+        return Extremes(start, stop, high)
 
-    def _enter_span(self, line: SpanLine, news: list[News]) -> None:
+    def _enter_span(self, line: SpanLine) -> News | None:
         start = self._wall(line.start)
         stop = None if line.stop is None else self._wall(line.stop)
         self._note_peaks(line)
@@ -339,18 +330,17 @@ class RankStream(LineReader):
                 self.within = edge
             elif self.within is not None and self.within.id == line.id:
                 self.within = None
-            return
+            return None
         if stop is not None:
             self._open.pop(line.id, None)
         elif is_within and (len(self._open) < MOST_OPEN or line.id in self._open):
             self._open[line.id] = edge
-        if is_within:
-            news.append(edge)
+        return edge if is_within else None
 
-    def _enter_steps(self, line: StepsLine, news: list[News]) -> None:
+    def _enter_steps(self, line: StepsLine) -> News | None:
         rows: list[list[float]] = line.rows.tolist()
         if not self._takes_steps(line) or not rows:
-            return
+            return None
         devices = self._steps_of
         begins = range(len(FIGURES), line.rows.shape[1], len(PER_DEVICE))
         for device, at in zip(devices, begins, strict=True):
@@ -374,18 +364,16 @@ class RankStream(LineReader):
             self.newest_step, self.step_stop = last[-1], stop
             self.step_seconds = (stop - start[-1]) / (last[-1] - first[-1] + 1)
             self.within = None  # an older one, of which the end was not written
-        news.append(Finished(first, last, start, figures))
+        return Finished(first, last, start, figures)
 
-    def _enter_item(self, line: Item, news: list[News]) -> None:
-        del news
+    def _enter_item(self, line: Item) -> None:
         item = line.item
         if isinstance(item, Finding) and item.kind == "oom" and item.severity != "info":
             self.oom = replace(item, evidence=_flat(item.evidence), advice=item.advice[:4])
         elif isinstance(item, Guide) and item.kind == "oom":
             self.oom_at = self._wall(item.start)
 
-    def _enter_end(self, end: End, news: list[News]) -> None:
-        del news
+    def _enter_end(self, end: End) -> None:
         self.is_over = True
         self.last_sign = max(self.last_sign, end.stopped or self.last_sign)
         if end.broken_off and not self.outcome:
@@ -420,7 +408,7 @@ class RankStream(LineReader):
             if device != self._device:
                 self._device = ""
 
-    _ENTER: ClassVar[Mapping[type, Callable[[RankStream, Any, list[News]], None]]] = {
+    _ENTER: ClassVar[Mapping[type, Callable[[RankStream, Any], News | None]]] = {
         Head: _enter_head,
         Columns: _enter_columns,
         Rows: _enter_rows,

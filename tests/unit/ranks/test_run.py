@@ -167,5 +167,5 @@ def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path
 
     run = hfmem_widget.open(nodes[0])
     assert list(run.ranks) == [0, 1, 2, 3]
-    assert not run.left_out
+    assert not list(run.collector.said())
     assert not run.running
