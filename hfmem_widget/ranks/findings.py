@@ -120,11 +120,6 @@ def _gone(look: Look) -> Iterator[Finding]:
     )
     if not gone or is_known:
         return
-    if len(gone) == 1:
-        who = f"{look.named(gone[0])} was"
-    else:
-        ranks = _listed([str(look.streams[place].rank.rank) for place in gone])
-        who = f"{format_count(len(gone))} ranks ({ranks}) were"
     steps = max(look.streams[place].newest_step for place in gone)
     after = f" after step {format_count(steps)}" if steps else ""
     other = f"; rank {failed[0].rank.rank} {plain(failed[0].outcome)}" if failed else ""
@@ -132,7 +127,7 @@ def _gone(look: Look) -> Iterator[Finding]:
     yield Finding(
         "rank-gone",
         "warn" if failed else "critical",
-        f"{who} killed{after}, or left by os._exit{other}.",
+        f"{_who(look, gone, 'was', 'were')} killed{after}, or left by os._exit{other}.",
         evidence,
         (
             "A launcher ends the other ranks where one fails."
@@ -150,36 +145,22 @@ def _silent(look: Look) -> Iterator[Finding]:
         if look.streams[place].oom is not None or look.streams[place].is_gone
     }
     hosts = [stream.rank.host for stream in look.streams]
-    on_host = Counter(hosts)
-    lost = [
-        host
-        for host, count in Counter(hosts[place] for place in silent).items()
-        if count == on_host[host] > 1
-    ]
-    whole = len(silent) == len(hosts) > 1
-    if whole:
-        yield _silence(
-            look, sorted(silent), f"All {format_count(len(hosts))} ranks have", "run-silent"
-        )
+    if len(silent) == len(hosts) > 1:
+        who = f"All {format_count(len(hosts))} ranks have"
+        yield _silence(look, sorted(silent), who, "run-silent")
         return
-    if lost:
-        gone = [place for place in sorted(silent) if hosts[place] in lost]
-        if len(lost) == 1:
-            who = f"{plain(lost[0]) or 'A node'} has"
-            said = f" (ranks {_ranges(look.streams[place].rank.rank for place in gone)})"
-            yield _silence(look, gone, who, "node-silent", said)
-        else:
-            names = _listed([plain(host) for host in sorted(lost)])
-            who = f"{format_count(len(lost))} nodes ({names}) have"
-            yield _silence(look, gone, who, "node-silent")
-        silent -= set(gone)
-    if len(silent) == 1:
-        (place,) = silent
-        yield _silence(look, [place], f"{look.named(place)} has", "rank-silent")
-    elif silent:
-        ranks = _listed([str(look.streams[place].rank.rank) for place in sorted(silent)])
-        who = f"{format_count(len(silent))} ranks ({ranks}) have"
-        yield _silence(look, sorted(silent), who, "rank-silent")
+    counts = Counter(hosts[place] for place in silent)
+    lost = sorted(host for host, count in counts.items() if count == hosts.count(host) > 1)
+    gone = [place for place in sorted(silent) if hosts[place] in lost]
+    if len(lost) == 1:
+        ranges = _ranges(look.streams[place].rank.rank for place in gone)
+        who = f"{plain(lost[0]) or 'A node'} has"
+        yield _silence(look, gone, who, "node-silent", f" (ranks {ranges})")
+    elif lost:
+        who = f"{format_count(len(lost))} nodes ({_listed(map(plain, lost))}) have"
+        yield _silence(look, gone, who, "node-silent")
+    if alone := sorted(silent.difference(gone)):
+        yield _silence(look, alone, _who(look, alone, "has", "have"), "rank-silent")
 
 
 def _silence(look: Look, places: Sequence[int], who: str, kind: str, said: str = "") -> Finding:
@@ -217,8 +198,8 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     if not others:
         return
     theirs = int(np.median(others))
-    more = _others(len(behind) - 1, "; so is", "; so are")
-    waits = max(5 * int(look.waits[place] // 5), int(BEHIND))
+    more = _so_are(behind)
+    waits = _waited(look.waits[place])
     title = (
         f"{look.named(place)} has finished no step after step {format_count(stream.newest_step)} for "
         f"{waits} s; the others are at step {format_count(theirs)}{more}."
@@ -270,11 +251,10 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     step = format_count(other.newest_step + 1)
     phase = stream.within.kind if stream.within and stages[place] > 1 else ""
     its = f"is in {phase} of" if phase else "has not begun the forward pass of"
-    whole = max(5 * int(seconds // 5), int(BEHIND))
-    more = _others(len(late) - 1, "; so is", "; so are")
+    whole = _waited(seconds)
     title = (
-        f"{look.named(place)} {its} step {step}{more}. {format_counted(len(waiting), 'rank')} have waited in "
-        f"its {theirs} for {whole} s."
+        f"{look.named(place)} {its} step {step}{_so_are(late)}. {format_counted(len(waiting), 'rank')} "
+        f"have waited in its {theirs} for {whole} s."
     )
     evidence = {
         **look.whose(place),
@@ -291,7 +271,7 @@ def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
     for one in found[:1]:
         share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
         how = "more" if one.value > one.peers else "less"
-        more = _others(len(found) - 1, " So does", " So do")
+        more = _so_are(found, " So does", " So do")
         title = (
             f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than "
             f"its peers ({format_bytes(one.peers)}).{more and f'{more}.'}"
@@ -389,14 +369,28 @@ def _clocks(look: Look) -> Iterator[Finding]:
     yield Finding("clock", "info", title, {"offsets": rounded, "count": len(off)})
 
 
-def _others(count: int, one: str, several: str) -> str:
-    """Return of how many more ranks something is true; nothing where there are none."""
-    return (
-        f"{one if count == 1 else several} {format_counted(count, 'other rank')}" if count else ""
-    )
+def _waited(seconds: float) -> int:
+    """Return the seconds of a sentence: one that changed every second would be written every second."""
+    return max(5 * int(seconds // 5), int(BEHIND))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _so_are(ranks: Sequence[object], one: str = "; so is", several: str = "; so are") -> str:
+    """Return of how many ranks besides the first something is true; nothing where there are none."""
+    count = len(ranks) - 1
+    others = format_counted(count, "other rank")
+    return f"{one if count == 1 else several} {others}" if count else ""
+
+
+def _who(look: Look, places: Sequence[int], one: str, several: str) -> str:
+    """Return some ranks as the subject of a sentence, with its verb."""
+    if len(places) == 1:
+        return f"{look.named(places[0])} {one}"
+    ranks = _listed(str(look.streams[place].rank.rank) for place in places)
+    return f"{format_count(len(places))} ranks ({ranks}) {several}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    names = list(texts)
     if len(names) <= MOST_NAMED + 1:
         return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
     return ", ".join(names[:MOST_NAMED]) + f" and {format_count(len(names) - MOST_NAMED)} more"
@@ -410,4 +404,4 @@ def _ranges(ranks: Iterable[int]) -> str:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    return _listed([" to ".join(map(str, run)) for run in runs])
+    return _listed(" to ".join(map(str, run)) for run in runs)
