@@ -108,13 +108,16 @@ class OutOfMemory(Companion):
 
                 session.findings.append(caught_finding(self._events[-1][0], self._count, span))
             return NOTHING
-        from hfmem_widget.features.oom.failed import diagnosed, judged
+        from hfmem_widget.features.oom.advice import advise
+        from hfmem_widget.features.oom.diagnosis import diagnose
+        from hfmem_widget.features.oom.failed import judged
         from hfmem_widget.features.oom.words import finding_of
 
         incident, is_observed, time = judged(session, span, failure, self._events, self._observer)
         if not is_observed:
             self._mark(session, incident.device.key, incident.asked, time, incident.allocated)
-        diagnosis, advice = diagnosed(incident)
+        diagnosis = diagnose(incident)
+        advice = advise(incident, diagnosis)
         session.findings.append(finding_of(incident, diagnosis, advice, span))
         is_shown = not _are_same(self._shown_within, failure.said)
         folder = None if _are_same(self._dumped_within, failure.said) else self._folder

@@ -176,10 +176,10 @@ def read_text(text: str) -> OutOfMemoryText | None:
     if origin is None:
         return None
     found = {
-        name: [_bytes(match[1]) for pattern in patterns if (match := pattern.search(text))]
+        name: (_bytes(match[1]) for pattern in patterns if (match := pattern.search(text)))
         for name, patterns in _SIZES.items()
     }
-    sizes = {name: values[0] if values else NOT_AVAILABLE for name, values in found.items()}
+    sizes = {name: next(values, NOT_AVAILABLE) for name, values in found.items()}
     reserved = sizes.pop("reserved")
     if math.isnan(sizes["unallocated"]):
         sizes["unallocated"] = max(0.0, reserved - sizes["allocated"]) if reserved > 0 else reserved

@@ -8,14 +8,9 @@ from itertools import chain, islice
 from traceback import walk_tb
 from typing import Any
 
-from hfmem_widget.errors import WatchStateError
-from hfmem_widget.features.oom.advice import advise
-from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import about_memory
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
 from hfmem_widget.features.oom.model import (
-    Advice,
-    Diagnosis,
     Failure,
     HostLimit,
     Incident,
@@ -50,12 +45,6 @@ def failure_of(
         model=_facts_of(models),
         host=HostLimit(*address_space()),
     )
-
-
-def diagnosed(incident: Incident) -> tuple[Diagnosis, tuple[Advice, ...]]:
-    """Return why memory ran out, and what helps."""
-    diagnosis = diagnose(incident)
-    return diagnosis, advise(incident, diagnosis)
 
 
 def judged(
@@ -106,13 +95,9 @@ def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
 
 def _with_counts(session: Session, path: Iterable[Span]) -> tuple[Span, ...]:
     """Return the spans as they ended: only then is it known what was counted in them."""
-    ended: list[Span] = []
-    for span in path:
-        try:
-            ended.append(session.span(span.id))
-        except WatchStateError:  # so many came after it that it was forgotten
-            ended.append(span)
-    return tuple(ended)
+    ended = {span.id: span for span in session.spans}
+    # One may be forgotten, if very many came after it.
+    return tuple(ended.get(span.id, span) for span in path)
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:

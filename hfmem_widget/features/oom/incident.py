@@ -68,6 +68,7 @@ def incident_of(
     # The allocator's own are of that very instant; a sample is only near to it.
     readings = dict(seen.readings) if event else _readings(said)
     later = span.after if span is not None else None
+    series = f"{device.key}/allocated"
 
     def read(metric: str) -> float:
         key = f"{device.key}/{metric}"
@@ -84,6 +85,7 @@ def incident_of(
     if said.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = total - free
     allocated, reserved = read("allocated"), read("reserved")
+    left = session.value(later, series) if later is not None else NOT_AVAILABLE
     is_host = ":" not in device.key
     parts = parts_of(read, known_of(device.total, total), is_host=is_host)
     anatomy = Anatomy(
@@ -120,17 +122,9 @@ def incident_of(
         capability=seen.capability,
         autocast=seen.autocast,
         growth=_growth_on(device.key, session, span),
-        grown=(
-            _grown_since(evaluations[-1].before, session, device, allocated) if evaluations else 0.0
-        ),
+        grown=_grown_since(evaluations[-1] if evaluations else None, session, series, allocated),
         lengths=(min(lengths), max(lengths)) if lengths else (),
-        left_behind=(
-            _grown_since(
-                span.before, session, device, session.value(later, f"{device.key}/allocated")
-            )
-            if span is not None and later is not None
-            else 0.0
-        ),
+        left_behind=_grown_since(span, session, series, left),
     )
 
 
@@ -187,10 +181,13 @@ def _growth_on(device: str, session: Session, span: Span | None) -> Finding | No
     leaks = (
         finding
         for finding in session.findings
-        if finding.kind == "leak" and span is not None and finding.span_id == span.id
+        if span is not None
+        if (finding.kind, finding.span_id) == ("leak", span.id)
+        and finding.evidence.get("device", device) == device
     )
-    return next((leak for leak in leaks if leak.evidence.get("device", device) == device), None)
+    return next(leaks, None)
 
 
-def _grown_since(before: Sample, session: Session, device: Device, now: float) -> float:
-    return known_of(now - session.value(before, f"{device.key}/allocated"), 0.0)
+def _grown_since(span: Span | None, session: Session, key: str, now: float) -> float:
+    """Return by how much a reading has risen since a span began; 0 without one, or if that is unknown."""
+    return 0.0 if span is None else known_of(now - session.value(span.before, key), 0.0)

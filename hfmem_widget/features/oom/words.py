@@ -29,21 +29,17 @@ WHO: dict[Origin, str] = {
     "no batch size": "the search for a batch size",
 }
 
+_EVIDENCE = (
+    "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others",
+)  # fmt: skip
+"""The figures of an incident that its finding has, where they are known."""
+
 
 def finding_of(
     incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], span: Span
 ) -> Finding:
     """Return an error as a finding of the span that it ended."""
-    figures = {
-        "asked": incident.asked,
-        "free": incident.free,
-        "total": incident.capacity,
-        "allowed": incident.allowed,
-        "allocated": incident.allocated,
-        "reserved": incident.reserved,
-        "largest_free": incident.largest_free,
-        "others": incident.others,
-    }
+    figures = {name: getattr(incident, name) for name in _EVIDENCE} | {"total": incident.capacity}
     known = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
     return Finding(
         kind=KIND,
