@@ -7,14 +7,19 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hfmem_widget.guard import harmless
+from hfmem_widget.monitor.patch import restore, surround
 
 TRIED = 50  # operators that are run to see what following them costs
 
-_STARTS, _STOPS = "_run_on_profiler_start", "_run_on_profiler_stop"
+_PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
+
+_watches: list[ProfilerWatch] = []
+"""Those that have begun and not ended."""
 
 
 def mode_class(torch: Any) -> Any:
@@ -132,40 +137,33 @@ class ProfilerWatch:
     """Calls back before a profiler of torch begins, and after it has ended, on its thread.
 
     For its profilers of every kind, torch calls two functions of `torch.autograd.profiler` by their names
-    there, since version 2.1. They are wrapped while a watch needs to know.
+    there, since version 2.1. They are surrounded while a watch needs to know.
     """
 
     def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
-        self._calls = {_STARTS: starts, _STOPS: stops}
+        self.calls = dict(zip(_PROFILERS, (starts, stops), strict=True))
         self._module: Any = None
-        self._wrappers: dict[str, tuple[Any, Any]] = {}
-        self._watching = False
 
     def begin(self, torch: Any) -> bool:
         """Begin to call back; return whether a profiler runs already."""
         self._module = module = getattr(getattr(torch, "autograd", None), "profiler", None)
-        self._watching = True
-        for name, call in self._calls.items():
-            original = getattr(module, name, None)
-            if original is not None:
-                wrapper = self._wrapped(original, call)
-                self._wrappers[name] = (original, wrapper)
-                setattr(module, name, wrapper)
+        if module is None:
+            return False
+        _watches.append(self)
+        for name in _PROFILERS:
+            surround(module, name, functools.partial(_calling_back, name))
         return bool(getattr(module, "_is_profiler_enabled", False))
 
     def end(self) -> None:
-        """Call back no more. A wrapper that somebody has wrapped in turn stays, and does nothing."""
-        self._watching = False
-        for name, (original, wrapper) in self._wrappers.items():
-            if getattr(self._module, name, None) is wrapper:
-                setattr(self._module, name, original)
-        self._wrappers.clear()
+        """Call back no more."""
+        if self in _watches:
+            _watches.remove(self)
+            for name in () if _watches else _PROFILERS:
+                restore(self._module, name)
 
-    def _wrapped(self, original: Callable[[], object], call: Callable[[], object]) -> Any:
-        @functools.wraps(original)
-        def wrapper() -> object:
-            if self._watching:
-                harmless(call)
-            return original()
 
-        return wrapper
+@contextmanager
+def _calling_back(name: str) -> Iterator[None]:
+    for watch in tuple(_watches):
+        harmless(watch.calls[name])
+    yield
