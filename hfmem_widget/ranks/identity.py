@@ -81,17 +81,12 @@ def who(
         if not all(name in environ for name in engine.sets):
             continue
         rank, world = _number(environ, engine.rank), _number(environ, engine.world)
-        if truth is not None:
-            fits = (rank, world) == truth or not (rank is None or world is None)
-            rank, world = truth
-        else:
-            fits = rank is not None and world is not None and rank < world
-        if fits and rank is not None and world is not None:
-            local = _number(environ, engine.local)
-            attempt = _number(environ, engine.attempt) or 0
-            return Rank(
-                rank, rank if local is None else local, world, attempt, place, process, engine.name
-            )
+        if rank is None or world is None or (truth is None and rank >= world):
+            continue
+        rank, world = truth or (rank, world)
+        local, attempt = _number(environ, engine.local), _number(environ, engine.attempt) or 0
+        within = rank if local is None else local
+        return Rank(rank, within, world, attempt, place, process, engine.name)
     if truth is None:
         return None
     return Rank(truth[0], truth[0], truth[1], 0, place, process, "torch.distributed")

@@ -79,11 +79,10 @@ class Overview:
         self._buckets = Buckets(self._width)
         self._newest = self._passed = -math.inf
         self._carried = self._totals = np.empty(0)
-        self._columns: dict[str, int] = {}
         self.strip = Strip(1)
         self.show()
         # What a rank had before it was followed is not known.
-        first = recorder.append(Sample(0.0, (NOT_AVAILABLE,) * len(self._columns)))
+        first = recorder.append(Sample(0.0, (NOT_AVAILABLE,) * len(self._session.series)))
         self._outer = recorder.open_span("block", self._session.label or "run", first)
         self.leader = Leader(recorder, roster, zero, self._outer.id, self._of_devices)
 
@@ -120,11 +119,9 @@ class Overview:
 
     def pass_on(self, limit: float, now: float) -> None:
         """Write the samples up to some time, and the edges of spans among them."""
-        totals_noted = False
-        for end, bucket in self._buckets.passed_on(limit):
-            if not totals_noted:
+        for at, (end, bucket) in enumerate(self._buckets.passed_on(limit)):
+            if not at:
                 self._note_totals()
-                totals_noted = True
             time = max(0.0, min(end, now) - self._zero)
             self.leader.pass_edges(time)
             if end - self._passed > max(10 * self._width, 10.0) and math.isfinite(self._passed):
@@ -141,33 +138,27 @@ class Overview:
         roster = self._roster
         high = self._carry(end, bucket.high)
         counted = np.where(roster.ranks < roster.world, high[: len(roster.ranks)], np.nan)
-        found = spread(counted)
-        values = [NOT_AVAILABLE] * len(self._session.series)
-        before = self._session.last_sample.values
-
-        def put(key: str, value: float) -> None:
-            if (at := self._columns.get(key)) is not None:
-                values[at] = value
-
-        put("ranks/allocated", found.high)
-        put("ranks/median", found.median)
-        put("ranks/lowest", found.low)
+        found, session = spread(counted), self._session
+        values = {
+            "ranks/allocated": found.high,
+            "ranks/median": found.median,
+            "ranks/lowest": found.low,
+        }
         for rank in self.shown:
             place, stream = roster.places[rank], roster.current(rank)
             allocated = float(high[place]) if rank < roster.world else NOT_AVAILABLE
-            put(f"ranks/rank{rank}", allocated)
-            put(f"rank:{rank}/allocated", allocated)
-            row = bucket.rows.get(place)
-            for metric in _OF_RANK if stream is not None and not math.isnan(allocated) else ():
-                key = f"rank:{rank}/{metric}"
-                at, column = self._columns.get(key), stream.column(metric) if stream else None
-                if at is None or column is None:
-                    continue
-                if row is not None and column < len(row):
-                    values[at] = float(row[column])
-                elif at < len(before):
-                    values[at] = before[at]
-        self._recorder.append(Sample(time, tuple(values)))
+            values[f"ranks/rank{rank}"] = values[f"rank:{rank}/allocated"] = allocated
+            if stream is None or math.isnan(allocated):
+                continue
+            row = bucket.rows.get(place, ())
+            for metric in _OF_RANK:
+                key, column = f"rank:{rank}/{metric}", stream.column(metric)
+                if column is not None and column < len(row):
+                    values[key] = float(row[column])
+                elif column is not None:
+                    values[key] = session.value(session.last_sample, key)
+        wanted = tuple(values.get(series.key, NOT_AVAILABLE) for series in session.series)
+        self._recorder.append(Sample(time, wanted))
         self.strip.add(time, roster.ranks, counted / self._totals[: len(counted)])
 
     def _carry(self, end: float, high: Floats) -> Floats:
@@ -266,8 +257,7 @@ class Overview:
             devices.append(Device(f"rank:{rank}", name, described.uuid, described.total))
             keys.append(f"rank:{rank}/allocated")
             keys += [f"rank:{rank}/{m}" for m in _OF_RANK if stream.column(m) is not None]
-        new = [key for key in keys if key not in self._columns]
-        self._columns |= {key: at for at, key in enumerate(new, len(self._columns))}
+        new = [key for key in keys if self._session.index(key) is None]
         if new or not same(tuple(devices), self._session.devices):
             more = (Series(*key.split("/")) for key in new)
             self._recorder.adopt(devices, (*self._session.series, *more))

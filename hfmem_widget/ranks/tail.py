@@ -239,17 +239,16 @@ class Tail:
 
     def _due(self) -> list[File]:
         """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
-        due = [file for name, file in self._files.items() if self._is_wanted(name, file)]
+        due = []
+        for name, file in self._files.items():
+            if file.is_left or not self.collector.wants(name):
+                file.has_more = False
+                file.close()
+            else:
+                due.append(file)
         reached = {file.name: self.collector.reached(file.name) for file in due if file.has_more}
         edge = min(reached.values(), default=math.inf) + AHEAD
         return [file for file in due if reached.get(file.name, -math.inf) <= edge]
-
-    def _is_wanted(self, name: str, file: File) -> bool:
-        if file.is_left or not self.collector.wants(name):
-            file.has_more = False
-            file.close()
-            return False
-        return True
 
     def _behind(self) -> set[str]:
         """Return the files of which there is more to read already."""

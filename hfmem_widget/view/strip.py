@@ -9,6 +9,8 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 
+import numpy as np
+
 from hfmem_widget.session import Ranks, RankStrip
 from hfmem_widget.session.ranks import FULL_CELL, SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
 from hfmem_widget.text import format_count, format_duration, format_share
@@ -172,18 +174,15 @@ def _key(full: int) -> str:
 
 def _image(strip: RankStrip, duration: float) -> bytes:
     """Return the cells as a PNG, with columns of equal length in time."""
-    rows, count = len(strip.first), STRIP_COLUMNS
-    columns = [
-        bisect_right(strip.at, (column + 0.5) / count * duration) - 1 for column in range(count)
-    ]
+    middles = (np.arange(STRIP_COLUMNS) + 0.5) / STRIP_COLUMNS * duration
+    columns = np.searchsorted(strip.at, middles, side="right") - 1
+    drawn = np.frombuffer(strip.cells, np.uint8).reshape(-1, len(strip.first))[columns].T
     full = full_of(strip.cells)
     step = 1 if full <= FINE else 2
-    lines = []
-    for row in range(rows):
-        cells = (strip.cells[at * rows + row] if at >= 0 else EMPTY_CELL for at in columns)
-        lines.append(bytes(cell if cell > FULL_CELL else cell - cell % step for cell in cells))
+    drawn = np.where(drawn > FULL_CELL, drawn, drawn - drawn % step)
+    lines = np.where(columns < 0, EMPTY_CELL, drawn).astype(np.uint8)
     inks = [colour(cell, full) for cell in range(256)]
-    return _png(count, lines, inks, EMPTY_CELL)
+    return _png(STRIP_COLUMNS, list(map(bytes, lines)), inks, EMPTY_CELL)
 
 
 def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hfmem_widget.session import RankRow, Ranks, RankStrip, Session
 from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
 from hfmem_widget.session.steps import CERTAINTIES
@@ -133,10 +135,8 @@ def folded(strip: RankStrip, most: int) -> RankStrip:
     size, rows = -(-len(strip.at) // most), len(strip.first)
     if size <= 1 or not rows:
         return strip
-    cells = bytearray()
-    for begin in range(0, len(strip.at), size):
-        group = strip.cells[begin * rows : (begin + size) * rows]
-        for row in range(rows):
-            known = [cell for cell in group[row::rows] if cell != SILENT_CELL]
-            cells.append(max(known, default=SILENT_CELL))
-    return RankStrip(strip.first, strip.at[::size], bytes(cells))
+    cells = np.frombuffer(strip.cells, np.uint8).reshape(-1, rows).astype(np.int16)
+    cells[cells == SILENT_CELL] = -1
+    highest = np.maximum.reduceat(cells, np.arange(0, len(cells), size))
+    highest[highest < 0] = SILENT_CELL
+    return RankStrip(strip.first, strip.at[::size], highest.astype(np.uint8).tobytes())
