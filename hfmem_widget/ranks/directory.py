@@ -92,20 +92,15 @@ class Member:
         """
         run = make_or_join(self.directory).run
         if self.launcher:
-            _withdraw(
-                self.directory, f"r00000-a0-{safe_host(self.rank.host)}-{self.launcher}.jsonl"
-            )
+            name = f"r00000-a0-{safe_host(self.rank.host)}-{self.launcher}.jsonl"
+            with suppress(OSError):  # another rank has done so
+                (self.directory / name).rename(_withdrawn(self.directory, name))
         names = map(self.directory.joinpath, _names(self.rank))
         return next(path for path in names if not os.path.lexists(path)), run
 
 
-def _withdraw(directory: Path, name: str) -> None:
-    """Take the file of a process that is no rank from those of the ranks."""
-    with suppress(OSError):  # another rank has done so
-        (directory / name).rename(_withdrawn(directory, name))
-
-
 def _withdrawn(directory: Path, name: str) -> Path:
+    """Return where the file of a process that is no rank lies, apart from those of the ranks."""
     return directory / f"launcher-{name}"
 
 

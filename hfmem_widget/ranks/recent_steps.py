@@ -51,16 +51,6 @@ class RecentSteps:
         self.take_in()
         return self._highest_phases
 
-    @property
-    def stop(self) -> Floats:
-        """When each step ended, by the rank's own clock."""
-        return self.figures[..., STOP]
-
-    @property
-    def peak(self) -> Floats:
-        """Their exact peaks, in bytes."""
-        return self.figures[..., PEAK]
-
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
         more = ranks - len(self._number)
@@ -142,7 +132,7 @@ class RecentSteps:
         older = newest - KEPT
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
-        return np.where((number == wanted) & (wanted >= 0), self.stop[places], np.nan)
+        return np.where((number == wanted) & (wanted >= 0), self.figures[places, :, STOP], np.nan)
 
 
 def _longer(figures: Floats, more: int) -> Floats:

@@ -52,6 +52,8 @@ MOST_OF_A_FINDING = 3
 _CELLS = ("\u2588", "\u2593", "\u2592", "\u2591")
 """Of a bar: allocated, reserved besides, in use besides, free."""
 
+_FIGURES = ("allocated", "reserved", "peak")
+
 _AROUND = 10
 """Lines of a screen that are no device's."""
 
@@ -215,15 +217,9 @@ def data(now: Glance) -> dict[str, Any]:
         "step": now.step,
         "steps": now.steps,
         "devices": [
-            {
-                "key": each.device.key,
-                "name": each.device.name,
-                "allocated": json_number(each.allocated),
-                "reserved": json_number(each.reserved),
-                "peak": json_number(each.peak),
-                "device_used": json_number(each.used),
-                "total": json_number(each.device.total),
-            }
+            {"key": each.device.key, "name": each.device.name}
+            | {metric: json_number(getattr(each, metric)) for metric in _FIGURES}
+            | {"device_used": json_number(each.used), "total": json_number(each.device.total)}
             for each in now.devices
         ],
         "finding": None
@@ -263,10 +259,8 @@ def _rows(shown: Sequence[DeviceNow], width: int) -> list[str]:
     heads = ["device", "", *shown[0].labels, "peak", "in use", f"of {unit}"]
     figures = [
         [each.device.key, ""]
-        + [
-            number(value, divisor)
-            for value in (each.allocated, each.reserved, each.peak, each.used, each.device.total)
-        ]
+        + [number(getattr(each, metric), divisor) for metric in _FIGURES]
+        + [number(each.used, divisor), number(each.device.total, divisor)]
         for each in shown
     ]
     bare = aligned([heads, *figures]).split("\n")

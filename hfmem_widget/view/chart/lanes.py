@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from hfmem_widget.analysis.facts import allocated_peak, end_of
+from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
 from hfmem_widget.session.steps import joined
 from hfmem_widget.text import format_bytes, format_count, format_duration
@@ -98,10 +99,7 @@ def _bar(
     stop = end_of(session, last)
     label = first.label or first.kind
     peaks = [allocated_peak(session, span, device) for span in group]
-    highest = max(
-        range(len(group)),
-        key=lambda at: -math.inf if math.isnan(peaks[at].value) else peaks[at].value,
-    )
+    highest = max(range(len(group)), key=lambda at: known_of(peaks[at].value, -math.inf))
     peak = f"peak {peak_text(peaks[highest])}"
     if len(group) > 1:
         label = range_label(label, last.label or last.kind)
