@@ -120,11 +120,6 @@ class Collector:
         with self.lock:
             return dict(self._streams)
 
-    def streams_on(self, host: str) -> list[RankStream]:
-        """Return the streams of a host."""
-        with self.lock:
-            return [one for one in self._streams.values() if one.rank.host == host]
-
     def wants(self, stream: str) -> bool:
         """Return whether anything more is taken from a stream."""
         known = self._streams.get(stream)

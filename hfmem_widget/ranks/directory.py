@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
+from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.text import format_counted, plain, readable
@@ -187,15 +188,13 @@ def read_run(directory: Path) -> RunFile:
         finally:
             os.close(descriptor)
         run, label, created = said["run"], said.get("label", ""), said.get("created", 0.0)
-        is_ours = said["format"] == FORMAT and isinstance(run, str) and _RUN.fullmatch(run)
+        require(said["format"] == FORMAT and _RUN.fullmatch(run), "of something else")
         version = said["version"]
     except OSError as error:
         raise cannot_read(path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        is_ours, version = False, 0
-    if not is_ours:
         message = f"{plain(path)} is not the {RUN_FILE} of a run that hfmem_widget follows"
-        raise OptionError(message)
+        raise OptionError(message) from None
     if version != VERSION:
         message = f"{plain(path)} is of a newer hfmem_widget: pip install -U hfmem-widget"
         raise OptionError(message)

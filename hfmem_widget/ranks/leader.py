@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 
 from hfmem_widget.ranks.look import SILENT_PACES
 from hfmem_widget.ranks.news import STOP, Edge, Finished
@@ -80,8 +81,7 @@ class Leader:
         if edge.kind not in COARSE or self._stream is None:
             return
         zero = self._roster.offset(self._stream) + self._zero
-        is_new = edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges)
-        if is_new:
+        if edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges):
             self._edges.append((edge.start - zero, edge.id, edge))
         if edge.stop is not None:
             self._edges.append((edge.stop - zero, edge.id, edge))
@@ -90,9 +90,7 @@ class Leader:
         """Open and close the leader's spans up to some second of the session."""
         if not self._edges:
             return
-        ready = sorted(
-            (one for one in self._edges if one[0] <= until), key=lambda one: (one[0], one[1])
-        )
+        ready = sorted((one for one in self._edges if one[0] <= until), key=itemgetter(0, 1))
         self._edges = [one for one in self._edges if one[0] > until]
         for time, span_id, edge in ready:
             known = self._mirrored.get(span_id)
@@ -109,11 +107,8 @@ class Leader:
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)
-        known = {}
-        for stream in self._roster.expected:
-            peak = stream.span_peak(span.kind)
-            if peak.value >= 0:
-                known[stream.rank.rank] = peak
+        peaks = {one.rank.rank: one.span_peak(span.kind) for one in self._roster.expected}
+        known = {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
         after = Sample(max(span.start, time), self._session.last_sample.values)
         self._recorder.close_span(span_id, after, self._of_devices(known), outcome)
 
@@ -146,14 +141,11 @@ class Leader:
                 self._stepped, self._stepped_at = last, stop
                 start, stop = (max(0.0, each - offset - self._zero) for each in (start, stop))
                 unknown = (NOT_AVAILABLE,) * 4
-                devices, parent = self._highest(first, last), self._training_at(stop)
+                trainings = reversed(self._trainings.items())
+                around = (span_id for span_id, began in trainings if began < stop)
+                parent, devices = next(around, self._outer), self._highest(first, last)
                 group = StepGroup(parent, first, last, start, stop, *unknown, devices)
                 self._session.steps.append(group)
-
-    def _training_at(self, time: float) -> int:
-        """Return the span in which a step ended at some second."""
-        around = (one for one in reversed(self._trainings.items()) if one[1] < time)
-        return next(around, (self._outer, 0.0))[0]
 
     def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
         """Return the highest peak of some steps over all ranks, as that of the device of all."""

@@ -69,6 +69,7 @@ _TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
 _NO_FIGURES = [NOT_AVAILABLE] * len(_TAKEN)
 
 HOST = "cpu"
+_FLAT = (str, int, float, bool)
 _NOTHING = Peak(NOT_AVAILABLE, "sampled")
 NOBODY = Rank(-1)
 _SIGN_OF_LIFE = re.compile(
@@ -369,7 +370,9 @@ class RankStream(LineReader):
     def _enter_item(self, line: Item) -> None:
         item = line.item
         if isinstance(item, Finding) and item.kind == "oom" and item.severity != "info":
-            self.oom = replace(item, evidence=_flat(item.evidence), advice=item.advice[:4])
+            # Figures and words, and no lists: it is kept for every rank.
+            flat = {name: each for name, each in item.evidence.items() if isinstance(each, _FLAT)}
+            self.oom = replace(item, evidence=flat, advice=item.advice[:4])
         elif isinstance(item, Guide) and item.kind == "oom":
             self.oom_at = self._wall(item.start)
 
@@ -418,12 +421,6 @@ class RankStream(LineReader):
         Item: _enter_item,
         End: _enter_end,
     }
-
-
-def _flat(evidence: Mapping[str, object]) -> dict[str, object]:
-    """Return the figures and words of evidence, and no lists: it is kept for every rank."""
-    kept = (str, int, float, bool)
-    return {name: value for name, value in evidence.items() if isinstance(value, kept)}
 
 
 def order_of(stream: RankStream) -> tuple[int, float, int, str]:

@@ -273,10 +273,11 @@ class Tail:
 
     def _gone(self) -> set[str]:
         """Return the files without an end whose processes ran here, and do not any more."""
+        here = this_host()
         waits = {
-            stream.name: stream.rank
-            for stream in self.collector.streams_on(this_host())
-            if not (stream.is_over or stream.is_gone)
+            name: stream.rank
+            for name, stream in self.collector.all_streams.items()
+            if stream.rank.host == here and not (stream.is_over or stream.is_gone)
         }
         running = {name for name, rank in waits.items() if self._runs(rank)}
         gone = (self._seen_running & waits.keys()) - running

@@ -72,12 +72,15 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     phrases = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
     if brief:
         return phrases
-    # In the unit of the peak, which is said just before.
-    divisor, _ = unit_for(facts.peak.value)
-    is_alike = unit_for(facts.reserved)[0] == divisor
-    reserved = number(facts.reserved, divisor) if is_alike else format_bytes(facts.reserved)
+    reserved = _beside(facts.reserved, facts.peak.value)
     headroom = headroom_text(facts.headroom, facts.device.total)
     return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom}"]
+
+
+def _beside(size: float, said: float) -> str:
+    """Return bytes without their unit, where that of a figure which is said just before is the same."""
+    divisor, _ = unit_for(said)
+    return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
 
 
 def change(facts: Facts) -> str:
@@ -127,20 +130,12 @@ def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
     phase = plain(worst.phase, NAME)
     who = f"rank {worst.rank}, {phase}" if phase else f"rank {worst.rank}"
     peak = peak_text(Peak(worst.peak, worst.certainty))
-    if ranks.world < FEW:
-        phrases = [size_text(ranks), f"peak {peak}"]
-    else:
-        phrases = [size_text(ranks), f"worst peak {peak} ({who})"]
+    of_worst = f"peak {peak}" if ranks.world < FEW else f"worst peak {peak} ({who})"
+    phrases = [size_text(ranks), of_worst]
     if brief:
         return phrases
-
-    def beside(value: float) -> str:
-        # In the unit of the worst peak, which is said just before.
-        divisor, _ = unit_for(worst.peak)
-        return number(value, divisor) if unit_for(value)[0] == divisor else format_bytes(value)
-
-    phrases += [f"median {beside(ranks.median)}"] if ranks.world > FEW else []
-    phrases += [f"lowest {beside(ranks.lowest)}"] if ranks.world > 1 else []
+    phrases += [f"median {_beside(ranks.median, worst.peak)}"] if ranks.world > FEW else []
+    phrases += [f"lowest {_beside(ranks.lowest, worst.peak)}"] if ranks.world > 1 else []
     phrases.append(f"headroom {headroom_text(worst.total - worst.peak, worst.total)}")
     reporting = reporting_text(ranks)
     return [*phrases, reporting] if reporting else phrases

@@ -175,17 +175,14 @@ class CellView(_View):
             and not findings_of(session, span)
             and not movement(session, span).devices
         )
-        long_enough = bool(self._chart_id) and span.duration >= PATIENCE and not is_quiet
         still = None
-        if long_enough:
+        if self._chart_id and span.duration >= PATIENCE and not is_quiet:
             from hfmem_widget.view.chart.figure import chart_bundle
 
             run = session.run
             still = chart_bundle(session, span) if run is None else chart_bundle(run.overview)
         bundle: Bundle
-        if is_quiet:
-            bundle = compact_bundle(session, span)
-        elif session.run is not None and lead is not None:
+        if is_quiet or (session.run is not None and lead is not None):
             bundle = compact_bundle(session, span, lead=lead)
         else:
             from hfmem_widget.view.card import card_bundle
@@ -270,17 +267,16 @@ class NotebookView(_View):
         """Show what a finished cell did: one line for a quick one, a card for a long one."""
         if self._broadcast is not None:
             self._broadcast.refresh()
-        is_small = changed_less(self._session, span, self._least)
-        if is_small and not (
-            findings_of(self._session, span) or movement(self._session, span).devices
-        ):
+        session = self._session
+        has_more = findings_of(session, span) or movement(session, span).devices
+        if changed_less(session, span, self._least) and not has_more:
             return
         if span.duration < QUICK:
-            self._screen.show(compact_bundle(self._session, span))
+            self._screen.show(compact_bundle(session, span))
         else:
             from hfmem_widget.view.card import card_bundle
 
-            self._screen.show(card_bundle(self._session, span, with_chart=False))
+            self._screen.show(card_bundle(session, span, with_chart=False))
 
     def finish(self) -> None:
         """Put a still chart of everything where the live one was."""
