@@ -10,7 +10,17 @@ from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.children import told_of
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import HELD, Anatomy, Device, Peak, Sample, Session, Span, outermost
+from hfmem_widget.session import (
+    HELD,
+    Anatomy,
+    Device,
+    Peak,
+    Sample,
+    Session,
+    Span,
+    inside,
+    outermost,
+)
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import MIB, format_bytes, plain
 
@@ -66,7 +76,9 @@ def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
 def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
     """Return a device's memory at the peak of one span of a session, part by part."""
     here = _OnDevice(session, device)
-    highest = here.highest((*_within(session.spans, span), *here.worst_phases([span.id])))
+    highest = here.highest(
+        (*inside((span, *session.spans), span.id), *here.worst_phases([span.id]))
+    )
     if highest is None:
         stop = math.inf if span.stop is None else span.stop
         return here.at_highest_sample(PEAK_MOMENT, span.start, stop)
@@ -167,7 +179,7 @@ class _OnDevice:
         spans = self._session.spans
         steps = (span for span in reversed(spans) if span.kind == "step")
         step = next((span for span in steps if span.counts.get("step") == number), None)
-        highest = None if step is None else self.highest(_within(spans, step))
+        highest = None if step is None else self.highest(inside(spans, step.id))
         if highest is not None:
             return self.at_peak(f"at step {number}", highest)
         groups = [group for group in self._session.steps if self._device.key in group.devices]
@@ -246,13 +258,3 @@ class _OnDevice:
             certainty="sampled" if peak is None else peak.certainty,
             notes=notes,
         )
-
-
-def _within(spans: tuple[Span, ...], root: Span) -> list[Span]:
-    inside = {root.id}
-    found = [root]
-    for span in spans:
-        if span.parent in inside:
-            inside.add(span.id)
-            found.append(span)
-    return found

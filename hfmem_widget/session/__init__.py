@@ -29,6 +29,7 @@ from hfmem_widget.session.series import HELD as HELD
 from hfmem_widget.session.session import Session as Session
 from hfmem_widget.session.spans import Phases as Phases
 from hfmem_widget.session.spans import Spans as Spans
+from hfmem_widget.session.spans import inside as inside
 from hfmem_widget.session.spans import outermost as outermost
 from hfmem_widget.session.steps import DeviceSteps as DeviceSteps
 from hfmem_widget.session.steps import StepGroup as StepGroup

@@ -24,6 +24,15 @@ def outermost(spans: Iterable[Span]) -> list[Span]:
     return [span for span in spans if span.parent is None]
 
 
+def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
+    """Return the span that has an id, and those within it, of some that are in order of opening."""
+    found: dict[int, Span] = {}
+    for span in spans:
+        if span.id == root or span.parent in found:
+            found.setdefault(span.id, span)
+    return tuple(found.values())
+
+
 class Spans(Growing):
     """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
 
@@ -60,11 +69,7 @@ class Spans(Growing):
         """Return the open spans that were opened in an open span, innermost first."""
         if self.highs.newest() in {None, span_id}:
             return ()
-        inside: dict[int, Span] = {}
-        for span in self.open:
-            if span.parent == span_id or span.parent in inside:
-                inside[span.id] = span
-        return tuple(reversed(inside.values()))
+        return inside(self.open, span_id)[:0:-1]
 
     def add(self, span: Span) -> None:
         """Add a span, or replace the one with its id; the highs of one that has not ended are kept."""

@@ -18,7 +18,7 @@ from hfmem_widget.features.oom.observer import OBSERVER, OomObserver
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span
+from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span, inside
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import size_text
 from hfmem_widget.view.screen import Screen
@@ -143,7 +143,7 @@ class OutOfMemory(Companion):
         session = self._recorder.session if self._recorder is not None else None
         if session is None or not session.running:
             return
-        path = _path_to(session.open_spans, self._root)
+        path = inside(session.open_spans, self._root)
         if not path:
             return
         self._count += 1
@@ -174,12 +174,3 @@ class OutOfMemory(Companion):
 def _are_same(one: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
     # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
     return one is not None and astuple(one) == astuple(other)
-
-
-def _path_to(spans: Sequence[Span], root: int) -> tuple[Span, ...]:
-    """Return the open spans from an outermost one inwards."""
-    inside: dict[int, Span] = {}
-    for span in spans:
-        if span.id == root or span.parent in inside:
-            inside[span.id] = span
-    return tuple(inside.values())
