@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import session_of
@@ -75,10 +77,8 @@ class _Recording:
     def _highest(self, session: Session) -> dict[str, float]:
         """Return the highest peaks: those of steps that are not looked at again are remembered."""
         for device in session.devices:
-            peaks = (self._peaks.get(device.key, math.nan), session.peak(f"{device.key}/allocated"))
-            self._peaks[device.key] = max(
-                (peak for peak in peaks if not math.isnan(peak)), default=math.nan
-            )
+            peak = session.peak(f"{device.key}/allocated")
+            self._peaks[device.key] = float(np.fmax(self._peaks.get(device.key, math.nan), peak))
         return self._peaks
 
 

@@ -19,7 +19,7 @@ from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.ranks.table import flags_of, phases_of, rows_of, table_of
-from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder, Session
+from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
 
@@ -55,7 +55,7 @@ class Collector:
     ----------
     recorder : Recorder
     session : Session
-        The overview; see `Session.ranks`.
+        The overview, an ordinary session; see `Session.ranks`.
     ignored : dict of str to int
         Streams that are left out, by the reason.
     was_interrupted : bool
@@ -75,6 +75,7 @@ class Collector:
         self.lock = threading.RLock()
         self.started_here = started_here
         self.recorder = Recorder(label, started_at=started_at or 0.0)
+        self.session = self.recorder.session
         self.ignored: dict[str, int] = {}
         self._zero = started_at
         self._roster = Roster(run)
@@ -86,11 +87,6 @@ class Collector:
         self._now = -math.inf
         self.was_interrupted = False
         self._has_clocks = self._has_told_of_fault = False
-
-    @property
-    def session(self) -> Session:
-        """The overview: an ordinary session."""
-        return self.recorder.session
 
     @property
     def world(self) -> int:

@@ -63,7 +63,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     memory = FakeAllocator(device_type=kind, initialized=False)
     torch = build(memory)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(OBSERVER, "_settled", False)
+    monkeypatch.setattr(OBSERVER, "settled", False)
     monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
     yield Machine(request.param, kind, memory, torch)
     release_monitor()

@@ -25,7 +25,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAllocator]:
     release_monitor()
     fake = FakeAllocator(device_type="npu")
     monkeypatch.setattr(sources, "ALLOCATORS", (lambda: CudaAllocator({}), lambda: fake))
-    monkeypatch.setattr(OBSERVER, "_settled", False)
+    monkeypatch.setattr(OBSERVER, "settled", False)
     monkeypatch.setattr(OBSERVER, "_allocator", fake)
     monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
     yield fake

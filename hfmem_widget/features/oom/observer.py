@@ -61,13 +61,9 @@ class OomObserver:
         self._allocator = self._allocators[0]
         self._clock = clock
         self._listeners: list[Listener] = []
-        self._settled = False
-        self._look_again_at: dict[int, float] = {}  # by device: several may run out at once
-
-    @property
-    def settled(self) -> bool:
+        self.settled = False
         """True once it is attached, or once it is known that it cannot be."""
-        return self._settled
+        self._look_again_at: dict[int, float] = {}  # by device: several may run out at once
 
     def listen(self, listener: Listener) -> None:
         """Call `listener(event)` for each event, on the thread that asked for memory; it must be quick."""
@@ -81,14 +77,14 @@ class OomObserver:
 
     def attach(self) -> None:
         """Attach to the allocator once its devices are initialised; doing so again does nothing."""
-        if self._settled:
+        if self.settled:
             return
         allocator = next((known for known in self._allocators if known.devices()), None)
         if allocator is not None:
             # Now: where memory has run out is no place to import anything for the first time.
             import hfmem_widget.features.oom.model  # noqa: F401
 
-            self._settled, self._allocator = True, allocator
+            self.settled, self._allocator = True, allocator
             allocator.observe(self._ran_out)
 
     def describe(self, device: str) -> tuple[float, tuple[int, ...]]:
