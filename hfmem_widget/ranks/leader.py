@@ -48,7 +48,7 @@ class Leader:
         self._recorder, self._session, self._roster = recorder, recorder.session, roster
         self._zero, self._outer, self._of_devices = zero, outer, of_devices
         self._stream: RankStream | None = None
-        self._edges: list[tuple[float, int, Edge]] = []
+        self._edges: dict[int, Edge] = {}
         self._mirrored: dict[int, int] = {}
         self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
         self._stepped, self._stepped_at = 0, -math.inf
@@ -59,7 +59,8 @@ class Leader:
         if stream is not self._stream:
             return
         if isinstance(news, Edge):
-            self._note_edge(news)
+            if news.kind in COARSE:
+                self._edges[news.id] = news
         else:
             stops = (row[STOP] for row in news.figures)
             self._groups.extend(zip(news.first, news.last, news.start, stops, strict=True))
@@ -72,27 +73,19 @@ class Leader:
         if leader is None or leader is self._stream:
             return
         self._stream = leader
-        self._edges.clear()
         self.close("")
-        for edge in leader.open:
-            self._note_edge(edge)
-
-    def _note_edge(self, edge: Edge) -> None:
-        if edge.kind not in COARSE or self._stream is None:
-            return
-        zero = self._roster.offset(self._stream) + self._zero
-        if edge.id not in self._mirrored and all(one.id != edge.id for *_, one in self._edges):
-            self._edges.append((edge.start - zero, edge.id, edge))
-        if edge.stop is not None:
-            self._edges.append((edge.stop - zero, edge.id, edge))
+        self._edges = {edge.id: edge for edge in leader.open if edge.kind in COARSE}
 
     def pass_edges(self, until: float) -> None:
         """Open and close the leader's spans up to some second of the session."""
-        if not self._edges:
+        if self._stream is None or not self._edges:
             return
-        ready = sorted((one for one in self._edges if one[0] <= until), key=itemgetter(0, 1))
-        self._edges = [one for one in self._edges if one[0] > until]
-        for time, span_id, edge in ready:
+        zero = self._roster.offset(self._stream) + self._zero
+        edges, mirrored = self._edges.values(), self._mirrored
+        begun = [(one.start - zero, one.id, one) for one in edges if one.id not in mirrored]
+        ended = [(one.stop - zero, one.id, one) for one in edges if one.stop is not None]
+        ready = (one for one in (*begun, *ended) if one[0] <= until)
+        for time, span_id, edge in sorted(ready, key=itemgetter(0, 1)):
             known = self._mirrored.get(span_id)
             if known is None:
                 before = Sample(max(0.0, time), self._session.last_sample.values)
@@ -100,10 +93,10 @@ class Leader:
                 self._mirrored[span_id] = opened.id
                 if edge.kind in {"train", "epoch"}:
                     self._trainings[opened.id] = opened.start
-            elif edge.stop is not None:
+            else:
                 self._recorder.count(known, edge.counts)
                 self._close(known, time, edge.outcome)
-                del self._mirrored[span_id]
+                del self._mirrored[span_id], self._edges[span_id]
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)

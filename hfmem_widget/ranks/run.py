@@ -17,7 +17,7 @@ from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import Tail
 from hfmem_widget.recording.file import cannot_write, read
-from hfmem_widget.session import Finding, RankRow, Recorder, Session
+from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_counted, plain, wrong_value
 
@@ -56,6 +56,8 @@ class Run(Shown):
         As ``run.json`` says.
     overview : Session
         All ranks in one session: devices ``ranks`` and ``rank:N``.
+    recorder : Recorder
+        What writes the overview, and tells of what is new.
     collector : Collector
         What was read of their files.
 
@@ -84,17 +86,9 @@ class Run(Shown):
         )
         self._tail = Tail(self.directory, self.collector)
         self._sessions: dict[tuple[str, int], Session] = {}
+        self.recorder, self.overview = self.collector.recorder, self.collector.session
         self.overview.run = weakref.proxy(self)
         self._stopped = weakref.finalize(self, self._tail.stop, 0.0)
-
-    @property
-    def overview(self) -> Session:  # noqa: D102  (an attribute, described there)
-        return self.collector.session
-
-    @property
-    def recorder(self) -> Recorder:
-        """What writes the overview, and tells of what is new."""
-        return self.collector.recorder
 
     @property
     def world(self) -> int:
