@@ -71,6 +71,11 @@ def spread(values: Floats) -> Spread:
     return Spread(float(values[low]), float(np.nanmedian(values)), float(values[high]), low, high)
 
 
+def resized(values: Floats, count: int) -> Floats:
+    """Return so many figures: those beyond are left out, and NaN stands for those that are missing."""
+    return np.pad(values[:count], (0, max(0, count - len(values))), constant_values=np.nan)
+
+
 def peers(weights: Floats) -> NDArray[np.int64]:
     """Return a number for each rank: those with the same one hold the same weights.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hfmem_widget.ranks.aggregate import Floats, spread
+from hfmem_widget.ranks.aggregate import Floats, resized, spread
 from hfmem_widget.ranks.buckets import Bucket, Buckets
 from hfmem_widget.ranks.leader import Leader
 from hfmem_widget.ranks.news import Edge, Extremes, Finished, Samples
@@ -163,13 +163,9 @@ class Overview:
 
     def _carry(self, end: float, high: Floats) -> Floats:
         """Return the highest of each place; where nothing came, what it had before if it is still there."""
-        roster, count = self._roster, len(self._roster.ranks)
-        if len(self._carried) < count:
-            more = np.full(count - len(self._carried), np.nan)
-            self._carried = np.concatenate([self._carried, more])
-        full = np.full(len(self._carried), np.nan)
-        full[: len(high)] = high[: len(full)]
-        carried = np.where(np.isnan(full), self._carried, full)
+        roster, count = self._roster, max(len(self._carried), len(self._roster.ranks))
+        full = resized(high, count)
+        carried = np.where(np.isnan(full), resized(self._carried, count), full)
         for place in np.flatnonzero(np.isnan(full)).tolist():
             stream = roster.current(int(roster.ranks[place]))
             if stream is None or self._is_gone(stream, end):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hfmem_widget.analysis.parts import allocated_parts
+from hfmem_widget.ranks.aggregate import resized
 from hfmem_widget.ranks.news import (
     PEAK,
     STEP_FIGURES,
@@ -308,10 +309,7 @@ class RankStream(LineReader):
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
         self._values[: len(fold.last)] = fold.last
-        high = fold.high
-        if len(high) < len(self._values):  # columns that came while it was folded
-            high = np.full(len(self._values), np.nan)
-            high[: len(fold.high)] = fold.high
+        high = resized(fold.high, len(self._values))  # columns may have come while it was folded
         self._note_highs(high)
         return Extremes(start, stop, high)
 

@@ -16,8 +16,8 @@ from hfmem_widget.session.ranks import FULL_CELL, SHOWN_SINGLY, SILENT_CELL, STR
 from hfmem_widget.text import format_count, format_duration, format_share
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import time_ticks
-from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, number, percent, picture
+from hfmem_widget.view.chart.axis import Ticks, time_ticks
+from hfmem_widget.view.chart.paint_svg import FOOT, GUTTER, axes, number, picture
 from hfmem_widget.view.chart.shapes import Frame
 
 FINE = 100  # a scale up to here has a colour for each cell; further up two share one, for a smaller image
@@ -113,18 +113,14 @@ def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
     rows = len(strip.first)
     if not rows or not strip.at or not duration > 0:
         return kit.NOTHING
-    height, ticks = height_of(rows), time_ticks(duration)
+    height = height_of(rows)
     image = base64.b64encode(_image(strip, duration)).decode()
-    frame = Frame(0.0, duration, 1.0, (1.0, ""), ticks, ticks)
+    frame = Frame(0.0, duration, 1.0, (1.0, ""), time_ticks(duration), Ticks((), ()))
     drawn = [
         f'<rect width="100%" height="{height}" fill="currentColor" fill-opacity=".05"/>',
         f'<image href="data:image/png;base64,{image}" width="100%" height="{height}" {_STRETCHED}/>',
         *_side(ranks, height),
-    ]
-    drawn += [
-        f'<text x="{percent(frame, at)}" y="{height + 15}" text-anchor="middle" fill-opacity=".75">'
-        f"{text}</text> "
-        for at, text in zip(ticks.values, ticks.texts, strict=True)
+        axes(frame, height),
     ]
     label = f"{format_count(ranks.world)} ranks over {format_duration(duration)}, {about(ranks)}"
     head = kit.words(kit.strong("ranks \N{MULTIPLICATION SIGN} time"), kit.quiet(about(ranks)))
