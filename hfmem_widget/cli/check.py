@@ -8,34 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfmem_widget.analysis.facts import active_devices
-from hfmem_widget.cli.check_run import check_run
-from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.cli.check_run import check_run, told
 from hfmem_widget.recording.file import read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
-from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
-from hfmem_widget.view.findings import MOST, findings_lines
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration
 from hfmem_widget.view.line import length, peak_text
-from hfmem_widget.view.table import aligned
 
 MOST_NOTES = 12
 MOST_DEVICES = 16
 
 
 def check(arguments: Namespace) -> int:
-    """Say what is in a recording; the code is `NO` where something is damaged or missing."""
+    """Say what is in a recording; the code is not 0 where something is damaged or missing."""
     path = Path(arguments.RUN).expanduser()
     if path.is_dir():
         return check_run(path)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
-    is_damaged = bool(reader.dropped or reader.holes or has_no_end)
-    rows = [[name, plain(text, 300)] for name, text in _rows(session, reader)]
-    rows.append(["damage", "see the notes" if is_damaged else "none"])
-    notes = [f"  note: {plain(note, 300)}" for note in session.notes[-MOST_NOTES:]]
-    say("\n".join((aligned(rows, {0, 1}), *findings_lines(session.findings, MOST), *notes)))
-    return NO if is_damaged else FINE
+    damage = ["see the notes"] if reader.dropped or reader.holes or has_no_end else []
+    return told(_rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:])
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
@@ -48,12 +41,8 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     said = ", ".join(filter(None, outcomes)) or "finished"
     yield "state", "running" if session.running else "broken off" if session.broken_off else said
     samples, series = session.timeline.samples, len(session.series)
-    yield (
-        "length",
-        (
-            f"{format_duration(length(session))}: {format_counted(samples, 'sample')} of {series} series"
-        ),
-    )
+    sampled = f"{format_counted(samples, 'sample')} of {series} series"
+    yield "length", f"{format_duration(length(session))}: {sampled}"
     for at, device in enumerate(session.devices[:MOST_DEVICES]):
         total = f", {format_bytes(device.total)}" if device.total > 0 else ""
         yield "" if at else "devices", f"{device.key} {device.name}{total}"

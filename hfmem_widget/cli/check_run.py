@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.session import Finding
 from hfmem_widget.text import format_bytes, format_count, format_counted, plain
 from hfmem_widget.view.findings import MOST, findings_lines
 from hfmem_widget.view.table import aligned
@@ -19,12 +21,20 @@ def check_run(path: Path) -> int:
     """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
     run = Run(path)
     run.look()
-    damage = list(_damage(run))
-    rows = [[name, plain(text, 300)] for name, text in _rows(run)]
-    rows.append(["damage", damage[0] if damage else "none"])
-    rows += [["", plain(text, 300)] for text in damage[1:]]
-    notes = [f"  note: {plain(note, 300)}" for note in run.overview.notes]
-    say("\n".join((aligned(rows, {0, 1}), *findings_lines(run.findings, MOST), *notes)))
+    return told(_rows(run), list(_damage(run)), run.findings, run.overview.notes)
+
+
+def told(
+    rows: Iterable[tuple[str, str]],
+    damage: Sequence[str],
+    findings: Sequence[Finding],
+    notes: Iterable[str],
+) -> int:
+    """Print what is in a recording, a row for each name, and return the exit code."""
+    damaged = zip_longest(["damage"], damage or ["none"], fillvalue="")
+    lines = [[name, plain(text, 300)] for name, text in (*rows, *damaged)]
+    noted = (f"  note: {plain(note, 300)}" for note in notes)
+    say("\n".join((aligned(lines, {0, 1}), *findings_lines(findings, MOST), *noted)))
     return NO if damage else FINE
 
 
