@@ -130,10 +130,13 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
             f'<span style="flex:0 0 122px">{kit.caption(moment)}</span> '
             f'<span style="flex:1 1 180px;min-width:0">{bar}</span></div>'
         )
-    total = anatomies[0].device.total
+    scale = "" if "free" in names else _scale(full, anatomies[0].device.total)
+    return f"<div>{rows}{scale}</div>"
+
+
+def _scale(full: float, total: float) -> str:
     of = f" of {format_bytes(total)}" if total > 0 else ""
-    scale = kit.caption(f"full width: {format_bytes(full)}{of}", at_right=True)
-    return f"<div>{rows}{'' if 'free' in names else scale}</div>"
+    return kit.caption(f"full width: {format_bytes(full)}{of}", at_right=True)
 
 
 def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
