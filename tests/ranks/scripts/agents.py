@@ -77,7 +77,7 @@ print(
             "ranks": {number: row.step for number, row in run.ranks.items()},
             "findings": {finding.kind: finding.title for finding in run.findings},
             "outcome": run.overview.spans[0].outcome,
-            "files": sorted(run.streams),
+            "files": sorted(run.collector.all_streams),
         }
     )
 )
