@@ -33,7 +33,7 @@ def begun(action: Callable[[], object]) -> Ticker:
     """Begin to do something once, on a daemon thread of its own, and return that."""
 
     def once() -> None:
-        ticker.stopping = True
+        ticker.stop(0.0)  # after this tick
         action()
 
     ticker = Ticker(once, 1.0)

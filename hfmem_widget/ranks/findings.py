@@ -149,8 +149,8 @@ def _silent(look: Look) -> Iterator[Finding]:
         who = f"All {format_count(len(hosts))} ranks have"
         yield _silence(look, sorted(silent), who, "run-silent")
         return
-    counts = Counter(hosts[place] for place in silent)
-    lost = sorted(host for host, count in counts.items() if count == hosts.count(host) > 1)
+    on_host, counts = Counter(hosts), Counter(hosts[place] for place in silent)
+    lost = sorted(host for host, count in counts.items() if count == on_host[host] > 1)
     gone = [place for place in sorted(silent) if hosts[place] in lost]
     if len(lost) == 1:
         ranges = _ranges(look.streams[place].rank.rank for place in gone)
