@@ -73,7 +73,9 @@ def spread(values: Floats) -> Spread:
 
 def resized(values: Floats, count: int) -> Floats:
     """Return so many figures: those beyond are left out, and NaN stands for those that are missing."""
-    return np.pad(values[:count], (0, max(0, count - len(values))), constant_values=np.nan)
+    if len(values) >= count:
+        return values[:count]
+    return np.concatenate([values, np.full(count - len(values), np.nan)])
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:
