@@ -126,19 +126,14 @@ def _differing(texts: Iterable[str]) -> list[str]:
 def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:
     """Return the phases compared: heads, and a row for each phase."""
     divisor, unit = unit_for(max((phase.high for phase in ranks.phases), default=math.nan))
-    heads = [
-        f"phase, {unit}",
-        "lowest",
-        *(["median"] if ranks.world > FEW else []),
-        "highest",
-        "rank",
+    shown = {"low": "lowest", "median": "median", "high": "highest"}
+    if ranks.world <= FEW:
+        del shown["median"]
+    rows = [
+        [phase.kind, *(number(getattr(phase, name), divisor) for name in shown), str(phase.rank)]
+        for phase in ranks.phases
     ]
-    rows = []
-    for phase in ranks.phases:
-        middle = [phase.median] if ranks.world > FEW else []
-        figures = (phase.low, *middle, phase.high)
-        rows.append([phase.kind, *(number(value, divisor) for value in figures), str(phase.rank)])
-    return heads, rows
+    return [f"phase, {unit}", *shown.values(), "rank"], rows
 
 
 def ranks_html(session: Session) -> kit.Fragment:

@@ -128,15 +128,9 @@ def _blocks(incident: Incident) -> kit.Fragment:
     head = kit.quiet("biggest live blocks")
     if not any(blocks.where for blocks in biggest):
         return kit.block(_LINE, head, kit.phrases([_size_of(blocks) for blocks in biggest]))
-    rows = [
-        Row(
-            (
-                _size_of(blocks),
-                kit.code(blocks.where, SENTENCE) if blocks.where else kit.quiet(UNRECORDED),
-            )
-        )
-        for blocks in biggest
-    ]
+    unrecorded = kit.quiet(UNRECORDED)
+    places = [kit.code(each.where, SENTENCE) if each.where else unrecorded for each in biggest]
+    rows = list(map(Row, zip(map(_size_of, biggest), places, strict=True)))
     drawn = table((Column(is_bold=True), Column(is_words=True)), rows, size=12)
     return kit.block(_LINE, kit.words(head, drawn, between="\n"))
 

@@ -175,11 +175,8 @@ def rows(
     """
     columns = charted(session)
     time = np.array([at for at, _ in samples], "<f8")
-    values = np.full((len(samples), len(columns)), np.nan, "<f4")
-    for row, (_, sample) in enumerate(samples):
-        for place, column in enumerate(columns):
-            if column < len(sample):
-                values[row, place] = sample[column]
+    read = [[row[at] if at < len(row) else math.nan for at in columns] for _, row in samples]
+    values = np.array(read, "<f4").reshape(len(samples), len(columns))
     most = _most_rows(len(columns), detail)
     if len(time) > most:
         time, values = fold(time, values, int(most))
