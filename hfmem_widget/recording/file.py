@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import itertools
 import math
 import mmap
 import os
@@ -294,20 +293,12 @@ def release(path: Path) -> None:
 
 def free(place: Path) -> Path:
     """Return a path, with a number where something is there already."""
-    return next(other for other in _numbered(place) if not _is_taken(other))
-
-
-def _numbered(place: Path) -> Iterator[Path]:
-    yield place
     ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
-    stem = place.name.removesuffix(ending)
-    for number in itertools.count(2):
-        yield place.with_name(f"{stem}-{number}{ending}")
-
-
-def _is_taken(place: Path) -> bool:
-    is_there = any(map(os.path.lexists, (place, growing(place))))
-    return is_there or _recorded.get(place.absolute(), False)
+    stem, found, number = place.name.removesuffix(ending), place, 1
+    while _recorded.get(found.absolute()) or any(map(os.path.lexists, (found, growing(found)))):
+        number += 1
+        found = place.with_name(f"{stem}-{number}{ending}")
+    return found
 
 
 def _is_there(path: Path) -> str:
