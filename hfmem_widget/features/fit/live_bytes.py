@@ -62,9 +62,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         is_whole = self._granularity > 1 and given >= _OWN_SEGMENT and segment - given <= _UNSPLIT
         return segment if is_whole else given
 
-    def restart(self) -> None:
-        """Begin a new peak at what is alive now."""
+    def restart(self) -> int:
+        """Return the peak so far, and begin a new one at what is alive now."""
+        peak = self.peak
         self.peak, self.marked_at_peak = self.now, self.marked
+        return peak
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
