@@ -19,10 +19,7 @@ SO_FAR = "This was saved while it was running, and is what was known then."
 
 
 def save(
-    session: Session,
-    path: str | os.PathLike[str],
-    table: str = "samples",
-    resolution: float = 1.0,
+    session: Session, path: str | os.PathLike[str], table: str = "samples", resolution: float = 1.0
 ) -> Path:
     """Write a session to a new file; see `Session.save`."""
     place = Path(path).expanduser()

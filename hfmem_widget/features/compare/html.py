@@ -168,8 +168,6 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     )
     bar = kit.bar(pieces, scene.longest, "", height=_BAR)
     words = kit.words(
-        kit.Fragment(swatch(cell.stroke, 22)),
-        kit.strong(cell.name),
-        kit.quiet(cell.peak),
+        kit.Fragment(swatch(cell.stroke, 22)), kit.strong(cell.name), kit.quiet(cell.peak)
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

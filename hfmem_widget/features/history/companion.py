@@ -26,11 +26,7 @@ class Historian(Companion):
     """Notes one watch."""
 
     def __init__(
-        self,
-        options: WatchOptions | None = None,
-        screen: Screen | None = None,
-        *,
-        log: Log = LOG,
+        self, options: WatchOptions | None = None, screen: Screen | None = None, *, log: Log = LOG
     ) -> None:
         self._log = log
         self._cell: Cell | None = None

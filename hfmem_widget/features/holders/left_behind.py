@@ -212,14 +212,13 @@ def _not_found(left: LeftBehind, found: Holders, known: Known, span_id: int) -> 
         return None
     title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
-    advice = [f"%memholders searches longer ({found.bound})."]
-    if known.raised:
-        advice.insert(
-            0,
-            "The notebook stores the last error, and its traceback holds the variables of every function on "
-            "its way: %memfree errors frees it.",
-        )
-    return Finding("left behind", "info", title, evidence, tuple(advice), span_id)
+    stored = (
+        "The notebook stores the last error, and its traceback holds the variables of every function on its "
+        "way: %memfree errors frees it."
+    )
+    longer = f"%memholders searches longer ({found.bound})."
+    advice = (stored, longer) if known.raised else (longer,)
+    return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
