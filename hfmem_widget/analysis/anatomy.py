@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.children import told_of
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
@@ -80,9 +82,8 @@ def end_of(session: Session, span: Span, device: Device) -> Anatomy:
 
 def devices_with_parts(session: Session) -> tuple[Device, ...]:
     """Return the devices on which tensors of models or optimizers were found at any time."""
-    was_held = (session.timeline.high > 0).any(axis=0).tolist()
-    columns = zip(session.series, was_held, strict=False)
-    found = {series.device for series, held in columns if held and series.metric in HELD}
+    highest = zip(session.series, np.fmax.reduce(session.timeline.high, initial=0.0), strict=False)
+    found = {series.device for series, most in highest if most > 0 and series.metric in HELD}
     return tuple(device for device in session.devices if device.key in found)
 
 

@@ -35,9 +35,9 @@ def _within(session: Session, roots: Iterable[Span]) -> KVCache | None:
         if spans:
             decode = max(spans, key=lambda span: span.peaks[key].value)
             found.append((_most_held(session, device, decode), device, decode))
-    size, device, decode = max(found, key=itemgetter(0), default=(0.0, None, None))
-    if device is None or decode is None or not size > 0:
+    if not any(held > 0 for held, *_ in found):
         return None
+    size, device, decode = max(found, key=itemgetter(0))
     counts = decode.counts
     share = size / sum(held for held, *_ in found)
     return KVCache(
