@@ -21,7 +21,6 @@ QUICK = 1.0
 NEXT_TO_NOTHING = MIB
 """Bytes below which a change is that of any cell, such as a sampled heap makes by itself."""
 
-
 _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 
 

@@ -23,7 +23,6 @@ MARKER_HELP = (
     '"6 GiB") above what was allocated at its start, or leaves more than `left` allocated.'
 )
 
-
 OPTIONS = {
     "--hfmem": "Show the tests with the highest GPU memory.",
     "--hfmem-baseline": "Fail tests whose peak is higher than in this JSON file.",

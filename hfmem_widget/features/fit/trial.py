@@ -52,9 +52,11 @@ def tried_step(model_or_config: Any, setting: Setting) -> int:
         raise OptionError(message)
     with foreign("the real step failed"), undisturbed():
         try:
-            return (
-                _on_gpu(config, setting) if setting.device == "cuda" else _on_host(config, setting)
-            )
+            if setting.device == "cuda":
+                return _on_gpu(config, setting)
+            with LiveBytes(device="cpu") as live:
+                _run(config, setting, "cpu")
+            return int(live.peak)
         finally:
             gc.collect()
 
@@ -93,13 +95,6 @@ def _make_workspaces(*, training: bool) -> None:
         product = (small @ small).sum()
     if training:
         product.backward()
-
-
-def _on_host(config: Any, setting: Setting) -> int:
-    live = LiveBytes(device="cpu")
-    with live:
-        _run(config, setting, "cpu")
-    return int(live.peak)
 
 
 def _run(config: Any, setting: Setting, device: str) -> None:

@@ -34,7 +34,6 @@ _WORDS = {
 }
 """What is said of a kind of finding whose name does not say it."""
 
-
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
 
