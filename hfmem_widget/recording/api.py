@@ -36,11 +36,8 @@ def save(
         lines = _lines(session)
         write_new(place, members(lines) if name.endswith(".gz") else lines)
     else:
-        raise wrong_value(
-            name,
-            "path",
-            f"a name that ends in {SUFFIX}, {SUFFIX}.gz, .csv, .parquet or {TRACES[0]}",
-        )
+        endings = f"{SUFFIX}, {SUFFIX}.gz, .csv, .parquet or {TRACES[0]}"
+        raise wrong_value(name, "path", f"a name that ends in {endings}")
     return place
 
 

@@ -222,11 +222,9 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
     kind = type(within)
     if kind.__module__.startswith("bitsandbytes"):
-        found = of_bitsandbytes(
-            kind.__name__,
-            int(getattr(getattr(within, "args", None), "optim_bits", 32)),
-            paged=bool(getattr(within, "is_paged", False)),
-        )
+        bits = int(getattr(getattr(within, "args", None), "optim_bits", 32))
+        is_paged = bool(getattr(within, "is_paged", False))
+        found = of_bitsandbytes(kind.__name__, bits, paged=is_paged)
     else:
         settings = dict(within.param_groups[0]) if within.param_groups else {}
         if settings.get("foreach") is None and device == "cpu":

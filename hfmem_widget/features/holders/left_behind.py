@@ -104,13 +104,8 @@ class LeftBehindHolders(Companion):
         """Name who holds what was left behind, as a finding on the card."""
         if session.running and span.duration < QUICK:  # it is shown in one line
             return {}
-        named_already = {
-            finding.evidence.get("device")
-            for finding in session.findings
-            if finding.kind == "leak"
-            and finding.span_id == span.id
-            and "holder" in finding.evidence
-        }
+        leaks = [one for one in session.findings if one.kind == "leak" and one.span_id == span.id]
+        named_already = {leak.evidence.get("device") for leak in leaks if "holder" in leak.evidence}
         much = [left for left in left_behind(session, span) if left.is_much]
         much = [left for left in much if left.device not in named_already]
         if not much:
@@ -171,13 +166,8 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
             {metric: known_of(session.value(sample, key), 0.0) for metric, key in keys.items()}
             for sample in (span.before, span.after)
         )
-        yield LeftBehind(
-            device.key,
-            before.pop("allocated") - sum(before.values()),
-            after.pop("allocated") - sum(after.values()),
-            device.total,
-            after,
-        )
+        then, now = (held.pop("allocated") - sum(held.values()) for held in (before, after))
+        yield LeftBehind(device.key, then, now, device.total, after)
 
 
 def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
