@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.children import told_of
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
@@ -92,16 +94,9 @@ def end_of(session: Session, span: Span, device: Device) -> Anatomy:
 
 def devices_with_parts(session: Session) -> tuple[Device, ...]:
     """Return the devices on which tensors of models or optimizers were found at any time."""
-
-    def was_ever_held(key: str) -> bool:
-        column = session.index(key)
-        return column is not None and bool((session.timeline.high[:, column] > 0).any())
-
-    return tuple(
-        device
-        for device in session.devices
-        if any(was_ever_held(f"{device.key}/{metric}") for metric in HELD)
-    )
+    highest = zip(session.series, np.fmax.reduce(session.timeline.high, initial=0.0), strict=False)
+    found = {series.device for series, most in highest if most > 0 and series.metric in HELD}
+    return tuple(device for device in session.devices if device.key in found)
 
 
 def _device(session: Session, key: str) -> Device:
@@ -114,11 +109,8 @@ def _device(session: Session, key: str) -> Device:
     if not session.devices:
         message = "this session has no samples yet"
         raise OptionError(message)
-    peaks = {
-        device: session.peak(f"{device.key}/allocated")
-        for device in session.devices
-        if ":" in device.key
-    }
+    gpus = [device for device in session.devices if ":" in device.key]
+    peaks = {device: session.peak(f"{device.key}/allocated") for device in gpus}
     used = {device: peak for device, peak in peaks.items() if peak > 0}
     return max(used, key=used.__getitem__, default=session.devices[-1])
 
@@ -237,16 +229,8 @@ class _OnDevice:
             (read("swap"), SWAP_NOTE),
             (read("machine_swap"), MACHINE_SWAP_NOTE),
         )
-        notes = (
-            *notes,
-            *(note.format(format_bytes(value)) for value, note in told if value >= MIB),
-        )
-        parts = tuple(
-            replace(part, note=" ".join(told_of(self._session, read)))
-            if part.name == "children"
-            else part
-            for part in parts
-        )
+        more = (note.format(format_bytes(value)) for value, note in told if value >= MIB)
+        who = " ".join(told_of(self._session, read))
         return Anatomy(
             device=self._device,
             moment=moment,
@@ -254,7 +238,7 @@ class _OnDevice:
             allocated=allocated,
             reserved=reserved,
             process=reserved if is_host else reserved + read("context"),
-            parts=parts,
+            parts=tuple(replace(p, note=who) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
-            notes=notes,
+            notes=(*notes, *more),
         )

@@ -21,7 +21,6 @@ QUICK = 1.0
 NEXT_TO_NOTHING = MIB
 """Bytes below which a change is that of any cell, such as a sampled heap makes by itself."""
 
-
 _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 
 
@@ -154,8 +153,17 @@ def end_of(session: Session, span: Span) -> float:
 
 def _facts(session: Session, span: Span, device: Device) -> Facts:
     def at_end(metric: str) -> float:
-        return _last_known(session, span, f"{device.key}/{metric}")
+        """Return a series' value at the end of the span, or the last one before that that is known."""
+        key = f"{device.key}/{metric}"
+        if math.isfinite(value := session.value(span.after or session.last_sample, key)):
+            return value
+        known = known_values(session, key, span.start, end_of(session, span))
+        return known[-1] if known else NOT_AVAILABLE
 
+    key = f"{device.key}/allocated"
+    index = session.index(key)
+    # A series that came to be within the span came with its allocator: before, nothing was held.
+    came_later = index is not None and index >= len(span.before.values)
     reserved, used, driver = at_end("reserved"), at_end("device_used"), at_end("driver_reserved")
     reserved_peak = peak_of(session, span, f"{device.key}/reserved").value
     if math.isnan(reserved_peak):
@@ -168,9 +176,9 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         allocated_label=label_of(session, device, "allocated"),
         reserved_label=label_of(session, device, "reserved"),
         used_label=label_of(session, device, "device_used"),
-        before=_at_start(session, span, f"{device.key}/allocated"),
+        before=0.0 if came_later else session.value(span.before, key),
         after=at_end("allocated"),
-        peak=allocated_peak(session, span, device.key),
+        peak=peak_of(session, span, key),
         reserved=reserved,
         reserved_peak=reserved_peak,
         used=used,
@@ -178,20 +186,3 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         others=at_end("others"),
         headroom=room if math.isnan(room) else max(0.0, room),
     )
-
-
-def _at_start(session: Session, span: Span, key: str) -> float:
-    index = session.index(key)
-    if index is not None and index >= len(span.before.values):
-        # The series came to be within the span, together with its allocator: before, nothing was held.
-        return 0.0
-    return session.value(span.before, key)
-
-
-def _last_known(session: Session, span: Span, key: str) -> float:
-    """Return a series' value at the end of a span, or the last one before that that is known."""
-    at_end = session.value(span.after or session.last_sample, key)
-    if math.isfinite(at_end):
-        return at_end
-    known = known_values(session, key, span.start, end_of(session, span))
-    return known[-1] if known else NOT_AVAILABLE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from operator import itemgetter
 
-from hfmem_widget.analysis.facts import facts_of
+from hfmem_widget.analysis.facts import end_of, facts_of
 from hfmem_widget.analysis.readings import known_values
 from hfmem_widget.session import Device, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE, KVCache
@@ -16,36 +17,29 @@ LEFT_FOR_TEMPORARIES = 0.1
 
 def kv_cache(session: Session) -> KVCache | None:
     """Return the KV cache of the decode that rose highest in a session; see `KVCache`."""
-    return _of_decodes(session, _decodes(session, outermost(session.spans)))
+    return _within(session, outermost(session.spans))
 
 
 def kv_cache_of(session: Session, span: Span) -> KVCache | None:
     """Return that of one outermost span."""
-    return _of_decodes(session, _decodes(session, [span]))
+    return _within(session, [span])
 
 
-def _decodes(session: Session, roots: Iterable[Span]) -> dict[str, Span]:
-    """Return the decode that rose highest, by series key."""
-    highest: dict[str, Span] = {}
-    for root in roots:
-        for phase in session.phases(root.id):
-            for key, span in phase.highest.items() if phase.kind == "decode" else ():
-                if key not in highest or span.peaks[key].value > highest[key].peaks[key].value:
-                    highest[key] = span
-    return highest
-
-
-def _of_decodes(session: Session, decodes: Mapping[str, Span]) -> KVCache | None:
-    sizes = {
-        device.key: (_most_held(session, device, decode), device, decode)
-        for device in session.devices
-        if (decode := decodes.get(f"{device.key}/allocated")) is not None
-    }
-    size, device, decode = max(sizes.values(), key=lambda each: each[0], default=(0.0, None, None))
-    if device is None or decode is None or not size > 0:
+def _within(session: Session, roots: Iterable[Span]) -> KVCache | None:
+    phases = [phase for root in roots for phase in session.phases(root.id)]
+    decodes = [phase.highest for phase in phases if phase.kind == "decode"]
+    found = []
+    for device in session.devices:
+        key = f"{device.key}/allocated"
+        spans = [highest[key] for highest in decodes if key in highest]
+        if spans:
+            decode = max(spans, key=lambda span: span.peaks[key].value)
+            found.append((_most_held(session, device, decode), device, decode))
+    if not any(held > 0 for held, *_ in found):
         return None
+    size, device, decode = max(found, key=itemgetter(0))
     counts = decode.counts
-    share = size / sum(held for held, *_ in sizes.values())
+    share = size / sum(held for held, *_ in found)
     return KVCache(
         device=device,
         bytes=size,
@@ -61,9 +55,8 @@ def _of_decodes(session: Session, decodes: Mapping[str, Span]) -> KVCache | None
 
 
 def _most_held(session: Session, device: Device, decode: Span) -> float:
-    stop = session.last_sample.time if decode.stop is None else decode.stop
     key = f"{device.key}/kv_cache"
-    sampled = known_values(session, key, decode.start, stop)
+    sampled = known_values(session, key, decode.start, end_of(session, decode))
     return max([*sampled, decode.counts.get(key, 0.0)])
 
 

@@ -25,7 +25,6 @@ _MOSTLY = 0.8
 """Share of a device's rise from which on it counts as the child processes': looks at who they are come
 later than readings of how much there is."""
 
-
 EACH = " each"
 
 

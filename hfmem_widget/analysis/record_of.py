@@ -45,9 +45,7 @@ def record_of(
     It has no tie to its session. The arguments are `Record`'s; `identity` is the label by default.
     """
     label = plain(label)
-    # What started ranks has next to nothing itself: their memory is what the cell is about.
-    overview = overview_of(session)
-    read, over = (session, span) if overview is None else (overview, whole(overview))
+    read, over = measured_in(session, span)
     ranks = read.ranks
     spread = {} if ranks is None else {"median": ranks.median, "lowest": ranks.lowest}
     phases = {} if ranks is None else {phase.kind: phase.high for phase in ranks.phases}
@@ -67,13 +65,17 @@ def record_of(
     )
 
 
-def overview_of(session: Session) -> Session | None:
-    """Return the session that has all ranks which this one is of, or started; None where there were none."""
+def measured_in(session: Session, span: Span) -> tuple[Session, Span]:
+    """Return where an outermost span's memory is: in the overview of its ranks, or else in itself.
+
+    What started ranks has next to nothing itself: their memory is what the cell is about.
+    """
     if session.ranks is not None:
-        return session
+        return session, whole(session)
     overview: Session | None = None if session.run is None else session.run.overview
-    is_known = overview is not None and overview.ranks is not None and not overview.running
-    return overview if is_known else None
+    if overview is None or overview.ranks is None or overview.running:
+        return session, span
+    return overview, whole(overview)
 
 
 def whole(session: Session) -> Span:

@@ -142,15 +142,8 @@ class Memory:
         else:
             peaks, end = self._peaks, self._end
         gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
-        start = self._start
-        heap = Figures(
-            HOST,
-            max(0.0, end.heap - start.heap),
-            end.heap - start.heap,
-            max(start.resident, end.resident),
-            "at least",
-        )
-        return (*gpus, heap)
+        grown, resident = end.heap - self._start.heap, max(self._start.resident, end.resident)
+        return (*gpus, Figures(HOST, max(0.0, grown), grown, resident, "at least"))
 
     def _gpu(self, device: str, peaks: Peaks, after: float) -> Figures:
         before = self._start.gpus.get(device, 0.0)
@@ -183,13 +176,8 @@ class Memory:
 
     def _read(self, stats: Mapping[int, Stats]) -> _Reading:
         kind = self._ledger.allocator.device_type
-        heap = dict(
-            zip(
-                (each.metric for each in self._host.series),
-                self._host.read(time.monotonic()),
-                strict=False,
-            )
-        )
+        metrics = (each.metric for each in self._host.series)
+        heap = dict(zip(metrics, self._host.read(time.monotonic()), strict=False))
         allocated = {f"{kind}:{index}": readings(each)[0] for index, each in stats.items()}
         return _Reading(
             {key: size for key, size in allocated.items() if not math.isnan(size)},

@@ -23,43 +23,29 @@ MARKER_HELP = (
     '"6 GiB") above what was allocated at its start, or leaves more than `left` allocated.'
 )
 
+OPTIONS = {
+    "--hfmem": "Show the tests with the highest GPU memory.",
+    "--hfmem-baseline": "Fail tests whose peak is higher than in this JSON file.",
+    "--hfmem-update": "Write the peaks of this run to the baseline's file, and compare nothing.",
+    "--hfmem-tolerance": (
+        "How much higher than its baseline a peak may be. Default: 2%%. Less than 1 MiB never fails."
+    ),
+    "--hfmem-record": "Write a recording of each test that is measured to this folder.",
+    "--hfmem-clear": "Clear the frames of a failed test after its report, so that they hold no memory.",
+    "--hfmem-strict": "Fail tests with a limit where there is no GPU to measure it on.",
+}
+TAKES = {"--hfmem-baseline": "FILE", "--hfmem-tolerance": "PERCENT", "--hfmem-record": "DIR"}
+"""What some options take; the others are switches."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("hfmem", "GPU memory of tests (hfmem_widget)")
-    group.addoption(
-        "--hfmem", action="store_true", help="Show the tests with the highest GPU memory."
-    )
-    group.addoption(
-        "--hfmem-baseline",
-        metavar="FILE",
-        help="Fail tests whose peak is higher than in this JSON file.",
-    )
-    group.addoption(
-        "--hfmem-update",
-        action="store_true",
-        help="Write the peaks of this run to the baseline's file, and compare nothing.",
-    )
-    group.addoption(
-        "--hfmem-tolerance",
-        metavar="PERCENT",
-        help="How much higher than its baseline a peak may be. Default: 2%%. Less than 1 MiB never fails.",
-    )
-    group.addoption(
-        "--hfmem-record",
-        metavar="DIR",
-        help="Write a recording of each test that is measured to this folder.",
-    )
-    group.addoption(
-        "--hfmem-clear",
-        action="store_true",
-        help="Clear the frames of a failed test after its report, so that they hold no memory.",
-    )
-    group.addoption(
-        "--hfmem-strict",
-        action="store_true",
-        help="Fail tests with a limit where there is no GPU to measure it on.",
-    )
+    for option, does in OPTIONS.items():
+        if option in TAKES:
+            group.addoption(option, metavar=TAKES[option], help=does)
+        else:
+            group.addoption(option, action="store_true", help=does)
     parser.addini(DEFAULT, "The limit_vram of tests that have none, such as 6 GiB.", default="")
 
 

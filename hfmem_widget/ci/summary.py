@@ -158,11 +158,8 @@ class Summary:
         if self._config.option.hfmem_update:
             return [self._done] if self._done else []
         path, measured = plain(baseline.path), self._comparable()
-        known = {
-            n: baseline.of(e.environment)[n]
-            for n, e in measured.items()
-            if n in baseline.of(e.environment)
-        }
+        there = {name: baseline.of(each.environment) for name, each in measured.items()}
+        known = {name: peaks[name] for name, peaks in there.items() if name in peaks}
         lower = [
             f"  {plain(name)}: {change_text(measured[name].peak, before)}"
             for name, before in sorted(known.items())
@@ -170,13 +167,11 @@ class Summary:
             and differs(measured[name].peak, before, self._tolerance)
         ]
         environments = {each.environment for each in measured.values()}
-        there = "; ".join(sorted(baseline.peaks)) or "none"
+        listed = "; ".join(sorted(baseline.peaks)) or "none"
+        new = {name for name, peaks in there.items() if peaks and name not in peaks}
         inexact = {n for n, e in self._records.items() if e.environment and e.certainty != "exact"}
         groups = {
-            "not in the baseline; add with --hfmem-update": {
-                n for n, e in measured.items() if baseline.of(e.environment)
-            }
-            - known.keys(),
+            "not in the baseline; add with --hfmem-update": new,
             "not compared, because peaks are not exact": inexact,
             "in the baseline that do not exist any more; --hfmem-update removes them": self._gone,
         }
@@ -185,7 +180,7 @@ class Summary:
             if measured
             else f"Nothing was compared with the baseline {path}: no test used a GPU.",
             *(
-                f"The baseline has no peaks of {each}, but of: {there}. Add them with --hfmem-update."
+                f"The baseline has no peaks of {each}, but of: {listed}. Add them with --hfmem-update."
                 for each in sorted(environments - baseline.peaks.keys())
             ),
             *(["Lower than the baseline; --hfmem-update keeps that:"] if lower else []),

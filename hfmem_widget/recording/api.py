@@ -19,10 +19,7 @@ SO_FAR = "This was saved while it was running, and is what was known then."
 
 
 def save(
-    session: Session,
-    path: str | os.PathLike[str],
-    table: str = "samples",
-    resolution: float = 1.0,
+    session: Session, path: str | os.PathLike[str], table: str = "samples", resolution: float = 1.0
 ) -> Path:
     """Write a session to a new file; see `Session.save`."""
     place = Path(path).expanduser()
@@ -39,11 +36,8 @@ def save(
         lines = _lines(session)
         write_new(place, members(lines) if name.endswith(".gz") else lines)
     else:
-        raise wrong_value(
-            name,
-            "path",
-            f"a name that ends in {SUFFIX}, {SUFFIX}.gz, .csv, .parquet or {TRACES[0]}",
-        )
+        endings = f"{SUFFIX}, {SUFFIX}.gz, .csv, .parquet or {TRACES[0]}"
+        raise wrong_value(name, "path", f"a name that ends in {endings}")
     return place
 
 

@@ -298,11 +298,8 @@ def _device(fields: Mapping[str, Any]) -> Device:
 def _columns(fields: Mapping[str, Any]) -> Columns:
     series, labels = items(fields["series"]), items(fields["labels"])
     first = count(fields["first"], limits.MOST_SERIES - len(series) + 1)
-    return Columns(
-        first,
-        tuple(map(_device, items(fields["devices"]))),
-        tuple(map(_series, series, labels)),
-    )
+    devices = tuple(map(_device, items(fields["devices"])))
+    return Columns(first, devices, tuple(map(_series, series, labels)))
 
 
 def _rows(fields: Mapping[str, Any]) -> Rows:
@@ -344,11 +341,10 @@ def _span(fields: Mapping[str, Any]) -> SpanLine:
         None if peak is None else (known(peak), choice(certainty, CERTAINTIES))
         for peak, certainty in zip(items(fields["peak"]), items(fields["certainty"]), strict=True)
     ]
-    span_id = count(fields["id"])
     return SpanLine(
-        id=span_id,
+        id=count(fields["id"]),
         # A span lies in one that was opened before it: there is no circle.
-        parent=None if parent is None else count(parent, span_id),
+        parent=None if parent is None else count(parent, fields["id"]),
         kind=choice(fields["kind"], get_args(SpanKind)),
         label=text(fields["label"]),
         start=start,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import itertools
 import math
 import mmap
 import os
@@ -239,22 +238,19 @@ def _feed_members(file: int, reader: StreamReader) -> None:
 def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
     """Return the text of the member that begins somewhere, and its length; None where it is damaged."""
     inflate = zlib.decompressobj(wbits=31)
-    text, taken = [], 0
-    size = 0
+    text, taken = bytearray(), 0
     try:
         while not inflate.eof and at + taken < len(data):
-            chunk = inflate.unconsumed_tail or data[at + taken : at + taken + AT_ONCE // 16]
-            if not inflate.unconsumed_tail:
+            chunk = inflate.unconsumed_tail
+            if not chunk:
+                chunk = data[at + taken : at + taken + AT_ONCE // 16]
                 taken += len(chunk)
-            text.append(inflate.decompress(chunk, AT_ONCE))
-            size += len(text[-1])
-            if size > min(LARGEST_MEMBER, MOST_RATIO * max(taken, 1 << 10)):
+            text += inflate.decompress(chunk, AT_ONCE)
+            if len(text) > min(LARGEST_MEMBER, MOST_RATIO * max(taken, 1 << 10)):
                 return b"", None
     except zlib.error:
         return b"", None
-    if not inflate.eof:
-        return b"".join(text), None
-    return b"".join(text), taken - len(inflate.unused_data)
+    return bytes(text), taken - len(inflate.unused_data) if inflate.eof else None
 
 
 def name_of(label: str, now: float) -> str:
@@ -294,20 +290,12 @@ def release(path: Path) -> None:
 
 def free(place: Path) -> Path:
     """Return a path, with a number where something is there already."""
-    return next(other for other in _numbered(place) if not _is_taken(other))
-
-
-def _numbered(place: Path) -> Iterator[Path]:
-    yield place
     ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
-    stem = place.name.removesuffix(ending)
-    for number in itertools.count(2):
-        yield place.with_name(f"{stem}-{number}{ending}")
-
-
-def _is_taken(place: Path) -> bool:
-    is_there = any(map(os.path.lexists, (place, growing(place))))
-    return is_there or _recorded.get(place.absolute(), False)
+    stem, found, number = place.name.removesuffix(ending), place, 1
+    while _recorded.get(found.absolute()) or any(map(os.path.lexists, (found, growing(found)))):
+        number += 1
+        found = place.with_name(f"{stem}-{number}{ending}")
+    return found
 
 
 def _is_there(path: Path) -> str:

@@ -89,9 +89,9 @@ class Lines:
             block = samples[first : first + most]
             time = np.array([sample.time for sample in block])
             values = np.full((len(block), width), np.nan)
-            for row, sample in enumerate(block):
+            for row, sample in zip(values, block, strict=True):
                 known = sample.values[:width]
-                values[row, : len(known)] = known
+                row[: len(known)] = known
             if not self._only_folds:
                 yield self._rows(time, values, wall)
             if len(time):
@@ -194,11 +194,7 @@ class Lines:
         yield _line(
             k="series",
             first=self._columns,
-            devices=[
-                {"key": device.key, "name": device.name, "uuid": device.uuid}
-                | {"total": _number(device.total), "provisional": device.provisional}
-                for device in devices
-            ],
+            devices=[asdict(device) | {"total": _number(device.total)} for device in devices],
             series=[one.key for one in new],
             labels=[one.label for one in new],
         )
@@ -286,12 +282,8 @@ class Lines:
             is_key = self._steps_lines % KEY_EVERY == 0 or devices != self._steps_devices
             names = {"devices": list(devices), "columns": list(columns)} if is_key else {}
             self._steps_lines, self._steps_devices = self._steps_lines + 1, devices
-            yield _line(
-                k="steps",
-                count=session.steps.count,
-                **names,
-                rows=[_numbers(row) for row in rows],
-            )
+            figures = [_numbers(row) for row in rows]
+            yield _line(k="steps", count=session.steps.count, **names, rows=figures)
 
     def _phases(self) -> Iterator[bytes]:
         for root in outermost(self._session.spans):
@@ -305,12 +297,8 @@ class Lines:
                 | {"highest": {key: span.id for key, span in phase.highest.items()}}
                 for phase in phases
             ]
-            yield _line(
-                k="phases",
-                root=root.id,
-                phases=rows,
-                spans=[self._span(one) for one in spans.values()],
-            )
+            highest = list(map(self._span, spans.values()))
+            yield _line(k="phases", root=root.id, phases=rows, spans=highest)
 
     def _changed_list(self, kind: str, items: Iterable[Any], of: Any) -> Iterator[bytes]:
         """Yield the items that are not what stood in their place, and the end of a list that got shorter."""
@@ -342,8 +330,6 @@ def _fold(fold: Fold, block: int) -> bytes:
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
 _number = partial(json_number, decimals=9)
 
 

@@ -52,20 +52,14 @@ def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
 
 
 def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
-    known = [
-        *_slices(session),
-        *_findings(session),
-        *_gaps(session),
-        *_counters(session, resolution),
-    ]
-    known.sort(key=_order)
-    events = list(chain(_names(session, known), known))
+    found = (_slices(session), _findings(session), _gaps(session), _counters(session, resolution))
+    known = sorted(chain(*found), key=_order)
+    events = [*_names(session, known), *known]
     yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
     for first in range(0, len(events), AT_ONCE):
         comma = ",\n" if first else ""
-        yield (comma + ",\n".join(map(_JSON.encode, events[first : first + AT_ONCE]))).encode(
-            "utf-8", "replace"
-        )
+        lines = ",\n".join(map(_JSON.encode, events[first : first + AT_ONCE]))
+        yield f"{comma}{lines}".encode("utf-8", "replace")
     yield b"\n]}\n"
 
 
@@ -99,7 +93,8 @@ def _slices(session: Session) -> list[Event]:
     found = [_of_span(session, span, end) for span in session.spans]
     known = {(each["cat"], each["ts"]) for each in found}
     # The steps of a long run are many: not all have a span, and neighbours may be one row.
-    rows = map(_of_steps, _steps(session))
+    table = session.folded_steps(sys.maxsize)
+    rows = map(_of_steps, Steps.from_table(session.steps.devices, table, len(table)))
     found += [each for each in rows if ("step", each["ts"]) not in known]
     found.sort(key=_order)
     tracks: list[list[int]] = []
@@ -138,15 +133,10 @@ def _of_span(session: Session, span: Span, end: float) -> Event:
     return _slice(plain(span.label) or span.kind, span.kind, span.start, stop, args)
 
 
-def _steps(session: Session) -> Steps:
-    table = session.folded_steps(sys.maxsize)
-    return Steps.from_table(session.steps.devices, table, len(table))
-
-
 def _of_steps(group: StepGroup) -> Event:
     is_one = group.first == group.last
     name = f"step {group.first}" if is_one else f"steps {group.first}\u2013{group.last}"
-    figures = {name: getattr(group, name) for name in ("samples", "tokens", "longest")}
+    figures = {"samples": group.samples, "tokens": group.tokens, "longest": group.longest}
     args: dict[str, object] = {
         name: json_number(value) for name, value in figures.items() if math.isfinite(value)
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,9 +42,7 @@ def by_step(tables: Sequence[Floats], width: int) -> Line:
     begin = (first - 1) // width
     points = (last - 1) // width - begin + 1
     runs = np.array([_points(table, width, begin, points) for table in tables])
-    numbers = (np.arange(points) + begin) * width + (width + 1) / 2
-    known = ~np.isnan(runs).all(axis=0)
-    return _over(numbers[known], runs[:, known])
+    return _over((np.arange(points) + begin) * width + (width + 1) / 2, runs)
 
 
 def by_time(curves: Sequence[Floats], columns: int) -> Line:
@@ -59,9 +56,7 @@ def by_time(curves: Sequence[Floats], columns: int) -> Line:
     longest = max((float(curve[0, -1]) for curve in curves if curve.shape[1]), default=0.0)
     width = longest / columns or 1.0
     runs = np.array([_columns(curve, width, columns) for curve in curves])
-    at = (np.arange(columns) + 0.5) * width
-    known = ~np.isnan(runs).all(axis=0)
-    return _over(at[known], runs[:, known])
+    return _over((np.arange(columns) + 0.5) * width, runs)
 
 
 def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
@@ -88,8 +83,7 @@ def _columns(curve: Floats, width: float, columns: int) -> Floats:
 
 
 def _over(at: Floats, runs: Floats) -> Line:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where a run is shorter than others
-        return Line(
-            at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
-        )
+    known = ~np.isnan(runs).all(axis=0)
+    at, runs = at[known], runs[:, known]
+    # Those that are known of one run at least: shorter runs are NaN there.
+    return Line(at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0))

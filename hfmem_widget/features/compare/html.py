@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hfmem_widget.analysis.record import UNUSED, Record
@@ -47,23 +47,18 @@ _HEIGHT, _BAR = 170, 12
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures by MIME type: a table of the cells, and one of their parts."""
-    figures = figure_columns(comparison)
-    parts = part_columns(comparison)
+    # Where there is text alone, there is no chart.
+    chartless = (
+        f"{plain(cell.name)} has no data for the chart."
+        for cell in comparison.cells
+        if cell.line is None and cell.figures["peak"].runs
+    )
     return kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
-        _table(comparison, CELL, [("", column) for column in figures]),
-        _table(comparison, "at the peak", parts),
-        *kit.notes(
-            plain(note, NOTE_LENGTH) for note in (*comparison.notes, *_chartless(comparison))
-        ),
+        _table(comparison, CELL, figure_columns(comparison)),
+        _table(comparison, "at the peak", part_columns(comparison)),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in (*comparison.notes, *chartless)),
     ) | {"text/plain": text(comparison)}
-
-
-def _chartless(comparison: Comparison) -> Iterator[str]:
-    """Yield what the chart lacks; where there is text alone, there is no chart."""
-    for cell in comparison.cells:
-        if cell.line is None and cell.figures["peak"].runs:
-            yield f"{plain(cell.name)} has no data for the chart."
 
 
 def chart_bundle(comparison: Comparison) -> dict[str, Any]:
@@ -119,15 +114,12 @@ def _listed(runs: Sequence[Record]) -> tuple[str, ...]:
     )
 
 
-def _table(
-    comparison: Comparison, first: str, columns: Sequence[tuple[str, Figures]]
-) -> kit.Fragment:
+def _table(comparison: Comparison, first: str, columns: Sequence[Figures]) -> kit.Fragment:
     """Return the figures with a row for each cell, or for each figure where that is less wide."""
-    heads = [_figure_head(part, column) for part, column in columns]
-    names = [
-        _cell_head(comparison, at, is_full=first == CELL) for at in range(len(comparison.cells))
-    ]
-    figures: list[tuple[Cell, ...]] = [column.cells for _, column in columns]
+    heads = list(map(_figure_head, columns))
+    cells = range(len(comparison.cells))
+    names = [_cell_head(comparison, at, is_full=first == CELL) for at in cells]
+    figures: list[tuple[Cell, ...]] = [column.cells for column in columns]
     if len(names) < len(heads):
         first, heads, names = "" if first == CELL else first, names, heads
     else:
@@ -136,9 +128,9 @@ def _table(
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
 
-def _figure_head(part: str, column: Figures) -> kit.Content:
+def _figure_head(column: Figures) -> kit.Content:
     title = kit.quiet(column.title, style=f"{kit.TINY};font-weight:normal")
-    return kit.marked(palette.PARTS[part], title) if part else title
+    return kit.marked(palette.PARTS[column.part], title) if column.part else title
 
 
 def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content:
@@ -176,8 +168,6 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     )
     bar = kit.bar(pieces, scene.longest, "", height=_BAR)
     words = kit.words(
-        kit.Fragment(swatch(cell.stroke, 22)),
-        kit.strong(cell.name),
-        kit.quiet(cell.peak),
+        kit.Fragment(swatch(cell.stroke, 22)), kit.strong(cell.name), kit.quiet(cell.peak)
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

@@ -16,7 +16,7 @@ from hfmem_widget.features.compare.text import name_of
 from hfmem_widget.session import Peak
 from hfmem_widget.text import unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
 from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
 from hfmem_widget.view.line import peak_text
 
@@ -118,7 +118,7 @@ def _points(at: np.ndarray, values: np.ndarray) -> Points:
 
 def step_ticks(first: float, last: float) -> Ticks:
     """Return about six ticks at round numbers of steps; the first has the word "step"."""
-    width = _round_up(max(1.0, (last - first) / 6))
+    width = int(round_up(max(1.0, (last - first) / 6), (1, 2, 5)))
     numbers = [step for step in range(0, math.floor(last) + 1, width) if step >= first]
     if not numbers or numbers[0] > first + width / 2:
         numbers.insert(0, math.ceil(first))
@@ -138,11 +138,3 @@ def _what(comparison: Comparison) -> str:
         return f"{comparison.allocated_label} since the start of the cell{spread}"
     each = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
     return f"{comparison.allocated_label}, highest of each {each}{spread}"
-
-
-def _round_up(least: float) -> int:
-    """Return the next of 1, 2, 5, 10, 20, 50 and so on."""
-    power = 1
-    while 10 * power < least:
-        power *= 10
-    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= least)

@@ -133,9 +133,7 @@ def _lines(known: Mapping[str, Sequence[DeviceRecord]], by: By) -> tuple[dict[st
 
 
 def _notes(
-    runs: Mapping[str, Sequence[Record]],
-    known: Mapping[str, Sequence[DeviceRecord]],
-    key: str,
+    runs: Mapping[str, Sequence[Record]], known: Mapping[str, Sequence[DeviceRecord]], key: str
 ) -> Iterator[str]:
     every = chain(*runs.values())
     others = sorted({device.key for record in every for device in record.devices} - {key})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
+from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
@@ -21,12 +22,12 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
+from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, Row, table
 from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
 NAME_LENGTH = 40
-
 
 Shown = Callable[[float], str]
 
@@ -37,6 +38,7 @@ class Figures:
 
     title: str
     cells: tuple[tuple[str, str, str], ...]
+    part: str = ""  # the name of the part that it is of, if any
 
 
 def name_of(cell: Compared, limit: int = NAME_LENGTH) -> str:
@@ -90,17 +92,11 @@ def figure_columns(comparison: Comparison) -> list[Figures]:
     ]
 
 
-def part_columns(comparison: Comparison) -> list[tuple[str, Figures]]:
-    """Return the parts at the peak that any cell has, each with its name; from the bottom of a stack."""
-    cells = comparison.cells
+def part_columns(comparison: Comparison) -> list[Figures]:
+    """Return the parts at the peak that any cell has; from the bottom of a stack."""
+    cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
     return [
-        (
-            part,
-            Figures(
-                part_label(part),
-                tuple(_part(cell, cells[comparison.baseline], part) for cell in cells),
-            ),
-        )
+        Figures(part_label(part), tuple(_part(cell, baseline, part) for cell in cells), part)
         for part in OF_ALLOCATED
         if any(cell.at_peak.get(part, 0.0) > 0 for cell in cells)
     ]
@@ -134,8 +130,8 @@ def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[Row]]]:
     for cell in comparison.cells:
         note = about(comparison, cell)
         names.append(name_of(cell, 24) + (f" ({note})" if note else ""))
-    parts = [column for _, column in part_columns(comparison)]
-    for title, figures in (("", figure_columns(comparison)), ("at the peak", parts)):
+    whole, parts = figure_columns(comparison), part_columns(comparison)
+    for title, figures in (("", whole), ("at the peak", parts)):
         if figures:
             rows = zip(names, *(column.cells for column in figures), strict=True)
             yield [Column(title), *(Column(column.title) for column in figures)], [*map(Row, rows)]
@@ -162,9 +158,8 @@ def percent_text(percent: float) -> str:
 
 def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tuple[str, str, str]:
     figure = cell.figures[name]
-    value = shown(figure.middle)
-    if name == "peak" and figure.runs:
-        value = f"≥ {value}" if cell.certainty == "at least" else f"{value} {cell.certainty}"
+    peak = Peak(figure.middle, cell.certainty)
+    value = peak_text(peak) if name == "peak" else shown(figure.middle)
     change = ""
     if cell is not comparison.cells[comparison.baseline]:
         unsigned = format_bytes if shown is _signed_bytes else shown

@@ -54,7 +54,6 @@ _LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""
 
-
 _GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
 """Its name in PyTorch up to 2.9 and since, and transformers' own where PyTorch has none."""
 

@@ -115,18 +115,12 @@ def _bar(forecast: Forecast) -> kit.Fragment:
 
 
 def _table(forecast: Forecast) -> kit.Fragment:
-    rows = [
-        Row(
-            (
-                kit.marked(_COLOURS[part.name], part.label),
-                format_bytes(part.bytes),
-                format_bytes(part.full),
-                f"{BOUNDS[part.bound]}: {part.source}",
-            )
-        )
-        for part in forecast.parts
-        if format_bytes(part.full) != format_bytes(0)
-    ]
+    rows = []
+    for part in forecast.parts:
+        if format_bytes(part.full) != format_bytes(0):
+            name = kit.marked(_COLOURS[part.name], part.label)
+            known = f"{BOUNDS[part.bound]}: {part.source}"
+            rows.append(Row((name, format_bytes(part.bytes), format_bytes(part.full), known)))
     total = ("allocated", format_bytes(forecast.total), "", _peak_text(forecast))
     columns = (
         *map(Column, ("", "at the peak", "in full")),

@@ -55,8 +55,9 @@ class Knowing:
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do an operation, and return its results."""
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        if not _is_on_meta(given, kwargs):
-            return self._to_meta(func, args, kwargs, given)
+        is_on_meta = any(one.is_meta for one in given) if given else _device(kwargs) == "meta"
+        if not is_on_meta:
+            return _to_meta(func, args, kwargs, given)
         if func in _CHOOSING:
             for one in given[-1 if func is _ATEN.masked_select.default else 0 :]:
                 _choose_all(one)
@@ -80,23 +81,14 @@ class Knowing:
             self._assume(func, args, kwargs, made)
         return made
 
-    def _to_meta(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
-        made = func(*args, **kwargs)
-        if func is _COPY and _device(kwargs) == "meta" and given[0].numel() <= MOST:
-            remember(made, Values(given[0].to(made.dtype, copy=True)))
-        return made
-
     def _used(self, values: Values) -> torch.Tensor:
         self.assumed |= values.assumed
         return values.host
 
     def _item(self, tensor: torch.Tensor, values: Values | None) -> Any:
-        # Nothing is padded, packed or out of range.
-        return (
-            torch.ones((), dtype=tensor.dtype).item()
-            if values is None
-            else self._used(values).item()
-        )
+        if values is None:  # nothing is padded, packed or out of range
+            return torch.ones((), dtype=tensor.dtype).item()
+        return self._used(values).item()
 
     def _ghosts(self, func: Any, args: Any, kwargs: Any, known: list[Any]) -> Any:
         """Return the results, whose shapes depend on values, as meta tensors."""
@@ -168,9 +160,8 @@ class Knowing:
         scores, count = args[0], places.numel()
         if count > MOST or not scores.dim() or not places.dim():
             return
-        dim = kwargs.get(
-            "dim", next((one for one in args[2 if packet is _ATEN.topk else 1 :][:1]), -1)
-        )
+        given = args[2:3] if packet is _ATEN.topk else args[1:2]
+        dim = kwargs.get("dim", given[0] if given else -1)
         if packet is _ATEN.sort:
             order = torch.arange(scores.shape[dim])
             shape = [1] * scores.dim()
@@ -187,8 +178,11 @@ def _choose_all(mask: torch.Tensor) -> None:
         remember(mask, Values(torch.ones(mask.shape, dtype=torch.bool), assumed=True))
 
 
-def _is_on_meta(given: list[torch.Tensor], kwargs: dict[str, Any]) -> bool:
-    return any(one.is_meta for one in given) or (not given and _device(kwargs) == "meta")
+def _to_meta(func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+    made = func(*args, **kwargs)
+    if func is _COPY and _device(kwargs) == "meta" and given[0].numel() <= MOST:
+        remember(made, Values(given[0].to(made.dtype, copy=True)))
+    return made
 
 
 def _device(kwargs: dict[str, Any]) -> str:

@@ -64,8 +64,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
 
     def restart(self) -> int:
         """Return the peak so far, and begin a new one at what is alive now."""
-        peak, self.peak = self.peak, self.now
-        self.marked_at_peak = self.marked
+        peak = self.peak
+        self.peak, self.marked_at_peak = self.now, self.marked
         return peak
 
     def __torch_dispatch__(
@@ -75,10 +75,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._add(leaf)
-        extra = within(func, args)
-        if extra and self.now + extra > self.peak:
-            self.peak, self.marked_at_peak = self.now + extra, self.marked
+        self._reach(self.now + within(func, args))
         return out
+
+    def _reach(self, size: int) -> None:
+        if size > self.peak:
+            self.peak, self.marked_at_peak = size, self.marked
 
     def _add(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device:
@@ -88,9 +90,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
             return
         size = self.rounded(storage.nbytes())
         self.now += size
-        if self.now > self.peak:
-            self.peak = self.now
-            self.marked_at_peak = self.marked
+        self._reach(self.now)
 
         def gone(_: object) -> None:
             self.now -= size

@@ -101,7 +101,7 @@ def factored_by_torch(tensor: Trained) -> tuple[int, ...]:
     return tuple(size // FLOAT * tensor.size for size in factored(tensor))
 
 
-_OF_TORCH: Final = {
+OF_TORCH: Final = {
     "adamw_torch": "AdamW",
     "adamw_torch_fused": "AdamW",
     "adafactor": "Adafactor",
@@ -109,37 +109,35 @@ _OF_TORCH: Final = {
     "adagrad": "Adagrad",
     "rmsprop": "RMSprop",
 }
-_OF_BITSANDBYTES: Final = {
-    "adamw_8bit": "AdamW",
-    "adamw_bnb_8bit": "AdamW",
+_OF_BITSANDBYTES: Final = (
+    *("adamw_8bit", "adamw_bnb_8bit", "ademamix", "ademamix_8bit", "lion_32bit", "lion_8bit"),
+    *("rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit"),
+    *("paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"),
+    *("paged_lion_32bit", "paged_lion_8bit"),
+)
+_FIRST_WORDS: Final = {
+    "adamw": "AdamW",
     "ademamix": "AdEMAMix",
-    "ademamix_8bit": "AdEMAMix",
-    "lion_32bit": "Lion",
-    "lion_8bit": "Lion",
-    "rmsprop_bnb": "RMSprop",
-    "rmsprop_bnb_32bit": "RMSprop",
-    "rmsprop_bnb_8bit": "RMSprop",
-    "paged_adamw_32bit": "AdamW",
-    "paged_adamw_8bit": "AdamW",
-    "paged_ademamix_32bit": "AdEMAMix",
-    "paged_ademamix_8bit": "AdEMAMix",
-    "paged_lion_32bit": "Lion",
-    "paged_lion_8bit": "Lion",
+    "lion": "Lion",
+    "rmsprop": "RMSprop",
 }
-NAMES: Final = (*_OF_TORCH, *_OF_BITSANDBYTES)
+"""The classes of bitsandbytes by how their names begin, behind ``paged_`` where it is there."""
+
+NAMES: Final = (*OF_TORCH, *_OF_BITSANDBYTES)
 """The names of `TrainingArguments.optim` that there is a rule for."""
 
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
     """Return the rule of an optimizer by its name in `TrainingArguments.optim`, or raise OptionError."""
     found = None
-    if name in _OF_TORCH:
+    if name in OF_TORCH:
         # PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
         settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
-        found = of_class(_OF_TORCH[name], settings)
+        found = of_class(OF_TORCH[name], settings)
     elif name in _OF_BITSANDBYTES:
+        kind = _FIRST_WORDS[name.removeprefix("paged_").partition("_")[0]]
         bits = 8 if name.endswith("8bit") else 32
-        found = of_bitsandbytes(_OF_BITSANDBYTES[name], bits, paged=name.startswith("paged"))
+        found = of_bitsandbytes(kind, bits, paged=name.startswith("paged"))
     if found is None:
         message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(NAMES)}"
         raise OptionError(message)
@@ -224,11 +222,9 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
     kind = type(within)
     if kind.__module__.startswith("bitsandbytes"):
-        found = of_bitsandbytes(
-            kind.__name__,
-            int(getattr(getattr(within, "args", None), "optim_bits", 32)),
-            paged=bool(getattr(within, "is_paged", False)),
-        )
+        bits = int(getattr(getattr(within, "args", None), "optim_bits", 32))
+        is_paged = bool(getattr(within, "is_paged", False))
+        found = of_bitsandbytes(kind.__name__, bits, paged=is_paged)
     else:
         settings = dict(within.param_groups[0]) if within.param_groups else {}
         if settings.get("foreach") is None and device == "cpu":

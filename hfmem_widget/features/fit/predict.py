@@ -14,13 +14,7 @@ import torch
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
 from hfmem_widget.features.fit.checkpointing import is_checkpointed
-from hfmem_widget.features.fit.dry_run import (
-    GRANULARITY,
-    Inference,
-    Step,
-    inference,
-    training_step,
-)
+from hfmem_widget.features.fit.dry_run import GRANULARITY, Inference, Step, inference, training_step
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
 from hfmem_widget.features.fit.live_bytes import LiveBytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from hfmem_widget.features.fit.model import LABELS, Forecast, ForecastPart
@@ -70,29 +71,18 @@ def sharded(forecast: Forecast, text: str, *, gathered: int, share: float) -> Fo
         for part in forecast.parts
         if part.name not in {"gradients", "activations"}
     ]
+    estimate = partial(ForecastPart, bound="estimate")
     if full:
         size = gradients[moment] - cut(gradients[moment], "gradients")
         whole = full - cut(full, "gradients")
-        parts.append(ForecastPart("gradients", size, whole, "shapes and types", "estimate"))
+        parts.append(estimate("gradients", size, whole, "shapes and types"))
     if more:
         held = 0 if moment == "optimizer" else more
-        parts.append(
-            ForecastPart("gathered", held, more, "two layers, and what is in none", "estimate")
-        )
+        parts.append(estimate("gathered", held, more, "two layers, and what is in none"))
     rest = peaks[moment] - sum(part.bytes for part in parts)
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
-    parts.append(
-        ForecastPart(
-            "activations", rest, max(rest, forecast.full("activations")), source, "estimate"
-        )
-    )
+    parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
-    note = NOTE.format(ranks=ranks, way=way, parts=shared)
-    return replace(
-        forecast,
-        parts=tuple(parts),
-        total=peaks[moment],
-        moment=moment,
-        peaks=peaks,
-        notes=(*forecast.notes, note),
-    )
+    notes = (*forecast.notes, NOTE.format(ranks=ranks, way=way, parts=shared))
+    forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks)
+    return replace(forecast, parts=tuple(parts), notes=notes)

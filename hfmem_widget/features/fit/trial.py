@@ -25,19 +25,15 @@ from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Setting
 from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.optimizers import OF_TORCH
 from hfmem_widget.features.fit.predict import HALVES, weights_type
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.text import plain
 
 STEPS: Final = 2  # the optimizer's states are there from the second on
 
-_OPTIMIZERS: Final = {
-    "adamw_torch": ("AdamW", {}),
-    "adamw_torch_fused": ("AdamW", {"fused": True}),
-    "sgd": ("SGD", {}),
-    "adagrad": ("Adagrad", {}),
-    "rmsprop": ("RMSprop", {}),
-}
+_OPTIMIZERS: Final = {name: kind for name, kind in OF_TORCH.items() if kind != "Adafactor"}
+"""That one is transformers' own."""
 
 
 def tried_step(model_or_config: Any, setting: Setting) -> int:
@@ -56,9 +52,11 @@ def tried_step(model_or_config: Any, setting: Setting) -> int:
         raise OptionError(message)
     with foreign("the real step failed"), undisturbed():
         try:
-            return (
-                _on_gpu(config, setting) if setting.device == "cuda" else _on_host(config, setting)
-            )
+            if setting.device == "cuda":
+                return _on_gpu(config, setting)
+            with LiveBytes(device="cpu") as live:
+                _run(config, setting, "cpu")
+            return int(live.peak)
         finally:
             gc.collect()
 
@@ -99,13 +97,6 @@ def _make_workspaces(*, training: bool) -> None:
         product.backward()
 
 
-def _on_host(config: Any, setting: Setting) -> int:
-    live = LiveBytes(device="cpu")
-    with live:
-        _run(config, setting, "cpu")
-    return int(live.peak)
-
-
 def _run(config: Any, setting: Setting, device: str) -> None:
     """Build the model, and make the steps."""
     dtype = weights_type(setting.precision, training=setting.training) or torch.float32
@@ -124,8 +115,8 @@ def _run(config: Any, setting: Setting, device: str) -> None:
         # Renamed in transformers 5.
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    name, options = _OPTIMIZERS[setting.optimizer]
-    optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+    options = {"fused": True} if setting.optimizer.endswith("_fused") else {}
+    optimizer = getattr(torch.optim, _OPTIMIZERS[setting.optimizer])(model.parameters(), **options)
     autocast = HALVES.get(setting.precision)
     for _ in range(STEPS):
         for _ in range(setting.accumulation):

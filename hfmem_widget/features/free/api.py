@@ -96,13 +96,8 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
     if dry_run or not request.is_named:
         return replace(plan, notes=notes, cached=_cached(before))
     done = carry_out(request)
-    plan = replace(
-        plan,
-        done=True,
-        steps=done.steps,
-        notes=(*notes, *done.notes),
-        interrupted=done.interrupted,
-    )
+    notes = (*notes, *done.notes)
+    plan = replace(plan, done=True, steps=done.steps, notes=notes, interrupted=done.interrupted)
     try:
         plan = replace(plan, changes=_changes(before, read_once()))
         return replace(plan, stays=_staying(shell))

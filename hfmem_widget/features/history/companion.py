@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, facts_of
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.record_of import overview_of, whole
+from hfmem_widget.analysis.record_of import measured_in
 from hfmem_widget.features.history.cell import Cell, running_cell
 from hfmem_widget.features.history.file import MOST_DEVICES, MOST_FINDINGS, SENTENCE
 from hfmem_widget.features.history.log import LOG, Log
@@ -26,11 +26,7 @@ class Historian(Companion):
     """Notes one watch."""
 
     def __init__(
-        self,
-        options: WatchOptions | None = None,
-        screen: Screen | None = None,
-        *,
-        log: Log = LOG,
+        self, options: WatchOptions | None = None, screen: Screen | None = None, *, log: Log = LOG
     ) -> None:
         self._log = log
         self._cell: Cell | None = None
@@ -49,12 +45,13 @@ class Historian(Companion):
 def run_of(session: Session, span: Span, cell: Cell | None, kernel: str) -> CellRun:
     """Return an outermost span that has ended as a row, which refers to nothing of the session."""
     name, identity = _names(span, cell)
-    # What started ranks has next to nothing itself: their memory is what the cell is about.
-    overview = overview_of(session)
-    ranks = None if overview is None else overview.ranks
-    facts = facts_of(session, span) if overview is None else facts_of(overview, whole(overview))[:1]
+    read, over = measured_in(session, span)
+    ranks = read.ranks
+    facts = facts_of(read, over)[: None if ranks is None else 1]
     moved = [each for each in facts if _has_moved(each)]
     moved = moved or sorted(facts, key=lambda each: each.peak.value)[-1:]
+    found = [finding for finding in findings_of(session, span) if finding.span_id == span.id]
+    found = found if ranks is None else [*read.findings, *found]
     return CellRun(
         kernel,
         None if cell is None else cell.number,
@@ -64,19 +61,8 @@ def run_of(session: Session, span: Span, cell: Cell | None, kernel: str) -> Cell
         plain(span.outcome),
         session.started_at + span.start,
         span.duration,
-        tuple(
-            DeviceUse(
-                each.device.key, each.before, each.after, each.peak.value, each.peak.certainty
-            )
-            for each in moved[:MOST_DEVICES]
-        ),
-        tuple(
-            (finding.kind, plain(finding.title, SENTENCE))
-            for finding in [
-                *(() if overview is None else overview.findings),
-                *(one for one in findings_of(session, span) if one.span_id == span.id),
-            ][:MOST_FINDINGS]
-        ),
+        tuple(map(_use_of, moved[:MOST_DEVICES])),
+        tuple((each.kind, plain(each.title, SENTENCE)) for each in found[:MOST_FINDINGS]),
         None if ranks is None or ranks.worst is None else ranks.worst.rank,
     )
 
@@ -91,6 +77,11 @@ def _names(span: Span, cell: Cell | None) -> tuple[str, str]:
     if span.kind == "cell" and label.startswith((f"cell [{cell.number}]", f"[{cell.number}]")):
         return cell.first_line or label, f"{UNLABELLED}{own or label}"
     return label, f"label {label}" + (f" in {own}" if label in UNNAMED else "")
+
+
+def _use_of(facts: Facts) -> DeviceUse:
+    peak = facts.peak
+    return DeviceUse(facts.device.key, facts.before, facts.after, peak.value, peak.certainty)
 
 
 def _has_moved(facts: Facts) -> bool:

@@ -34,7 +34,6 @@ _WORDS = {
 }
 """What is said of a kind of finding whose name does not say it."""
 
-
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
 
@@ -123,13 +122,9 @@ def _findings(newest: Sequence[CellRun]) -> kit.Fragment:
     found = [(run, title) for run in newest for _, title in run.findings]
     if not found:
         return kit.NOTHING
+    style = "margin:3px 0 0;overflow-wrap:anywhere"
     lines = [
-        kit.block(
-            "margin:3px 0 0;overflow-wrap:anywhere",
-            kit.strong(_name(run)),
-            "\u00b7",
-            sentence(title),
-        )
+        kit.block(style, kit.strong(_name(run)), "\u00b7", sentence(title))
         for run, title in found[-MOST_FINDINGS:]
     ]
     return kit.fold(format_counted(len(found), "finding"), *lines, style="margin:8px 0 0")

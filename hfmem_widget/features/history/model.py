@@ -237,12 +237,5 @@ class CellHistory(Shown):
                 findings = " ".join(sentence for _, sentence in run.findings)
                 start = run.number, run.name, run.kind, number, run.kernel, run.outcome
                 for use in run.devices:
-                    device = (
-                        use.key,
-                        use.peak,
-                        use.certainty,
-                        use.left_behind,
-                        use.before,
-                        use.after,
-                    )
-                    yield (*start, run.started_at, run.duration, *device, findings)
+                    sizes = use.peak, use.certainty, use.left_behind, use.before, use.after
+                    yield (*start, run.started_at, run.duration, use.key, *sizes, findings)

@@ -104,13 +104,8 @@ class LeftBehindHolders(Companion):
         """Name who holds what was left behind, as a finding on the card."""
         if session.running and span.duration < QUICK:  # it is shown in one line
             return {}
-        named_already = {
-            finding.evidence.get("device")
-            for finding in session.findings
-            if finding.kind == "leak"
-            and finding.span_id == span.id
-            and "holder" in finding.evidence
-        }
+        leaks = [one for one in session.findings if one.kind == "leak" and one.span_id == span.id]
+        named_already = {leak.evidence.get("device") for leak in leaks if "holder" in leak.evidence}
         much = [left for left in left_behind(session, span) if left.is_much]
         much = [left for left in much if left.device not in named_already]
         if not much:
@@ -171,13 +166,8 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
             {metric: known_of(session.value(sample, key), 0.0) for metric, key in keys.items()}
             for sample in (span.before, span.after)
         )
-        yield LeftBehind(
-            device.key,
-            before.pop("allocated") - sum(before.values()),
-            after.pop("allocated") - sum(after.values()),
-            device.total,
-            after,
-        )
+        then, now = (held.pop("allocated") - sum(held.values()) for held in (before, after))
+        yield LeftBehind(device.key, then, now, device.total, after)
 
 
 def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
@@ -212,14 +202,13 @@ def _not_found(left: LeftBehind, found: Holders, known: Known, span_id: int) -> 
         return None
     title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
-    advice = [f"%memholders searches longer ({found.bound})."]
-    if known.raised:
-        advice.insert(
-            0,
-            "The notebook stores the last error, and its traceback holds the variables of every function on "
-            "its way: %memfree errors frees it.",
-        )
-    return Finding("left behind", "info", title, evidence, tuple(advice), span_id)
+    stored = (
+        "The notebook stores the last error, and its traceback holds the variables of every function on its "
+        "way: %memfree errors frees it."
+    )
+    longer = f"%memholders searches longer ({found.bound})."
+    advice = (stored, longer) if known.raised else (longer,)
+    return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:

@@ -10,13 +10,14 @@ import pytest
 
 from hfmem_widget.analysis.curve import LEAST_SAMPLES
 from hfmem_widget.analysis.moved import Moved, Movement, movement
-from hfmem_widget.features.compare.scene import _round_up, step_ticks
+from hfmem_widget.features.compare.scene import step_ticks
 from hfmem_widget.features.memory_map.html import memory_map_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.rows import GAP, ROWS, WIDTH, _full_width
 from hfmem_widget.session import Device, Phase, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import _off, drawn_parts
+from hfmem_widget.view.chart.axis import round_up
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, build_scene
@@ -247,7 +248,7 @@ def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: lis
 )
 def test_distances_are_round(least: float, rounded: int) -> None:
     """1, 2, 5, and tens of them."""
-    assert _round_up(least) == rounded
+    assert round_up(least, (1, 2, 5)) == rounded
 
 
 @pytest.mark.parametrize(

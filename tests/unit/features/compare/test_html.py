@@ -322,9 +322,9 @@ def test_parts_are_told_of_the_cells_that_have_them() -> None:
     bare = replace(
         whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
     )
-    ((first, column), *_) = part_columns(compare({"whole": [whole], "bare": [bare]}))
-    size = format_bytes(whole.devices[0].at_peak[first])
+    column = part_columns(compare({"whole": [whole], "bare": [bare]}))[0]
+    size = format_bytes(whole.devices[0].at_peak[column.part])
 
     assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
-    ((_, column), *_) = part_columns(compare({"bare": [bare], "whole": [whole]}))
+    column = part_columns(compare({"bare": [bare], "whole": [whole]}))[0]
     assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]
