@@ -122,7 +122,10 @@ def _head_html(at: int, columns: Sequence[Column], rows: Sequence[Row], size: fl
         )
         place += f";min-width:{min(0.62 * longest, MOST_LETTERS / 2) * size:.0f}px"
     faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
-    return f'<th scope="col" style="{place};vertical-align:bottom;{faint}">{kit.shown(column.head).html}</th>'
+    # A head without words would be read out as one; so it is none.
+    tag = 'th scope="col"' if column.head else "td"
+    style = f"{place};vertical-align:bottom;{faint}"
+    return f'<{tag} style="{style}">{kit.shown(column.head).html}</{tag[:2]}>'
 
 
 def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:

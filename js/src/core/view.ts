@@ -86,7 +86,8 @@ export class View {
 
   private build(host: HTMLElement): void {
     injectStyles(host);
-    this.chart.element.setAttribute("role", "img");
+    setAttribute(this.chart.element, "role", "img");
+    setAttribute(this.chart.element, "aria-label", "memory, no data yet");
     this.chart.element.append(this.placeholder);
     const names = make("div", "names", {}, [this.tabs.element, this.title]);
     const bar = make("div", "bar", {}, [names, this.condition, this.controls.element]);
@@ -130,7 +131,7 @@ export class View {
   private beat(): void {
     if (!this.chart.visible) return;
     this.write();
-    if (this.beats++ % BEATS_TO_SUMMARY === 0) this.summary.update(this.store, this.chart.element);
+    if (this.beats++ % BEATS_TO_SUMMARY === 0) this.summarize();
   }
 
   /**
@@ -142,10 +143,15 @@ export class View {
     if (pace > SLOW_NEWS) this.onSeen();
   }
 
-  /** A person changed something: everything follows at once. */
+  /** A person changed something: everything follows at once; so it does for the first data. */
   private show(): void {
     this.write();
+    this.summarize();
     this.chart.redraw();
+  }
+
+  private summarize(): void {
+    this.summary.update(this.store, this.chart.element);
   }
 
   private write(): void {

@@ -1,0 +1,87 @@
+"""What axe-core finds in what is ours: no violation of WCAG 2.1 A and AA, nor of its best practices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import BrowserContext, Page
+
+from hfmem_widget.testing import scripted_run
+from tests.browser.jupyter import ROOT
+from tests.browser.lab import Lab
+from tests.browser.panel import Panel
+from tests.browser.test_panel import LOAD
+
+AXE = ROOT / "js" / "node_modules" / "axe-core" / "axe.min.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+# What names the rule and the elements; the rest of axe's answer fills pages.
+VIOLATIONS = """async ([include, tags]) => {
+    const found = await axe.run(include, { runOnly: tags, resultTypes: ['violations'] });
+    const shown = node => `${node.html.slice(0, 160)} | ${node.any[0]?.message ?? node.failureSummary}`;
+    return found.violations.flatMap(({ id, nodes }) => nodes.map(node => `${id}: ${shown(node)}`));
+}"""
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+Theme = Literal["light", "dark"]
+
+
+def violations(page: Page, *selectors: str) -> list[str]:
+    """Return what axe-core finds in these elements; in the whole page without any."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    include = [list(selectors)] if len(selectors) == 1 else list(selectors)
+    found: list[str] = page.evaluate(VIOLATIONS, [include or ["html"], TAGS])
+    return found
+
+
+@THEMES
+def test_a_finished_card(lab: Lab, theme: Theme) -> None:
+    """With its still chart, its findings, its tables and the details of several GPUs."""
+    lab.open(
+        LOAD,
+        "from IPython.display import display\n"
+        "from hfmem_widget.testing import scripted_run\n"
+        "from hfmem_widget.view.card import card_bundle\n"
+        "for name in ['training', 'eight gpus', 'leak']:\n"
+        "    session = scripted_run(name)\n"
+        "    display(card_bundle(session, session.spans[0], with_chart=True), raw=True)\n",
+    )
+    lab.theme(theme)
+    lab.run_all()
+    lab.page.evaluate("document.querySelectorAll('.jp-Cell details').forEach(it => it.open = true)")
+    found = violations(lab.page, ".jp-RenderedHTML")
+    lab.screenshot(f"accessibility-card-{theme}", lab.cell(1))
+
+    assert found == []
+
+
+@THEMES
+def test_an_empty_panel(lab: Lab, theme: Theme) -> None:
+    """Beside a notebook that watches nothing."""
+    lab.open("1")
+    lab.theme(theme)
+    lab.command("hfmem-widget:show")
+    panel = Panel(lab)
+    panel.element.wait_for()
+    lab.screenshot(f"accessibility-empty-{theme}")
+
+    assert violations(lab.page, "#hfmem-panel") == []
+
+
+@THEMES
+@pytest.mark.parametrize("run", ["training", "leak"])
+def test_a_report(
+    browser: BrowserContext, tmp_path: Path, shots: Path, run: str, theme: Theme
+) -> None:
+    """The whole page, with everything unfolded."""
+    path = scripted_run(run).report(tmp_path / "run.html")
+    page = browser.new_page()
+    page.emulate_media(color_scheme=theme)
+    page.goto(path.as_uri())
+    page.locator("#hfmem-chart .main-svg").first.wait_for()
+    page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
+    found = violations(page)
+    page.screenshot(path=shots / f"accessibility-report-{run}-{theme}.png", full_page=True)
+    page.close()
+
+    assert found == []
