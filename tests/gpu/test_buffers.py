@@ -63,8 +63,8 @@ def check(told: dict[str, Any], what: str) -> None:
 
 @pytest.mark.parametrize("habit", ["", "bf16=True"])
 def test_cublas_workspaces_are_told(run_python: Run, habit: str) -> None:
-    """One for each handle and stream: that of the main thread and that of autograd's."""
-    told, each, there = run_python(
+    """They take what PyTorch frees when it is told to clear them: the main thread's and autograd's."""
+    told, there = run_python(
         TRAINER
         + SUM
         + f"""
@@ -76,14 +76,13 @@ del trainer
 import gc; gc.collect()
 left = torch.cuda.memory_allocated(0)
 torch._C._cuda_clearCublasWorkspaces()
-report([told, torch._C._cuda_getCublasWorkspaceSize(), left - torch.cuda.memory_allocated(0)])
+report([told, left - torch.cuda.memory_allocated(0)])
 """
     )
 
     check(told, f"Trainer {habit}")
     assert told["owners"]["cuBLAS workspaces"] == there > 0
     assert told["parts"]["libraries"] == there
-    assert there % each == 0
 
 
 def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
