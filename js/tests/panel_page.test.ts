@@ -349,7 +349,10 @@ describe("the plugin", () => {
     const activated: string[] = [];
     const app: Application = {
       shell: { add: (widget) => void added.push(widget), activateById: (id) => void activated.push(id) },
-      commands: { addCommand: (id, command) => commands.set(id, command) },
+      commands: {
+        addCommand: (id, command) => commands.set(id, command),
+        notifyCommandChanged: () => {},
+      },
       restored: Promise.resolve(),
     };
     return { app, added, commands, activated };

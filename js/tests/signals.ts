@@ -1,6 +1,7 @@
 /** Stand-ins for what JupyterLab hands to its extensions. */
 
 import type {
+  Cell,
   Kernel,
   KernelMessage,
   NotebookPanel,
@@ -90,6 +91,8 @@ export class FakeNotebook implements NotebookPanel {
 
 export class FakeTracker implements NotebookTracker {
   currentWidget: NotebookPanel | null = null;
+  activeCell: Cell | null = null;
+  readonly activeCellChanged = new FakeSignal<NotebookTracker, Cell | null>();
   readonly currentChanged = new FakeSignal<NotebookTracker, NotebookPanel | null>();
   readonly widgetAdded = new FakeSignal<NotebookTracker, NotebookPanel>();
   private readonly notebooks: FakeNotebook[] = [];

@@ -143,6 +143,12 @@ class Lab:
         found: list[dict[str, Any]] = self.page.evaluate(script, index)
         return found
 
+    def source(self, index: int) -> str:
+        """Return a cell's code as it stands in the editor."""
+        script = "index => notebook().content.widgets[index].model.sharedModel.getSource()"
+        found: str = self.page.evaluate(script, index)
+        return found
+
     def cell(self, index: int) -> Locator:
         """Return a cell's element."""
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")

@@ -61,9 +61,23 @@ export interface NotebookPanel extends Widget {
   readonly sessionContext: SessionContext;
 }
 
+export interface Cell {
+  readonly readOnly: boolean;
+  readonly model: {
+    readonly type: string;
+    readonly sharedModel: {
+      getSource(): string;
+      updateSource(start: number, end: number, value: string): void;
+    };
+  };
+}
+
 export interface NotebookTracker {
   /** The notebook in front, or the last one that was. */
   readonly currentWidget: NotebookPanel | null;
+  /** The selected cell of that. */
+  readonly activeCell: Cell | null;
+  readonly activeCellChanged: Signal<NotebookTracker, Cell | null>;
   readonly currentChanged: Signal<NotebookTracker, NotebookPanel | null>;
   readonly widgetAdded: Signal<NotebookTracker, NotebookPanel>;
   forEach(visit: (notebook: NotebookPanel) => void): void;
@@ -77,8 +91,9 @@ export interface Application {
   readonly commands: {
     addCommand(
       id: string,
-      command: { label: string; caption: string; execute(): void; isEnabled?(): boolean },
+      command: { label: string; caption: string; icon?: unknown; execute(): void; isEnabled?(): boolean },
     ): unknown;
+    notifyCommandChanged(id: string): void;
   };
   readonly restored: Promise<unknown>;
 }

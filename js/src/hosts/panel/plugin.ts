@@ -4,6 +4,7 @@ import { make } from "../../core/dom.ts";
 import styles from "../../styles/panel.css";
 import still from "../../styles/still.css";
 import { chartUrl } from "../address.ts";
+import { takesMagic, toggleMagic } from "./cell_magic.ts";
 import { ICON } from "./icon.ts";
 import type {
   Application,
@@ -28,6 +29,8 @@ const RANK = 900;
 const CATEGORY = "Memory";
 const SHOW = "hfmem-widget:show";
 const CLEAR = "hfmem-widget:clear";
+/** The toolbar's button in labextension/schema/plugin.json runs this. */
+const WATCH_CELL = "hfmem-widget:watch-cell";
 /** The setting's name in labextension/schema/plugin.json. */
 const OPENS = "openWithWatch";
 
@@ -71,6 +74,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       const place = new Place(app, notebooks, widget);
       const show = () => place.show();
       addCommands(app, notebooks, show, palette as CommandPalette | null);
+      addWatchCell(app, tracker as NotebookTracker, icon, palette as CommandPalette | null);
       addStatus(makeWidget, notebooks, show, bar as StatusBar | null);
       void openWithWatch(app, notebooks, place, panel, registry as SettingRegistry | null);
     },
@@ -143,6 +147,26 @@ function addCommands(
     execute: () => notebooks.front?.runs.clear(),
   });
   for (const command of [SHOW, CLEAR]) palette?.addItem({ command, category: CATEGORY });
+}
+
+function addWatchCell(
+  app: Application,
+  tracker: NotebookTracker,
+  icon: unknown,
+  palette: CommandPalette | null,
+): void {
+  app.commands.addCommand(WATCH_CELL, {
+    label: "Watch the Memory of the Selected Cell",
+    caption: "Put %%memwatch above the selected cell, or take it away",
+    icon,
+    isEnabled: () => takesMagic(tracker.activeCell),
+    execute: () => {
+      const { activeCell } = tracker;
+      if (takesMagic(activeCell)) toggleMagic(activeCell);
+    },
+  });
+  tracker.activeCellChanged.connect(() => app.commands.notifyCommandChanged(WATCH_CELL));
+  palette?.addItem({ command: WATCH_CELL, category: CATEGORY });
 }
 
 function addStatus(

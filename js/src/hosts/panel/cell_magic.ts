@@ -1,0 +1,20 @@
+/** `%%memwatch` above the code of a cell: put there, and taken away again. */
+
+import type { Cell } from "./jupyterlab.ts";
+
+const MAGIC = "%%memwatch";
+/** IPython skips empty lines before a cell's magic. */
+const FIRST_LINE = /^\s*%%memwatch(?![^\s])[^\n]*\n?/;
+
+/** Whether a cell may be changed: code that is not locked. */
+export function takesMagic(cell: Cell | null | undefined): cell is Cell {
+  return cell?.model.type === "code" && !cell.readOnly;
+}
+
+/** Puts the magic above the code, or takes it away with its options; the cursor stays, and it can be undone. */
+export function toggleMagic(cell: Cell): void {
+  const text = cell.model.sharedModel;
+  const there = FIRST_LINE.exec(text.getSource());
+  if (there) text.updateSource(0, there[0].length, "");
+  else text.updateSource(0, 0, `${MAGIC}\n`);
+}
