@@ -450,12 +450,18 @@ describe("the panel's width", () => {
     node: { clientWidth: width },
     parent: null,
     sizes,
+    widgets: [] as object[],
     relativeSizes: () => [...sizes],
     setRelativeSizes(next: number[]) {
       this.sizes = next;
     },
   });
-  const panelIn = (around: object) => ({ parent: { parent: around } }) as unknown as Widget;
+  /** A panel whose side bar is at the end, or at some place before that. */
+  const panelIn = (around: ReturnType<typeof split>, place = around.sizes.length - 1) => {
+    const bar = { parent: around };
+    around.widgets = around.sizes.map((_, at) => (at === place ? bar : {}));
+    return { parent: bar } as unknown as Widget;
+  };
 
   test("is exchanged with the widest of its neighbours, either way", () => {
     const around = split(2000, [0.1, 0.75, 0.15]);
@@ -464,6 +470,12 @@ describe("the panel's width", () => {
     const wide = split(2000, [0.5, 0.5]);
     resize(panelIn(wide), 400);
     expect(wide.sizes.map((size) => Math.round(1000 * size))).toEqual([800, 200]);
+  });
+
+  test("is that of the side bar at the left where it was put there", () => {
+    const around = split(2000, [0.1, 0.75, 0.15]);
+    resize(panelIn(around, 0), 400);
+    expect(around.sizes.map((size) => Math.round(1000 * size))).toEqual([200, 650, 150]);
   });
 
   test("stays as it is where nothing around it can be asked, or nobody has so much", () => {

@@ -89,3 +89,24 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     other.page.close()
     # A kernel that was restarted from another tab knows no comm of this page: JupyterLab says so.
     assert [one for one in lab.errors if not one.startswith("Comm not found")] == []
+
+
+def test_it_may_lie_at_the_left(lab: Lab) -> None:
+    """JupyterLab's "Switch Sidebar Side" moves it; it opens there with the room that it has at the right."""
+    lab.page.set_viewport_size({"width": 1600, "height": 800})
+    lab.open(LOAD, busy("--label fine-tune"))
+    lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+    lab.page.locator(".jp-SideBar.jp-mod-right [data-id='hfmem-panel']").click(button="right")
+    lab.page.get_by_text("Switch Sidebar Side").click()
+    lab.page.locator(".jp-SideBar.jp-mod-left [data-id='hfmem-panel']").wait_for()
+    lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    panel = Panel(lab)
+    panel.wait_for_cell("fine-tune")
+    lab.screenshot("panel-room-left")
+
+    assert panel.width == pytest.approx(400, abs=2)
+    assert width_of_notebook(lab) >= NOTEBOOK
+    lab.interrupt()
+    assert lab.errors == []

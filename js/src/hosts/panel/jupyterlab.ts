@@ -42,6 +42,7 @@ export interface Widget {
 
 /** Lumino's: shares of the width, one for each child from left to right. */
 export interface SplitPanel extends Widget {
+  readonly widgets: readonly Widget[];
   relativeSizes(): number[];
   setRelativeSizes(sizes: number[]): void;
 }

@@ -14,27 +14,32 @@ export function widthIn(pixels: number): number | null {
 }
 
 /**
- * Gives a panel at the right so many pixels, in exchange with the widest of its neighbours. JupyterLab has no option
+ * Gives a panel in a side bar so many pixels, in exchange with the widest of its neighbours. JupyterLab has no option
  * for the width of a side bar, so it is asked of the split panel around all of them.
  */
 export function resize(panel: Widget, pixels: number): void {
-  const split = splitAround(panel);
+  const [split, own] = splitAround(panel);
   const width = split?.node.clientWidth ?? 0;
-  if (!split || width === 0) return;
+  if (!split || width === 0 || own < 0) return;
   const sizes = split.relativeSizes();
-  const own = sizes.length - 1;
-  const others = sizes.slice(0, own);
+  const others = sizes.map((size, place) => (place === own ? 0 : size));
   const widest = others.indexOf(Math.max(...others));
   const more = pixels / width - sizes[own]!;
-  if (widest < 0 || sizes[widest]! <= more) return;
+  if (others[widest]! <= more) return;
   sizes[own]! += more;
   sizes[widest]! -= more;
   split.setRelativeSizes(sizes);
 }
 
-function splitAround(widget: Widget): SplitPanel | null {
+/** The split panel around a widget, and the place of that widget's side bar in it: a person may change the side. */
+function splitAround(widget: Widget): [SplitPanel | null, number] {
+  let child = widget;
   for (let around = widget.parent; around !== null; around = around.parent) {
-    if ("setRelativeSizes" in around) return around as SplitPanel;
+    if ("setRelativeSizes" in around) {
+      const split = around as SplitPanel;
+      return [split, split.widgets.indexOf(child)];
+    }
+    child = around;
   }
-  return null;
+  return [null, -1];
 }
