@@ -10,9 +10,9 @@ from playwright.sync_api import BrowserContext, Page
 
 from hfmem_widget.testing import scripted_run
 from tests.browser.jupyter import ROOT
-from tests.browser.lab import Lab, busy
+from tests.browser.lab import Lab
 from tests.browser.panel import Panel
-from tests.browser.test_panel import LOAD, wait_for_panel
+from tests.browser.test_panel import LOAD, run_over_budget
 
 AXE = ROOT / "js" / "node_modules" / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
@@ -37,17 +37,7 @@ def violations(page: Page, *selectors: str) -> list[str]:
 @THEMES
 def test_a_live_chart_and_the_panel_beside_it(lab: Lab, theme: Theme) -> None:
     """While a cell runs, beside an ended one that has a finding."""
-    ill = busy('--label "over its budget" --budget 40MiB')
-    lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, ill, ill)
-    lab.theme(theme)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    panel = wait_for_panel(lab)
-    panel.element.locator(".hfmem-cell-found").first.wait_for()
-    lab.let_end()
-    lab.run_cell(2, wait=False)
-    panel.element.locator(".hfmem-cell-found").nth(1).wait_for()
+    run_over_budget(lab, theme)
     found = violations(lab.page, ".jp-OutputArea .hfmem-root", "#hfmem-panel", "#hfmem-status")
     lab.screenshot(f"accessibility-live-{theme}")
     lab.interrupt()

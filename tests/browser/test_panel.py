@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from tests.browser.lab import Lab, busy
@@ -10,6 +12,7 @@ from tests.browser.test_watched_cell import wait_for_chart
 
 LOAD = "%load_ext hfmem_widget"
 LIVE = "[data-hfmem-draws]"
+OVER_BUDGET = busy('--label "over its budget" --budget 40MiB')
 
 
 def wait_for_panel(lab: Lab) -> Panel:
@@ -17,6 +20,21 @@ def wait_for_panel(lab: Lab) -> Panel:
     panel = Panel(lab)
     panel.element.wait_for()
     panel.wait_for_draws(2)
+    return panel
+
+
+def run_over_budget(lab: Lab, theme: Literal["light", "dark"], ending: str = "") -> Panel:
+    """Run two cells that have a finding, the first to its end, and leave the second running in sight."""
+    lab.page.set_viewport_size({"width": 1600, "height": 900})
+    lab.open(LOAD, f"{OVER_BUDGET}{ending}", OVER_BUDGET)
+    lab.theme(theme)
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    panel = wait_for_panel(lab)
+    panel.element.locator(".hfmem-cell-found").first.wait_for()
+    lab.let_end()
+    lab.run_cell(2, wait=False)
+    panel.element.locator(".hfmem-cell-found").nth(1).wait_for()
     return panel
 
 

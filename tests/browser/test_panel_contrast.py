@@ -6,11 +6,10 @@ from typing import Literal
 
 import pytest
 
-from tests.browser.lab import Lab, busy
-from tests.browser.test_panel import LOAD, wait_for_panel
+from tests.browser.lab import Lab
+from tests.browser.test_panel import LOAD, OVER_BUDGET, run_over_budget, wait_for_panel
 
 LEAST = 4.5
-ILL = busy('--label "over its budget" --budget 40MiB')
 # Each text that is seen, with the contrast of its colour to what lies below it.
 CONTRASTS = """() => {
   const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -58,16 +57,7 @@ CONTRASTS = """() => {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_text_can_be_read(lab: Lab, theme: Literal["light", "dark"]) -> None:
     """With a warning, a note, a cell that failed, the worst peak, and a series that is switched off."""
-    lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, f"{ILL}raise ValueError", ILL)
-    lab.theme(theme)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    panel = wait_for_panel(lab)
-    panel.element.locator(".hfmem-cell-found").first.wait_for()
-    lab.let_end()
-    lab.run_cell(2, wait=False)
-    panel.element.locator(".hfmem-cell-found").nth(1).wait_for()
+    panel = run_over_budget(lab, theme, ending="raise ValueError")
     for root in (panel.element, lab.cell(2)):
         root.get_by_title("hide resident").click()
     lab.page.wait_for_timeout(600)
@@ -83,7 +73,7 @@ def test_every_text_can_be_read(lab: Lab, theme: Literal["light", "dark"]) -> No
 def test_no_two_landmarks_have_the_same_name(lab: Lab) -> None:
     """Whoever goes from landmark to landmark finds the panel once."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, ILL)
+    lab.open(LOAD, OVER_BUDGET)
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     panel = wait_for_panel(lab)

@@ -26,6 +26,7 @@ from hfmem_widget.session import (
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.testing.stage import STARTED_AT
 from hfmem_widget.text import GIB
+from tests.fakes.ranks import GPU
 
 TOTAL = 79.8 * GIB
 WEIGHTS = 13.4 * GIB
@@ -97,19 +98,7 @@ def overview_recorder(plan: Plan, *, until: float | None = None, ended: bool = T
     ]
     singly = [f"rank{rank}" for rank in shown] if is_small else []
     series = [Series("ranks", metric) for metric in ("allocated", "median", "lowest", *singly)]
-    series += [
-        Series(f"rank:{rank}", metric)
-        for rank in shown
-        for metric in (
-            "allocated",
-            "reserved",
-            "device_used",
-            "weights",
-            "gradients",
-            "optimizer",
-            "unattributed",
-        )
-    ]
+    series += [Series(f"rank:{rank}", metric) for rank in shown for metric in GPU]
     recorder.adopt(devices, series)
     session.polling.interval = session.polling.current_interval = 1.0
     first = recorder.append(Sample(0.0, ()))

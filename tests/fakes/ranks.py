@@ -39,7 +39,7 @@ LOADING: Final = 1.0
 ONE_BY_ONE: Final = 64
 """Ranks up to which every sample is written; of larger worlds the extremes are."""
 
-_GPU: Final = (
+GPU: Final = (
     "allocated",
     "reserved",
     "device_used",
@@ -304,7 +304,7 @@ class SimulatedRank:
             Device(key, "NVIDIA H200", f"GPU-{self._rank}-{key}", H200_TOTAL)
             for key in self._devices
         ]
-        series = [Series(key, metric) for key in self._devices for metric in _GPU]
+        series = [Series(key, metric) for key in self._devices for metric in GPU]
         host = [Series("cpu", metric) for metric in ("allocated", "reserved")]
         self.recorder.adopt(
             (*gpus, Device("cpu", "AMD EPYC 9454", "", HOST_TOTAL)), (*series, *host)

@@ -33,7 +33,7 @@ from hfmem_widget.text import plain
 STEPS: Final = 2  # the optimizer's states are there from the second on
 
 _OPTIMIZERS: Final = {name: kind for name, kind in OF_TORCH.items() if kind != "Adafactor"}
-"""That one is transformers' own."""
+"""The Adafactor of a Trainer is transformers' own, and no real step is made with it."""
 
 
 def tried_step(model_or_config: Any, setting: Setting) -> int:
