@@ -166,13 +166,14 @@ class Edges:
                 return entered
         # Half an edge would leave a span that never ends.
         with interrupts_deferred(), self._entering:
+            polled = self.sampler.polled()
             while self._waiting:
                 edge = self._waiting.popleft()
                 entered += 1
                 try:
                     self.ledger.fold()
                     if edge.watched.session.running:
-                        self._enter(edge)
+                        self._enter(edge, polled)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
         return entered
@@ -308,12 +309,12 @@ class Edges:
             self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
-    def _enter(self, edge: LateEdge) -> None:
+    def _enter(self, edge: LateEdge, polled: Sequence[Row]) -> None:
         """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
         row, watched, ended, begun = edge.row, edge.watched, edge.ended, edge.begun
         if row is None:
             instant = Instant(self.ledger.allocator, edge.readings, edge.held)
-            row = self.sampler.edge(instant, share=FINE_SHARE)
+            row = self.sampler.passed(instant, polled)
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

@@ -18,7 +18,7 @@ READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
 
 FINE_AGE = 0.1
-"""Seconds: how old the host's figures may be at the edges of a step's parts, where a GPU's are fresh."""
+"""Seconds: how old a reading may be at the edges of a step's parts, whatever it costs."""
 
 FINE_SHARE = 0.005
 """Of the time: what reading may take at these edges where there is no GPU. In a process that trains,
@@ -71,6 +71,10 @@ class _Layout:
     columns: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
 
+    def in_order(self, row: Sequence[float]) -> tuple[float, ...]:
+        """Return the values of one source after the other as a row."""
+        return tuple(map(row.__getitem__, self.order))
+
 
 class Sampler:
     """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
@@ -104,6 +108,28 @@ class Sampler:
         """
         return self._read_all(instant, at_edge=True, share=share)
 
+    def polled(self) -> list[Sequence[float]]:
+        """Return what each source said when it was last polled, for `passed`."""
+        now = self._clock()
+        return [
+            _fitted(_latest(reader, now), len(own))
+            for reader, own in zip(self._readers, self._layout.columns, strict=True)
+        ]
+
+    def passed(self, instant: Instant, polled: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        """Return a row of an instant that has passed: what was read of it, and the rest as last polled."""
+        layout = self._layout
+        row: list[float] = []
+        for reader, own, latest in zip(self._readers, layout.columns, polled, strict=True):
+            at = reader.source.at
+            values = None if at is None else at(instant)
+            if values is None:
+                values = latest
+            if len(values) != len(own):  # it has devices that its source has not seen
+                return self.edge(instant)
+            row += values
+        return layout.in_order(row)
+
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""
         notes, self._notes = self._notes, []
@@ -126,11 +152,14 @@ class Sampler:
             reader.source.close()
 
     def _read_all(
-        self, instant: Instant | None, *, at_edge: bool = False, share: float | None = None
+        self,
+        instant: Instant | None,
+        *,
+        at_edge: bool = False,
+        share: float | None = None,
     ) -> tuple[float, ...]:
         now = self._clock()
         read: list[Sequence[float]] = []
-        is_gpu_known = False
         for reader, own in zip(self._readers, self._layout.columns, strict=True):
             source = reader.source
             values = None if instant is None or source.at is None else source.at(instant)
@@ -138,22 +167,17 @@ class Sampler:
             if values is None or len(values) != len(own):
                 if not at_edge:
                     age = reader.period
-                elif share is None:
-                    age = 0.0
                 else:
-                    age = FINE_AGE if is_gpu_known else min(FINE_AGE, reader.cost / share)
+                    age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
                 if not (at_edge and source.blocks) and now - reader.latest_at >= age:
                     self._read(reader)
-                values = values or (reader.latest if reader.latest_at >= now - STALE_AFTER else ())
-            elif source.devices:
-                is_gpu_known = True
+                values = values or _latest(reader, now)
             read.append(values)
         layout = self._layout_now()
         row: list[float] = []
         for values, own in zip(read, layout.columns, strict=True):
-            row += values[: len(own)]
-            row += [NOT_AVAILABLE] * (len(own) - len(values))
-        return tuple(map(row.__getitem__, layout.order))
+            row += _fitted(values, len(own))
+        return layout.in_order(row)
 
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
@@ -221,6 +245,17 @@ class Sampler:
                 for reader in self._readers:
                     reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
             return layout
+
+
+def _latest(reader: _Reader, now: float) -> Sequence[float]:
+    return reader.latest if reader.latest_at >= now - STALE_AFTER else ()
+
+
+def _fitted(values: Sequence[float], width: int) -> Sequence[float]:
+    """Return as many values, those that are missing as not available."""
+    if len(values) == width:
+        return values
+    return [*values[:width], *[NOT_AVAILABLE] * (width - len(values))]
 
 
 def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.edges import MOST_WAITING
+from hfmem_widget.monitor.edges import MOST_WAITING, Row
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.sources.allocator import Instant
@@ -245,15 +246,15 @@ def test_who_looks_waits_for_another_thread_to_finish_entering(
     step = Step()
     step.begin()
     entering, go_on = threading.Event(), threading.Event()
-    read = step.bench.sampler.edge
+    read = step.bench.sampler.passed
 
-    def held(instant: Instant, *, share: float | None = None) -> tuple[float, ...]:
+    def held(instant: Instant, polled: Sequence[Row]) -> tuple[float, ...]:
         if threading.current_thread() is other:
             entering.set()
             go_on.wait()
-        return read(instant, share=share)
+        return read(instant, polled)
 
-    monkeypatch.setattr(step.bench.sampler, "edge", held)
+    monkeypatch.setattr(step.bench.sampler, "passed", held)
     other = threading.Thread(target=step.monitor.catch_up)
     other.start()
     entering.wait()

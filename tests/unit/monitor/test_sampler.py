@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE, Sampler
+from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE, STALE_AFTER, Sampler
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
 from hfmem_widget.testing import FakeClock
@@ -84,16 +84,15 @@ def test_an_edge_reads_the_host_anew(sampler: Sampler, torch: FakeSource, host: 
     assert sampler.edge(INSTANT)[-1] == 4.0
 
 
-def test_a_fine_edge_takes_the_hosts_figures_from_the_last_tick(
+def test_of_an_instant_that_has_passed_nothing_is_read(
     sampler: Sampler, torch: FakeSource, host: FakeSource, clock: FakeClock
 ) -> None:
-    """Where a GPU's figures are fresh, the host's are read again only once they are old."""
+    """The host's figures are those of the last tick, however long ago; what it has now was not there then."""
     torch.known, host.values = [1.0, 2.0], [4.0]
-    clock.advance(0.9 * FINE_AGE)
-    soon = sampler.edge(INSTANT, share=0.005)[-1]
-    clock.advance(0.2 * FINE_AGE)
+    clock.advance(0.9 * STALE_AFTER)
 
-    assert (soon, sampler.edge(INSTANT, share=0.005)[-1]) == (3.0, 4.0)
+    assert sampler.passed(INSTANT, sampler.polled()) == (1.0, 2.0, 3.0)
+    assert (torch.reads, host.reads) == (1, 1)
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
