@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from operator import gt
 from typing import Any
 
 from hfmem_widget.sources.allocator import Stats
+
+
+MOST_WAITING = 64
+"""Readings that wait until somebody looks: many at once cost hardly more than one."""
 
 
 class Shadow:
@@ -18,7 +21,7 @@ class Shadow:
     def __init__(self) -> None:
         self._families: list[str] = []
         self._beside: list[str] = []
-        self._highest: list[int] = []
+        self._peaks: list[list[int]] = []
         self._others: dict[Any, Any] = {}
 
     def remember(self, stats: Stats) -> None:
@@ -27,19 +30,24 @@ class Shadow:
             nested = [name for name, value in stats.items() if isinstance(value, dict)]
             self._families = [name for name in nested if _is_family(stats[name])]
             self._beside = [name for name in nested if name not in self._families]
-        peaks = [pool["peak"] for name in self._families for pool in stats[name].values()]
-        if not self._highest:
-            self._highest = peaks
-        elif any(map(gt, peaks, self._highest)):
-            self._highest = list(map(max, peaks, self._highest))
+        self._peaks.append(
+            [pool["peak"] for name in self._families for pool in stats[name].values()]
+        )
+        if len(self._peaks) >= MOST_WAITING:
+            self._highest()
         _raise_to(self._others, self._beside_families(stats))
 
     def show(self, stats: Stats) -> None:
         """Raise every peak in some statistics to the one remembered."""
         pools = (pool for name in self._families for pool in stats[name].values())
-        for pool, peak in zip(pools, self._highest, strict=False):
+        for pool, peak in zip(pools, self._highest(), strict=False):
             pool["peak"] = max(pool["peak"], peak)
         _raise_shown(self._beside_families(stats), self._others)
+
+    def _highest(self) -> list[int]:
+        if len(self._peaks) > 1:
+            self._peaks = [list(map(max, *self._peaks))]
+        return self._peaks[0] if self._peaks else []
 
     def _beside_families(self, stats: Stats) -> Stats:
         # Private pools (CUDA graphs) come and go, and lie one level deeper.

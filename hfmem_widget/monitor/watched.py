@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
+from typing import Self
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Window
@@ -40,6 +41,27 @@ BASED_BLOCKS = frozenset({"generate", "diffusion"})
 
 _opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_here", default=())
 """Those whose outermost span was opened in this context, a thread's or an asynchronous task's."""
+
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The columns of a device in a session: what is taken, what is known to be held, and what is not."""
+
+    taken: tuple[int, ...]
+    held: tuple[int, ...]
+    before: int | None
+    unattributed: int | None
+
+    @classmethod
+    def of(cls, device: str, session: Session) -> Self:
+        def known(*metrics: str) -> tuple[int, ...]:
+            columns = (session.index(f"{device}/{metric}") for metric in metrics)
+            return tuple(column for column in columns if column is not None)
+
+        before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
+        return cls(known("requested", "allocated"), known(*HELD), before, since)
+
 
 HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
@@ -90,6 +112,7 @@ class Watched:
     _bases: dict[int, float] = field(default_factory=dict)
     _based_on_forward: bool = False
     _columns: list[int] = field(default_factory=list)
+    _parts: list[_Parts] = field(default_factory=list)
     _width: int = 0
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
@@ -129,6 +152,7 @@ class Watched:
         self._columns = [-1 if at is None else at for at, _ in columns]
         if devices != self.session.devices or len(columns) != len(self.session.series):
             self.recorder.adopt(devices, [each for _, each in columns])
+            self._parts = [_Parts.of(device.key, self.session) for device in devices]
 
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
@@ -168,24 +192,18 @@ class Watched:
 
         That can only shrink: what was freed, or is explained by now, is not there again.
         """
-        index = self.session.index
-        keys = (series.key for series in self.session.series)
-        read = dict(zip(keys, self._wanted_of(row), strict=False))
+        read = self._wanted_of(row)
         before, bases = dict(self._before), {}
-        for device in (device.key for device in self.session.devices):
-            taken = read.get(f"{device}/requested", math.nan)
-            if math.isnan(taken):
-                taken = read.get(f"{device}/allocated", math.nan)
-            held = (read.get(f"{device}/{metric}", 0.0) for metric in HELD)
-            remainder = max(0.0, taken - sum(size for size in held if size > 0))
-            here, since = index(f"{device}/before"), index(f"{device}/unattributed")
-            there = 0.0
+        for parts in self._parts:
+            taken = next((read[at] for at in parts.taken if read[at] == read[at]), NOT_AVAILABLE)
+            remainder = max(0.0, taken - sum(size for at in parts.held if (size := read[at]) > 0))
+            here, there = parts.before, 0.0
             if here is not None and (here in before or not self._has_begun):
                 there = min(remainder, before.get(here, remainder))
                 if taken > 0:
                     before[here] = there
-            if since is not None:
-                bases[since] = remainder - there
+            if parts.unattributed is not None:
+                bases[parts.unattributed] = remainder - there
         self._before, self._has_begun = before, True
         return bases
 

@@ -184,6 +184,7 @@ class Recorder(Writer):
         """Make a new lock: in a forked child, the thread that held the old one does not exist."""
         self.lock = threading.RLock()
         self.session.timeline.replace_lock()
+        self.session.steps.replace_lock()
 
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener(session, samples)`` after each tick, on the poller's thread.

@@ -111,14 +111,20 @@ class Phases(Growing):
         if key not in phases and len(phases) >= MOST_PHASES:
             return
         known = phases.get(key) or Phase(span.kind, key[1])
-        highest = dict(known.highest)
-        for series, peak in span.peaks.items():
-            if series not in highest or peak.value > highest[series].peaks[series].value:
-                highest[series] = span
-        seconds = known.seconds + span.duration
-        count = known.count + _steps_in(span)
-        singly = known.steps + (span.kind == "step" and _steps_in(span) == 1)
-        phases[key] = Phase(*key, count, seconds, highest, singly)
+        highest = known.highest
+        higher = {
+            series: span
+            for series, peak in span.peaks.items()
+            if series not in highest or peak.value > highest[series].peaks[series].value
+        }
+        steps = _steps_in(span)
+        phases[key] = Phase(
+            *key,
+            known.count + steps,
+            known.seconds + span.duration,
+            {**highest, **higher} if higher else highest,
+            known.steps + (span.kind == "step" and steps == 1),
+        )
         while len(self._by_root) > MOST_ROOTS:
             del self._by_root[next(iter(self._by_root))]
 

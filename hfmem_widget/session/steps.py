@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -98,8 +100,12 @@ IN_A_FRAME = {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phas
 _PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
 _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
 _PHASE = PER_DEVICE.index(PHASES[0])
+BLOCK = 64
+"""Steps that wait to be put into the table together: numpy takes as long for one as for many."""
+
 _LATER = [_LAST, _STOP]
 _SUMS = [_SAMPLES, _TOKENS, _CONTENT]
+_figures_of, _device_figures_of = attrgetter(*FIGURES), attrgetter(*PER_DEVICE[:_PHASE])
 _ALL = np.zeros(1, dtype=np.intp)
 """All rows as one group, which begins with the first."""
 
@@ -130,6 +136,8 @@ class Steps(Growing):
         self._in_last = 0
         self._rows = 0
         self._table: Table = np.empty((64, len(FIGURES)))
+        self._new: list[list[float]] = []
+        self._lock = threading.Lock()
 
     @classmethod
     def from_table(
@@ -151,6 +159,7 @@ class Steps(Growing):
         return f"<Steps: {steps} in {rows}; devices: {', '.join(self.devices) or 'none'}>"
 
     def __len__(self) -> int:
+        self._settle()
         return self._rows
 
     def __iter__(self) -> Iterator[StepGroup]:
@@ -159,7 +168,18 @@ class Steps(Growing):
         return iter([group_of(row, devices) for row in self.table.tolist()])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_table": self._table.copy()}
+        with self._lock:
+            state = {**vars(self), "_table": self._table.copy(), "_new": self._new.copy()}
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.replace_lock()
+
+    def replace_lock(self) -> None:
+        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
+        self._lock = threading.Lock()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -169,12 +189,14 @@ class Steps(Growing):
     @property
     def table(self) -> Table:
         """All groups, shape ``(groups, columns)``, in order; a view."""
+        self._settle()
         return self._table[: self._rows]
 
     @property
     def ended_at(self) -> float:
         """The end of the newest step, in seconds since the session began; -inf before the first."""
-        return float(self._table[self._rows - 1, _STOP]) if self._rows else -math.inf
+        newest = self.table[-1:, _STOP].tolist()
+        return newest[0] if newest else -math.inf
 
     def peaks_of(self, key: str) -> list[float]:
         """Return the highest peak of each group of a series such as ``cuda:0/allocated``; NaN if unknown."""
@@ -188,11 +210,28 @@ class Steps(Growing):
     def append(self, group: StepGroup) -> None:
         """Add a finished step, or a group of them."""
         self._widen(group.devices)
-        self.extend(row_of(group, self.devices)[None])
+        self.count += group.last - group.first + 1
+        with self._lock:
+            self._new.append(row_of(group, self.devices))
+        if len(self._new) >= BLOCK:
+            self._settle()
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
+        self._settle()
         self.count += int(_sizes(table).sum())
+        with self._lock:
+            self._put(table)
+
+    def _settle(self) -> None:
+        """Put the waiting steps into the table."""
+        with self._lock:
+            if self._new:
+                table = np.array(self._new)
+                self._new.clear()
+                self._put(table)
+
+    def _put(self, table: Table) -> None:
         while len(table):
             newest = self._table[self._rows - 1 : self._rows]
             taken = self._fitting(table)
@@ -250,7 +289,7 @@ class Steps(Growing):
         self._in_last = int(_sizes(row[None])[0])
 
     def _make_room(self) -> None:
-        folded = self._fold(self.table)
+        folded = self._fold(self._table[: self._rows])
         if len(folded) == self._rows:  # every step in a run of its own: the oldest go
             folded = folded[self._rows // 2 :]
         else:
@@ -268,6 +307,7 @@ class Steps(Growing):
     def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
         if new:
+            self._settle()
             unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
             # The names once there are columns for them: there may be no memory for these.
             self._table = np.concatenate([self._table, unknown], axis=1)
@@ -285,22 +325,22 @@ def joined(groups: Sequence[StepGroup]) -> StepGroup:
     if len(groups) == 1:
         return groups[0]
     devices = tuple(dict.fromkeys(device for group in groups for device in group.devices))
-    table = np.array([row_of(group, devices) for group in groups])
+    table = np.array([row_of(group, devices) for group in groups], dtype=np.float64)
     return group_of(_merged(table, _ALL)[0].tolist(), devices)
 
 
-def row_of(group: StepGroup, devices: Sequence[str]) -> Table:
+def row_of(group: StepGroup, devices: Sequence[str]) -> list[float]:
     """Return a group as a row of a table of some devices."""
-    row: list[float] = [getattr(group, name) for name in FIGURES]
+    row: list[float] = [*_figures_of(group)]
     for device in devices:
         known = group.devices.get(device)
         if known is None:
             row += [NOT_AVAILABLE] * len(PER_DEVICE)
             continue
-        figures = [getattr(known, name) for name in PER_DEVICE[:_PHASE]]
+        figures = [*_device_figures_of(known)]
         figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
         row += [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
-    return np.array(row, dtype=np.float64)
+    return row
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
