@@ -64,7 +64,8 @@ class _StandIn:
     def leave(self) -> None:
         """Put the usual handler back, and how the system calls it, such as `signal.siginterrupt` had it."""
         _handle(self.number, self.usual)
-        _action(self.number, self.action)
+        if self.action != _pythons_own:
+            _action(self.number, self.action)
 
 
 _held: list[_StandIn] = []
@@ -74,7 +75,7 @@ _HANDLER = struct.calcsize("P")
 """The length of a handler's address, with which the result of `sigaction` begins."""
 
 _pythons_own = b""
-"""The address of the C function by which Python hears of signals; the same for all of them."""
+"""What the system does at a signal whose handler Python has set: the same for all of them."""
 
 
 @functools.cache
@@ -112,9 +113,9 @@ def _stand_in_for(number: int, usual: Any) -> None:
     except ValueError:  # in a subinterpreter, which no signal reaches
         _held.remove(stand_in)
         return
-    _pythons_own = _pythons_own or _action(number)[:_HANDLER]
+    _pythons_own = _pythons_own or _action(number)
     # polars takes SIGINT when it is imported, and passes it on.
-    if action[:_HANDLER] != _pythons_own:
+    if action[:_HANDLER] != _pythons_own[:_HANDLER]:
         _action(number, action)
 
 

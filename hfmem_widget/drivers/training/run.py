@@ -210,16 +210,25 @@ class TrainingRun:
             for phase in _PHASES:
                 self._close(phase)
 
-    @_harmless
     def optimizer_begins(self) -> None:
         """Turn to the optimizer: the gradients are ready."""
+        # The guard takes longer than everything else that a short step needs.
+        if self._tells_phases or "substep" in self._open:
+            self._turn_to_optimizer()
+
+    @_harmless
+    def _turn_to_optimizer(self) -> None:
         self._close("substep")
         if self._tells_phases:
             self._turn("optimizer")
 
-    @_harmless
     def optimizer_ended(self) -> None:
         """End the optimizer; gradients are freed next."""
+        if "optimizer" in self._open:
+            self._end_optimizer()
+
+    @_harmless
+    def _end_optimizer(self) -> None:
         self._close("optimizer")
 
     @_harmless
