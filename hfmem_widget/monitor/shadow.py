@@ -6,7 +6,6 @@ from typing import Any
 
 from hfmem_widget.sources.allocator import Stats
 
-
 MOST_WAITING = 64
 """Readings that wait until somebody looks: many at once cost hardly more than one."""
 

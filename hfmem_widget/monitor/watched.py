@@ -43,7 +43,6 @@ _opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_
 """Those whose outermost span was opened in this context, a thread's or an asynchronous task's."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The columns of a device in a session: what is taken, what is known to be held, and what is not."""

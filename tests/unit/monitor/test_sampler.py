@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hfmem_widget.monitor.sampler import FINE_AGE, FINE_SHARE, STALE_AFTER, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, STALE_AFTER, Sampler
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
 from hfmem_widget.testing import FakeClock
