@@ -1,11 +1,12 @@
 """Exact peaks for any number of windows, from the one peak counter that a device has.
 
-PyTorch keeps one peak per device and everybody resets it (pytorch#16266). At each edge of each window
-the ledger reads the counter, folds it into the open windows and into the user's own *shadow*
-peak, and resets it. Every window is then a union of such epochs, and the highest of their peaks is
-its own, to the byte. An edge is the instant of that reading: a window that ends there has its peak,
-one that begins there begins with what was current. Only reading and resetting must happen at that
-instant; the folding of a late edge is left to whoever looks next.
+PyTorch keeps one peak per device and everybody resets it (pytorch#16266). Where a window begins, the ledger
+reads the counter, folds it into the open windows and into the user's own *shadow* peak, and resets it. Every
+window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where one ends,
+the counter is only read: all open windows are at least as old as its last reset, so what it has counted since
+belongs to each of them. An edge is the instant of the reading: a window that ends there has its peak, one
+that begins there begins with what was current. Only reading and resetting must happen at that instant; the
+folding of a late edge is left to whoever looks next.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -83,7 +84,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Edge:
-    """What was read at an edge, before and after the counters were reset, and which windows meet there."""
+    """What was read at an edge, and which windows meet there; where one begins, also after the reset."""
 
     before: dict[int, Stats]
     after: dict[int, Stats]
@@ -186,19 +187,22 @@ class PeakLedger:
         return following
 
     def edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
-        """Read and reset the counters now, where windows end or begin; `fold` makes peaks of the readings."""
+        """Read the counters now, and reset them where a window begins; `fold` makes peaks of the readings."""
         with self._lock:
             if closing is None:
                 self.install()
             edge = _Edge({}, {}, closing, opening)
             # First, so that what was read is not lost with what is reset, whatever comes between.
             self._unfolded.append(edge)
+            in_use = False
             for device in self.allocator.devices():
                 stats = edge.before[device] = self._stats(device)
                 if _in_use(stats):
-                    self.allocator.reset_peak(device)
-                    edge.after[device] = self._stats(device)
-            self.in_use = bool(edge.after)
+                    in_use = True
+                    if opening is not None:
+                        self.allocator.reset_peak(device)
+                        edge.after[device] = self._stats(device)
+            self.in_use = in_use
             # Now, not when it is folded: by then the window may have met its other edge.
             for window in (closing, opening):
                 if window is not None:
@@ -270,20 +274,24 @@ class PeakLedger:
         return readings
 
     def _fold(self, edge: _Edge) -> None:
-        self._remember(edge)
+        closing, opening = edge.closing, edge.opening
+        begins = opening is not None
+        if begins:
+            self._remember(edge)
         current: list[float] = []
         certified = True
         for device, before in edge.before.items():
-            if _in_use(before):
+            if not _in_use(before):
+                current += _NONE
+            elif begins:
                 # Both are there but for a fault in between.
                 after = edge.after.get(device)
                 certified &= after is not None and self._fold_epoch(device, before, after)
                 current += _values(before, "current")
             else:
-                current += _NONE
+                self._note(device, before)
         if not certified:
             self._flaw()
-        closing, opening = edge.closing, edge.opening
         if closing is not None and closing in self._windows:
             closing.peaks = self._named(closing, self._windows.close(closing))
         if opening is not None:

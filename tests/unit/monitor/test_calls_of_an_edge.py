@@ -54,7 +54,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("kind", ["forward", "step", "block"])
-def test_an_edge_reads_each_device_once_and_that_in_use_once_more(kind: str) -> None:
+def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
     """To open, to turn and to close; a sample of that instant takes no further reading."""
     machine = Machine()
     monitor, session = machine.monitor, machine.session
@@ -69,7 +69,7 @@ def test_an_edge_reads_each_device_once_and_that_in_use_once_more(kind: str) -> 
         edge(lambda: monitor.close_span(session, spans[-1]).id),
     ]
 
-    assert made == [(3, 1)] * 3
+    assert made == [(3, 1), (3, 1), (2, 0)]
     assert machine.counted(machine.enter) == (0, 0)
 
 

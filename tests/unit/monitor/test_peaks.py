@@ -107,14 +107,42 @@ def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
 
 
 def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
-    """CudaMallocAsync keeps no such count, so its peaks are bounds."""
+    """CudaMallocAsync keeps no such count, so a peak is a bound where the counter was reset."""
     allocator = FakeAllocator()
     allocator.counts_allocations = False
     ledger = PeakLedger(allocator)
+    allocator.alloc(MIB)
     window = ledger.open()
     allocator.alloc(MIB)
 
     assert ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_where_nothing_was_reset_no_certificate_is_needed() -> None:
+    """Of a device that nobody had used before, the counter itself is the window's peak."""
+    allocator = FakeAllocator()
+    allocator.counts_allocations = False
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+
+    assert (ledger.close(window)[KEY].value, allocator.resets) == (8 * MIB, 0)
+    assert window.peaks[KEY].certainty == "exact"
+
+
+def test_a_window_that_ends_resets_nothing() -> None:
+    """Neither its own peak nor that of the window around it needs more than a reading."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    allocator.alloc(MIB)
+    outer, inner = ledger.open(), ledger.open()
+    allocator.free(allocator.alloc(8 * MIB))
+    resets = allocator.resets
+    inside = ledger.close(inner)[KEY].value
+    allocator.free(allocator.alloc(4 * MIB))
+
+    assert (inside, ledger.close(outer)[KEY].value) == (9 * MIB, 9 * MIB)
+    assert allocator.resets == resets
 
 
 def test_a_window_opened_before_cuda_came_up_is_exact() -> None:

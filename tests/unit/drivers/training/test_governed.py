@@ -209,17 +209,17 @@ def test_short_steps_go_by_without_their_phases() -> None:
     )
 
 
-def test_a_step_without_phases_makes_two_edges() -> None:
-    """Its beginning and its end: that is all that it leaves to the poller, too."""
+def test_a_step_without_phases_resets_the_counter_once() -> None:
+    """At its beginning: its end is a reading, and that is all that it leaves to the poller, too."""
     training = Training()
-    edges: dict[str, set[int]] = {}
+    resets: dict[str, set[int]] = {}
     for _ in range(100):
         before = training.bench.allocator.resets
         training.one_step(1e-4)
         made = training.bench.allocator.resets - before
-        edges.setdefault(training.run.governor.how, set()).add(made)
+        resets.setdefault(training.run.governor.how, set()).add(made)
 
-    assert edges == {"whole": {7}, "bare": {2}}
+    assert resets == {"whole": {4}, "bare": {1}}
 
 
 def test_long_steps_have_all_their_phases() -> None:
