@@ -255,7 +255,13 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         wrapped = getattr(self._trainer, "model_wrapped", None)
         outermost = model if wrapped is None else wrapped
         if hasattr(outermost, "register_forward_pre_hook"):
-            self._hooks = ModelHooks(outermost, before=run.forward_begins, after=run.forward_ended)
+            self._hooks = ModelHooks(
+                outermost,
+                before=run.forward_begins,
+                after=run.forward_ended,
+                failures=True,
+                brief=is_quiet,
+            )
 
     @entry()
     def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -284,7 +290,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     on_pre_optimizer_step = _passed_on("optimizer_begins")
     on_optimizer_step = _passed_on("optimizer_ended")
 
-    @entry(otherwise=lambda _callback, _args, _state, control, **_: control)
+    # What it does holds interrupts back where one could leave it half done.
+    @entry(otherwise=lambda _callback, _args, _state, control, **_: control, defers=False)
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:

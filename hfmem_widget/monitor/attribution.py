@@ -17,7 +17,7 @@ from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.caches import Caches
 from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
-from hfmem_widget.session import FINE_KINDS, Contents, SpanKind
+from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.libraries import wrapped_now
 from hfmem_widget.sources.tensors import TensorSource
 
@@ -53,7 +53,7 @@ class Attribution:
         self.contents = Contents()
         self.caches = Caches()
         self.rests = False
-        """True while a step goes by in which nothing is looked at that each step makes anew."""
+        """True while a step goes by whose own edges are not asked for, nor what each step makes anew."""
         self.seconds_beside_edges = 0.0
         """What was spent around optimizers' steps."""
         self.source.before_reading = self.refresh
@@ -82,8 +82,6 @@ class Attribution:
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what a span's edge gives reason to; for the user's thread, before the edge is read."""
         self.refresh()
-        if self.rests and kind in FINE_KINDS:
-            return
         if kind in {"forward", "backward"}:
             # A model does not know what wraps it.
             self.follow(wrapped_now())

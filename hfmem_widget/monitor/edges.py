@@ -19,7 +19,7 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
-from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Ended, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
@@ -132,6 +132,34 @@ class Edges:
             self.poller.release(watched)
         return span
 
+    def ends(self, watched: Watched, span_id: int, counts: Mapping[str, float]) -> bool:
+        """Read that a span of a step ends now; `settle` does the rest, before the next edge.
+
+        Nothing is half done wherever an interrupt comes, so nobody need hold it back. Returns False where
+        this is not enough, and the span is to be closed.
+        """
+        if not self.ledger.in_use or watched.ended is not None or not watched.ends_late(span_id):
+            return False
+        readings = self.ledger.ends(watched.windows[span_id])
+        time = self.clock() - watched.origin
+        watched.ended = Ended(span_id, time, readings, self.attribution.source.latest, counts)
+        return True
+
+    def settle(self, watched: Watched) -> None:
+        """Make an edge of the end of a span of which nothing but a reading was made."""
+        with self._making:
+            ended, watched.ended = watched.ended, None
+            if ended is None or ended.span_id not in watched.late:
+                return
+            window = watched.windows.pop(ended.span_id)
+            known = watched.late.pop(ended.span_id)
+            span = _as_ended(known, ended.time, "done", ended.counts)
+            self._waiting.append(
+                LateEdge(
+                    watched, ended.readings, ended.time, None, ended.held, span, None, window
+                )
+            )
+
     def turn(
         self, watched: Watched, closing: int, kind: SpanKind, label: str, outcome: str
     ) -> Span:
@@ -160,6 +188,14 @@ class Edges:
     def enter_all(self) -> int:
         """Enter all edges that wait in their sessions; return how many."""
         entered = 0
+        for watched in self.register.all():
+            # Where another thread makes an edge, it settles first.
+            if watched.ended is not None and watched.edges.acquire(blocking=False):
+                try:
+                    with interrupts_deferred():
+                        self.settle(watched)
+                finally:
+                    watched.edges.release()
         # The lock is taken where nothing waits, too: another thread may be entering the last one.
         with self._entering:
             if not self._waiting:
@@ -239,6 +275,8 @@ class Edges:
 
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what the memory is for; a fault in it costs the counting, not the watch."""
+        if self.attribution.rests and kind in FINE_KINDS:
+            return
         try:
             self.attribution.at_edge(kind, begins=begins)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
@@ -292,13 +330,7 @@ class Edges:
             self.ledger.edge(closing=ending, opening=beginning)
             time = self.clock() - watched.origin
             if closing is not None:
-                span = watched.late.pop(closing)
-                ended = Span(
-                    *(closing, span.kind, span.label, span.start, span.before),
-                    stop=time,
-                    outcome=outcome,
-                    counts=counts,
-                )
+                ended = _as_ended(watched.late.pop(closing), time, outcome, counts)
             if kind is not None and beginning is not None:
                 span_id = watched.recorder.next_span_id()
                 begun = Span(span_id, kind, label, time, Sample(time, ()))
@@ -321,6 +353,12 @@ class Edges:
             watched.close(ended.id, sample, edge.closing.peaks, ended.outcome, ended.counts)
         if begun is not None:
             watched.enter(begun.id, begun.kind, begun.label, sample)
+
+
+def _as_ended(span: Span, time: float, outcome: str, counts: Mapping[str, float]) -> Span:
+    """Return a span that is not entered yet as it has ended: without readings and peaks."""
+    known = span.id, span.kind, span.label, span.start, span.before
+    return Span(*known, stop=time, outcome=outcome, counts=counts)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:

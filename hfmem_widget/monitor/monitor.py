@@ -221,6 +221,17 @@ class Monitor:
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
+    def span_ends(
+        self, session: Session, span_id: int, counts: Mapping[str, float] = NO_COUNTS
+    ) -> bool:
+        """Read that a span of a step has ended well, as `close_span` would, and leave the rest for later.
+
+        It is not spoilt by an interrupt, wherever that comes, so it needs no guard. Returns False where it
+        cannot be done: the span is then to be closed.
+        """
+        watched = self._register.find(session)
+        return self.in_this_process and self._edges.ends(watched, span_id, counts)
+
     def turn(
         self,
         session: Session,
@@ -250,6 +261,8 @@ class Monitor:
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open; late edges are not entered for it."""
         watched = self._register.get(session)
+        if watched is not None and watched.ended is not None:
+            self._change(watched, lambda: None)
         return watched is not None and watched.is_within(kinds)
 
     def opened_here(self, session: Session) -> bool:
@@ -304,6 +317,8 @@ class Monitor:
         """
         try:
             with watched.edges:
+                if watched.ended is not None:
+                    self._edges.settle(watched)
                 return change()
         except WatchStateError:
             raise

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Self
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.peaks import Window
+from hfmem_widget.monitor.peaks import Readings, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import (
@@ -65,6 +65,20 @@ class _Parts:
 HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What was read where a span ended of which nothing else has been done yet.
+
+    `time` is in seconds of the session; the other fields are as in a `LateEdge`.
+    """
+
+    span_id: int
+    time: float
+    readings: Readings
+    held: Sequence[float]
+    counts: Mapping[str, float]
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Watched:
     """What a monitor keeps of one session.
@@ -77,6 +91,8 @@ class Watched:
         The ledger's window of each open span.
     late : dict of int to Span
         The open spans that the session may not know yet, in order of opening.
+    ended : Ended or None
+        The newest of them, if it has ended; the next edge is made after it.
     edges : threading.RLock
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
@@ -98,6 +114,7 @@ class Watched:
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
     late: dict[int, Span] = field(default_factory=dict)
+    ended: Ended | None = None
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
     thread: int | None = None

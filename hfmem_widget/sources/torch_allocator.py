@@ -105,12 +105,15 @@ class TorchAllocator:
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""
-        stats: Stats = self._raw(self._stats)(index)
+        # As `_raw` has it, written out: both are called at every edge, with cold caches.
+        wrapped = self._wrapped.get(self._stats)
+        stats: Stats = (wrapped.raw if wrapped else self._raw(self._stats))(index)
         return stats
 
     def reset_peak(self, index: int) -> None:
         """Set one initialised device's peaks to its current values, past any wrapper."""
-        self._raw(self._reset)(index)
+        wrapped = self._wrapped.get(self._reset)
+        (wrapped.raw if wrapped else self._raw(self._reset))(index)
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of the device's runtime."""

@@ -30,6 +30,7 @@ class ModelHooks:
     The module is the outermost one: hooks of an inner module would run in the replicas of
     ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
     says of the batch, `after` what the pass raised, or None. Where `rests` returns True, neither is called.
+    `after` may be for `failures` alone. Where no interrupt can leave `before` half done, it is `brief`.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class ModelHooks:
         before: Callable[[Mapping[str, float]], None],
         after: Callable[[Exception | None], None],
         rests: Callable[[], bool] = lambda: False,
+        failures: bool = False,
+        brief: Callable[[], bool] = lambda: False,
     ) -> None:
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
@@ -47,6 +50,7 @@ class ModelHooks:
         try:
             self._hide_from_copies(module)
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
+            before_hook.is_brief, after_hook.failures = brief, failures
             self._handles.append(module.register_forward_pre_hook(before_hook, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
@@ -98,19 +102,33 @@ class _Hook:
 
 
 class _Before(_Hook):
+    is_brief: Callable[[], bool]
+
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not (self._traced() or self._rests()):
+        if self._traced() or self._rests():
+            return
+        # Holding signals back takes longer than all that a short step needs.
+        if self.is_brief():
+            self._tell_briefly(args, kwargs)
+        else:
             self._tell(args, kwargs)
 
     @entry()
     def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._report(shape_of(args, kwargs))
 
+    @entry(defers=False)
+    def _tell_briefly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._report(shape_of(args, kwargs))
+
 
 class _After(_Hook):
+    failures = False
+
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if not (self._traced() or self._rests()):
-            self._tell(result)
+        if self._traced() or self._rests() or (self.failures and result is not None):
+            return
+        self._tell(result)
 
     @entry()
     def _tell(self, result: object) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
@@ -39,10 +39,10 @@ def is_quiet() -> bool:
     return threading.get_ident() in _quiet
 
 
-def _harmless(
-    method: Callable[Concatenate[TrainingRun, P], None],
+def _guarded(
+    method: Callable[Concatenate[TrainingRun, P], None], *, defers: bool
 ) -> Callable[Concatenate[TrainingRun, P], None]:
-    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
+    holding = interrupts_deferred if defers else nullcontext
 
     @functools.wraps(method)
     def guarded(self: TrainingRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -50,9 +50,10 @@ def _harmless(
             return
         began = self._clock()
         try:
-            with interrupts_deferred():
+            with holding():
                 method(self, *args, **kwargs)
-            self.governor.took(self._clock() - began + seconds_of_an_event())
+            guard = seconds_of_an_event() if defers else 0.0
+            self.governor.took(self._clock() - began + guard)
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -65,6 +66,20 @@ def _harmless(
                 )
 
     return guarded
+
+
+def _harmless(
+    method: Callable[Concatenate[TrainingRun, P], None],
+) -> Callable[Concatenate[TrainingRun, P], None]:
+    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
+    return _guarded(method, defers=True)
+
+
+def _brief(
+    method: Callable[Concatenate[TrainingRun, P], None],
+) -> Callable[Concatenate[TrainingRun, P], None]:
+    """Do the same, but for interrupts: none leaves this half done, and holding one back takes far longer."""
+    return _guarded(method, defers=False)
 
 
 class TrainingRun:
@@ -158,30 +173,34 @@ class TrainingRun:
         self._begin("step", f"step {number}")
         self._own_steps.add(self._open["step"])
 
-    @_harmless
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
-        if "step" not in self._open or self._asides or not wants_gradients():
-            return
-        self._counts = joined(self._counts, shape)
-        if not self._tells_phases:
-            return
+        if "step" in self._open and not self._asides and wants_gradients():
+            self.count(shape)
+            if self._tells_phases:
+                self._forward_begins()
+
+    @_harmless
+    def _forward_begins(self) -> None:
         if self.accumulates and "substep" not in self._open:
             self._substeps += 1
             self._begin("substep", f"batch {self._substeps}")
         if "forward" not in self._open:
             self._turn("forward")
 
-    @_harmless
+    @_brief
     def count(self, shape: Mapping[str, float]) -> None:
         """Count a batch of the step."""
         self._counts = joined(self._counts, shape)
 
-    @_harmless
     def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass that has failed; else it goes on until the backward pass begins."""
         if error is not None:
-            self._close("forward", outcome_of(error))
+            self._forward_failed(error)
+
+    @_harmless
+    def _forward_failed(self, error: Exception) -> None:
+        self._close("forward", outcome_of(error))
 
     @_harmless
     def backward_begins(self) -> None:
@@ -231,9 +250,22 @@ class TrainingRun:
     def _end_optimizer(self) -> None:
         self._close("optimizer")
 
-    @_harmless
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; `counts` say of a group of them which the first and the last were."""
+        if outcome == "done" and self.governor.how == "bare" and next(reversed(self._open), "") == "step":
+            self._read_end(counts)
+        if "step" in self._open:
+            self._end_step(outcome, counts)
+
+    @_brief
+    def _read_end(self, counts: Mapping[str, float]) -> None:
+        all_counts = {**self._counts, **counts}
+        if self._monitor.span_ends(self.session, self._open["step"], all_counts):
+            del self._open["step"]
+            self._step_is_over(all_counts)
+
+    @_harmless
+    def _end_step(self, outcome: str, counts: Mapping[str, float]) -> None:
         self._counts = {**self._counts, **counts}
         self._close("step", outcome)
 
@@ -355,13 +387,16 @@ class TrainingRun:
             self.governor.took(0.0, 1)
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
-                self.rouse()
-                if how != NO_STEP:
-                    last = counts["step"]
-                    of_all = int(last - counts.get("first", last)) + 1
-                    self.governor.ended(of_all, is_group=self._is_group)
+                self._step_is_over(counts, is_one=how != NO_STEP)
             if inner == kind:
                 return
+
+    def _step_is_over(self, counts: Mapping[str, float], *, is_one: bool = True) -> None:
+        self.rouse()
+        if is_one:
+            last = counts["step"]
+            of_all = int(last - counts.get("first", last)) + 1
+            self.governor.ended(of_all, is_group=self._is_group)
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""
