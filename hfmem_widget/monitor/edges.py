@@ -22,7 +22,7 @@ from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.watched import HAS_ENDED, Ended, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
-from hfmem_widget.session.recorder import NO_COUNTS
+from hfmem_widget.session.recorder import NO_COUNTS, NO_STEP
 from hfmem_widget.sources.allocator import Instant
 
 Row = Sequence[float]
@@ -55,6 +55,16 @@ class LateEdge:
     ended: Span | None
     begun: Span | None
     closing: Window | None
+
+    def is_begin_of(self, following: LateEdge) -> bool:
+        """Return whether a span begins here and ends at the following edge, and nothing else happens."""
+        begun, ended = self.begun, following.ended
+        if begun is None or ended is None or begun.id != ended.id or begun.kind != "step":
+            return False
+        if ended.outcome == NO_STEP:  # it becomes something else
+            return False
+        alone = self.ended is None and following.begun is None and following.watched is self.watched
+        return alone and not self.watched.has_echo
 
 
 @dataclass(eq=False, slots=True)
@@ -205,10 +215,16 @@ class Edges:
             polled = self.sampler.polled()
             while self._waiting:
                 edge = self._waiting.popleft()
+                following = self._waiting[0] if self._waiting else None
                 entered += 1
                 try:
                     self.ledger.fold()
-                    if edge.watched.session.running:
+                    if not edge.watched.session.running:
+                        continue
+                    if following is not None and edge.is_begin_of(following):
+                        entered += 1
+                        self._enter_whole(edge, self._waiting.popleft(), polled)
+                    else:
                         self._enter(edge, polled)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
@@ -341,12 +357,28 @@ class Edges:
             self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
+    def _row_then(self, edge: LateEdge, polled: Sequence[Row]) -> Row:
+        """Return what the ledger read at an edge, and the rest as last polled."""
+        if edge.row is not None:
+            return edge.row
+        instant = Instant(self.ledger.allocator, edge.readings, edge.held)
+        return self.sampler.passed(instant, polled)
+
+    def _enter_whole(self, begin: LateEdge, end: LateEdge, polled: Sequence[Row]) -> None:
+        """Enter a step of which nothing but its edges is known; one sample is enough for both of these."""
+        watched, span = begin.watched, cast("Span", end.ended)
+        self.register.take_over(watched)
+        row = self._row_then(begin, polled)
+        watched.base(span.id, span.kind, span.label, row)
+        before = watched.sample(row, max(begin.time, watched.session.last_sample.time))
+        after = watched.append(self._row_then(end, polled), end.time)
+        known = span.id, span.kind, span.label, before.time, before
+        whole = Span(*known, outcome=span.outcome, counts=span.counts)
+        watched.add(whole, after, cast("Window", end.closing).peaks)
+
     def _enter(self, edge: LateEdge, polled: Sequence[Row]) -> None:
-        """Enter an edge in its session, with what the ledger read then, and the rest as last polled."""
-        row, watched, ended, begun = edge.row, edge.watched, edge.ended, edge.begun
-        if row is None:
-            instant = Instant(self.ledger.allocator, edge.readings, edge.held)
-            row = self.sampler.passed(instant, polled)
+        """Enter an edge in its session."""
+        row, watched, ended, begun = self._row_then(edge, polled), edge.watched, edge.ended, edge.begun
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

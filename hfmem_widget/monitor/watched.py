@@ -173,6 +173,14 @@ class Watched:
     def append(self, row: Sequence[float], time: float) -> Sample:
         """Add what was read at some second of the session."""
         session = self.session
+        sample = self.sample(row, time)
+        last = session.last_sample.time
+        if session.timeline.samples and time - last > GAP * session.polling.current_interval:
+            session.timeline.add_gap(last, time)
+        return self.recorder.append(sample)
+
+    def sample(self, row: Sequence[float], time: float) -> Sample:
+        """Return what was read at some second of the session as a sample of it."""
         if not self._has_begun:
             self._unexplained(row)
         # First: another thread may add series meanwhile, and base what they have.
@@ -180,10 +188,7 @@ class Watched:
         values = self._wanted_of(row)
         for at, value in known.items():
             values[at] = value
-        last = session.last_sample.time
-        if session.timeline.samples and time - last > GAP * session.polling.current_interval:
-            session.timeline.add_gap(last, time)
-        return self.recorder.append(Sample(time, tuple(values)))
+        return Sample(time, tuple(values))
 
     def base(self, span_id: int, kind: SpanKind, label: str, row: Sequence[float]) -> None:
         """Keep what nothing explains in a row at which a span begins, if it is one that makes activations."""
@@ -253,14 +258,7 @@ class Watched:
         counts: Mapping[str, float],
     ) -> Span:
         """Close a span at a sample, with the peaks of its window."""
-        if span_id == self.based_on:
-            self.based_on = None
-            # What a forward pass of its own leaves behind is there for the backward pass.
-            if not self._based_on_forward:
-                self._bases = {}
-        if not self.windows:
-            # Steps known only from an optimizer end with the span that they were in.
-            self._bases = {}
+        self._is_no_base(span_id)
         if any(peak.certainty != "exact" for peak in peaks.values()):
             highest_in = partial(self.session.highest_in, span_id)
             # A sample that is not known is NaN, and then never the first of two.
@@ -281,6 +279,35 @@ class Watched:
                 given = {k: v for k, v in span.counts.items() if k != "step" or k in counts}
                 echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
         return span
+
+    def add(self, span: Span, after: Sample, peaks: Mapping[str, Peak]) -> Span:
+        """Enter a span that is over, and between whose edges no sample came; no other session has it."""
+        self._is_no_base(span.id)
+        for key, peak in peaks.items():
+            if peak.certainty != "exact":
+                read = (self.session.value(sample, key) for sample in (span.before, after))
+                # As in `close`: a sample that is not known is NaN.
+                peaks = {**peaks, key: Peak(max(peak.value, *read), peak.certainty)}
+        known = span.id, span.kind, span.label, span.start, span.before
+        wanted = self.wanted(peaks)
+        whole = Span(*known, peaks=wanted, outcome=span.outcome, counts=span.counts)
+        return self.recorder.add_span(whole, after)
+
+    def _is_no_base(self, span_id: int) -> None:
+        """Note that a span ends, as far as what nothing explained when it began has counted in it."""
+        if span_id == self.based_on:
+            self.based_on = None
+            # What a forward pass of its own leaves behind is there for the backward pass.
+            if not self._based_on_forward:
+                self._bases = {}
+        if not self.windows:
+            # Steps known only from an optimizer end with the span that they were in.
+            self._bases = {}
+
+    @property
+    def has_echo(self) -> bool:
+        """True while another session gets the same spans."""
+        return self._echo_running() is not None
 
     def take(self, other: Watched, sample: Sample) -> Sample:
         """Add a sample of another session that is written at the same time, and go by its activations."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.session.highs import NOTHING
+from hfmem_widget.session.highs import NOTHING, highest_of
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -137,10 +137,30 @@ class Recorder(Writer):
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
             if span.kind == "step":
-                last = counts.setdefault("step", float(self.session.steps.count + 1))
-                if (first := counts.get("first", last)) < last:
-                    span = replace(span, label=f"steps {first:.0f} to {last:.0f}")
+                span = self._numbered(span, counts)
             span = self._ended(span, after, outcome, peaks, counts)
+            self._account(span)
+        return span
+
+    def add_span(self, span: Span, after: Sample) -> Span:
+        """Add a span that is over, and between whose edges no sample came; `after` has been appended.
+
+        It takes half as long as to open it and to close it.
+        """
+        with self.lock:
+            self._newest_id = max(self._newest_id, span.id)
+            counts = dict(span.counts)
+            if span.kind == "step":
+                span = self._numbered(span, counts)
+            peaks = self._with_sampled(
+                span.peaks, highest_of([span.before.values, after.values])
+            )
+            known = span.id, span.kind, plain(span.label), span.start, span.before, after.time, after
+            parent = self._spans.highs.newest()
+            self._spans.highs.note(span.before.values)
+            span = Span(*known, peaks, parent, span.outcome, counts)
+            self._spans.add(span)
+            self._spans.forget_old(len(self.session.series))
             self._account(span)
         return span
 
@@ -239,13 +259,24 @@ class Recorder(Writer):
         counts: Mapping[str, float],
     ) -> Span:
         """End an open span, with the peaks that are known and those that only the samples give."""
-        peaks, highs = dict(known), self._spans.highs.close(span.id)
-        for column, key in self._roles:
-            if column < len(highs) and (high := highs[column]) != NOTHING and key not in peaks:
-                peaks[key] = Peak(high, "sampled")
+        peaks = self._with_sampled(known, self._spans.highs.close(span.id))
         span = span.ended(after, peaks, outcome, counts)
         self._spans.add(span)
         return span
+
+    def _with_sampled(self, known: Mapping[str, Peak], highs: Sequence[float]) -> dict[str, Peak]:
+        peaks = dict(known)
+        for column, key in self._roles:
+            if column < len(highs) and (high := highs[column]) != NOTHING and key not in peaks:
+                peaks[key] = Peak(high, "sampled")
+        return peaks
+
+    def _numbered(self, step: Span, counts: dict[str, float]) -> Span:
+        """Give a step that nobody has numbered its number, and return it with the name of its group."""
+        last = counts.setdefault("step", float(self.session.steps.count + 1))
+        if (first := counts.get("first", last)) < last:
+            return replace(step, label=f"steps {first:.0f} to {last:.0f}")
+        return step
 
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
