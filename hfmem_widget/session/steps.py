@@ -227,21 +227,30 @@ class Steps(Growing):
         """Put the waiting steps into the table."""
         with self._lock:
             if self._new:
-                table = np.array(self._new)
+                # In this order: where there is no memory for more rows, they wait.
+                self._put(np.array(self._new))
                 self._new.clear()
-                self._put(table)
 
     def _put(self, table: Table) -> None:
+        """Add rows: to the newest group as long as it has room, and then to new ones."""
         while len(table):
-            newest = self._table[self._rows - 1 : self._rows]
-            taken = self._fitting(table)
-            if taken:
-                newest[:] = _merged(np.concatenate([newest, table[:taken]]), _ALL)
-                self._in_last += int(_sizes(table[:taken]).sum())
-            else:
-                self._begin(table[0])
-                taken = 1
-            table = table[taken:]
+            known = int(self._rows > 0)
+            rows = np.concatenate([self._table[self._rows - known : self._rows], table])
+            begins, filled = self._groups_in(rows)
+            most = known + max(0, self._most_rows - self._rows)
+            kept = begins[:most]
+            table = rows[begins[most] :] if len(begins) > most else rows[:0]
+            if kept:
+                rows = rows[: len(rows) - len(table)]
+                merged = _merged(rows, np.array(kept)) if len(kept) < len(rows) else rows
+                first = self._rows - known
+                self._rows = first + len(kept)
+                while self._rows > len(self._table):
+                    self._table = np.concatenate([self._table, np.empty_like(self._table)])
+                self._table[first : self._rows] = merged
+                self._in_last = filled[len(kept) - 1]
+            if len(table):
+                self._make_room()
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
         """Return the groups that ended after some second, folded to about `most` rows, as a copy.
@@ -271,22 +280,25 @@ class Steps(Growing):
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return frame.rename(columns=new)
 
-    def _fitting(self, table: Table) -> int:
-        """Return how many of the steps go into the newest group."""
-        room = self._size - self._in_last if self._rows else 0
-        fits = np.cumsum(_sizes(table)) <= room  # what is added may be a group already
-        if self._rows:
-            fits &= table[:, _PARENT] == self._table[self._rows - 1, _PARENT]
-        return len(fits) if fits.all() else int(fits.argmin())
+    @property
+    def _most_rows(self) -> int:
+        return min(self._most, max(8, CELLS // self._table.shape[1]))
 
-    def _begin(self, row: Table) -> None:
-        if self._rows >= min(self._most, max(8, CELLS // self._table.shape[1])):
-            self._make_room()
-        if self._rows == len(self._table):
-            self._table = np.concatenate([self._table, np.empty_like(self._table)])
-        self._table[self._rows] = row
-        self._rows += 1
-        self._in_last = int(_sizes(row[None])[0])
+    def _groups_in(self, rows: Table) -> tuple[list[int], list[int]]:
+        """Return where groups begin in rows, of which the newest that is kept is the first, and their sizes."""
+        begins: list[int] = []
+        filled: list[int] = []
+        sizes, parents = _sizes(rows).astype(int).tolist(), rows[:, _PARENT].tolist()
+        if self._rows:
+            sizes[0] = self._in_last
+        for at, (size, parent) in enumerate(zip(sizes, parents, strict=True)):
+            # What is added may be a group already.
+            if not at or parent != parents[at - 1] or filled[-1] + size > self._size:
+                begins.append(at)
+                filled.append(size)
+            else:
+                filled[-1] += size
+        return begins, filled
 
     def _make_room(self) -> None:
         folded = self._fold(self._table[: self._rows])
@@ -296,6 +308,7 @@ class Steps(Growing):
             self._size *= 2
         self._rows = len(folded)
         self._table[: self._rows] = folded
+        self._in_last = self._size  # nothing is added to a row that was folded just now
 
     def _fold(self, table: Table) -> Table:
         """Merge neighbours with the same parent, two by two."""
