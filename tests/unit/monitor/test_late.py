@@ -47,6 +47,11 @@ class Step:
             self.bench.clock.advance(0.001)
             self.monitor.close_span(self.session, self.open.pop())
 
+    def end_briefly(self) -> None:
+        """Close the innermost by a reading alone, where that is enough."""
+        if self.open and self.monitor.span_ends(self.session, self.open[-1]):
+            self.open.pop()
+
     def turn(self) -> None:
         """Go from the innermost to its neighbour."""
         if self.open:
@@ -88,7 +93,7 @@ class Step:
         self.highest[span_id] = self.gpu.allocated
 
 
-ACTIONS = [*["begin", "end"] * 2, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
+ACTIONS = [*["begin", "end", "end_briefly"] * 2, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
 
 
 @settings(max_examples=300)
@@ -104,6 +109,37 @@ def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
     known = {span.id: span.peaks[KEY] for span in step.session.spans[1:]}
 
     assert known == {one: Peak(high, "exact") for one, high in step.highest.items()}
+
+
+def test_an_end_that_is_only_read_is_that_of_its_reading() -> None:
+    """Its time and its peak, whatever comes before the next edge."""
+    step = Step()
+    span = step.monitor.open_span(step.session, "step", "step 1").id
+    step.bench.clock.advance(1.0)
+    step.gpu.free(step.gpu.alloc(4 * PAGE))
+    resets = step.gpu.resets
+    ends = step.monitor.span_ends(step.session, span)
+    step.bench.clock.advance(5.0)
+    step.gpu.alloc(64 * PAGE)
+    entered = step.session.span(span)
+
+    assert (ends, step.gpu.resets, entered.stop) == (True, resets, 1.0)
+    assert entered.peaks[KEY] == Peak(5 * PAGE, "exact")
+
+
+def test_a_step_that_is_entered_at_once_adds_one_sample() -> None:
+    """That of its end: its beginning is known by its span."""
+    step = Step()
+    before = step.session.timeline.samples
+    for _ in range(3):
+        step.bench.clock.advance(0.001)
+        span = step.monitor.open_span(step.session, "step").id
+        step.bench.clock.advance(0.001)
+        step.monitor.span_ends(step.session, span)
+    starts = [span.before.time for span in step.session.spans[1:]]
+
+    assert starts == pytest.approx([0.001, 0.003, 0.005])
+    assert step.session.timeline.samples == before + 3
 
 
 def test_an_edge_is_read_when_it_is_made() -> None:

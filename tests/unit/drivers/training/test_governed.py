@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from types import FrameType
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.drivers.training.loop import rests, resume_steps, wakes, yield_steps
 from hfmem_widget.drivers.training.run import TrainingRun
+from hfmem_widget.guard import is_deferring
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.session.model import same
@@ -24,6 +28,7 @@ OF_A_READING = 1e-4
 SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
 
 Phases = Literal["auto", "all"]
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 @dataclass
@@ -220,6 +225,55 @@ def test_a_step_without_phases_resets_the_counter_once() -> None:
         resets.setdefault(training.run.governor.how, set()).add(made)
 
     assert resets == {"whole": {4}, "bare": {1}}
+
+
+def test_an_interrupt_leaves_no_half_of_an_end() -> None:
+    """Wherever in the end of a step without phases it comes: the step ends once, with its exact peak."""
+    lines = 0
+    while True:
+        training = Training()
+        while training.run.governor.how != "bare":
+            training.one_step(1e-4)
+        training.step()
+        training.comes_and_goes(50)
+        assert training.run.governor.how == "bare"
+        came = interrupted_at(lines, training.run.step_ended)
+        training.run.ended("interrupted")
+        session = training.ends()
+        steps = [span for span in session.spans if span.counts.get("step") == training.number]
+
+        assert [span.peaks[KEY] for span in steps] == [Peak(51 * PAGE, "exact")], lines
+        assert steps[0].outcome in {"done", "interrupted"}
+        assert not session.broken_off
+        if not came:
+            break
+        lines += 1
+    assert lines > 20
+
+
+def interrupted_at(line: int, action: Callable[[], None]) -> bool:
+    """Do something with an interrupt after so many lines; return whether it came to that many."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        nonlocal left
+        is_ours = "hfmem_widget" in frame.f_code.co_filename
+        if event == "line" and is_ours and not is_deferring():
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    usual = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(usual)
+    return False
 
 
 def test_long_steps_have_all_their_phases() -> None:
