@@ -165,9 +165,7 @@ class Edges:
             known = watched.late.pop(ended.span_id)
             span = _as_ended(known, ended.time, "done", ended.counts)
             self._waiting.append(
-                LateEdge(
-                    watched, ended.readings, ended.time, None, ended.held, span, None, window
-                )
+                LateEdge(watched, ended.readings, ended.time, None, ended.held, span, None, window)
             )
 
     def turn(
@@ -194,6 +192,11 @@ class Edges:
         edge = self._append(watched, self._row_at(beginning, kind), begins=(span_id, kind, label))
         watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
         return watched.open(span_id, kind, label, edge, beginning)
+
+    @property
+    def waits(self) -> bool:
+        """True while there are edges that are to be entered."""
+        return bool(self._waiting) or any(known.ended is not None for known in self.register.all())
 
     def enter_all(self) -> int:
         """Enter all edges that wait in their sessions; return how many."""
@@ -378,7 +381,12 @@ class Edges:
 
     def _enter(self, edge: LateEdge, polled: Sequence[Row]) -> None:
         """Enter an edge in its session."""
-        row, watched, ended, begun = self._row_then(edge, polled), edge.watched, edge.ended, edge.begun
+        row, watched, ended, begun = (
+            self._row_then(edge, polled),
+            edge.watched,
+            edge.ended,
+            edge.begun,
+        )
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

@@ -66,9 +66,10 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
-        self._deferred = deferred = Deferred()
+        self._deferred = Deferred()
         known = sampler, ledger, register
-        tick = Tick(*known, self._enter_all, deferred, self.break_off, clock, wall, cpu)
+        self._cpu = cpu
+        tick = Tick(*known, self._enter_late, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
@@ -303,8 +304,12 @@ class Monitor:
         """Enter late edges in their sessions, as reading their spans does."""
         self._edges.enter_all()
 
-    def _enter_all(self) -> int:
-        return self._edges.enter_all()
+    def _enter_late(self) -> None:
+        if self._edges.waits:
+            began = self._cpu()
+            self._deferred.entered(self._edges.enter_all(), self._cpu() - began)
+        else:
+            self._edges.enter_all()
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""

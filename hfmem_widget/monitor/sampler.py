@@ -169,7 +169,11 @@ class Sampler:
                     age = reader.period
                 else:
                     age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
-                if not (at_edge and source.blocks) and now - reader.latest_at >= age:
+                if (
+                    now >= source.due
+                    and not (at_edge and source.blocks)
+                    and now - reader.latest_at >= age
+                ):
                     self._read(reader)
                 values = values or _latest(reader, now)
             read.append(values)
@@ -183,10 +187,8 @@ class Sampler:
         if reader.failed:
             return
         # A call that hangs keeps its lock for as long: the next reading goes on without it.
-        busy = reader.busy
-        if not busy.acquire(blocking=False) and (
-            reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)
-        ):
+        busy = reader.busy  # a keyword takes as long as the lock
+        if not busy.acquire(0) and (reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)):
             return
         try:
             started = self._clock()

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.monitor.governor import Deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
@@ -19,6 +18,9 @@ PROGRESS_PERIOD = 0.5
 BUSY_FRACTION = 0.2
 """Of an interval: what a tick may cost before the poller slows down."""
 
+FIRST_TICKS, COST_EVERY = 8, 4
+"""Of how many ticks of a session each is measured, and every how many later."""
+
 CLOCK_STEP = 2.0
 """Seconds by which the wall clock must leave the monotonic one before a note says so."""
 
@@ -27,20 +29,19 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_all` enters late edges in their sessions, and returns how many; what that takes is kept as
-    `deferred`. `break_off` ends a session to which a row could not be added. The clocks return monotonic
+    `enter_late` enters late edges in their sessions. `break_off` ends a session to which a row could not be added. The clocks return monotonic
     seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler
     ledger: PeakLedger
     register: Register
-    enter_all: Callable[[], int]
-    deferred: Deferred
+    enter_late: Callable[[], object]
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
     cpu: Callable[[], float]
+    _ticks: int = 0
     _last_look: float = -math.inf
     _ticker: Ticker | None = None
     _missed_before: int = 0
@@ -63,8 +64,12 @@ class Tick:
             raise
 
     def _tick(self, ticker: Ticker) -> None:
-        started = self.cpu()
         now = self.clock()
+        listening = self.register.listening()
+        # Reading a thread's CPU time is a system call, and takes as long as reading a device.
+        self._ticks += 1
+        is_new = any(watched.session.polling.ticks < FIRST_TICKS for watched in listening)
+        started = self.cpu() if is_new or self._ticks % COST_EVERY == 0 else None
         self.ledger.install()
         peaks: dict[Window, Peaks] = {}
         instant = None
@@ -72,8 +77,7 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        entering = self.cpu()
-        self.deferred.entered(self.enter_all(), self.cpu() - entering)
+        self.enter_late()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -90,7 +94,8 @@ class Tick:
             for span_id, window in list(watched.windows.items()):
                 if window in peaks:
                     watched.recorder.progress(span_id, watched.wanted(peaks[window]))
-        _back_off(sessions, ticker, self.cpu() - started)
+        if started is not None:
+            _back_off(sessions, ticker, self.cpu() - started)
         for watched in listening:
             watched.recorder.publish()
 

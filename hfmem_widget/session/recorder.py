@@ -152,10 +152,16 @@ class Recorder(Writer):
             counts = dict(span.counts)
             if span.kind == "step":
                 span = self._numbered(span, counts)
-            peaks = self._with_sampled(
-                span.peaks, highest_of([span.before.values, after.values])
+            peaks = self._with_sampled(span.peaks, highest_of([span.before.values, after.values]))
+            known = (
+                span.id,
+                span.kind,
+                plain(span.label),
+                span.start,
+                span.before,
+                after.time,
+                after,
             )
-            known = span.id, span.kind, plain(span.label), span.start, span.before, after.time, after
             parent = self._spans.highs.newest()
             self._spans.highs.note(span.before.values)
             span = Span(*known, peaks, parent, span.outcome, counts)

@@ -44,7 +44,6 @@ class AllocatorSource(BaseSource):
         self.allocator = allocator
         self._others = others
         self._other_accelerator: str | None = None
-        self._is_out = False
 
     def uuids(self) -> tuple[str, ...] | None:
         """Return the devices' UUIDs in the allocator's order, None until they are up and have been read."""
@@ -60,8 +59,6 @@ class AllocatorSource(BaseSource):
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes and counts; `now` is not needed."""
-        if self._is_out:
-            return ()
         try:
             indices = self.allocator.devices()
             if len(indices) > len(self.devices):
@@ -111,7 +108,8 @@ class AllocatorSource(BaseSource):
     def _look_for_other_accelerator(self) -> None:
         self._other_accelerator = other = self.allocator.other_accelerator()
         # A torch that is not built for these devices never will be.
-        self._is_out = other is not None and not self.allocator.supported()
+        if other is not None and not self.allocator.supported():
+            self.due = math.inf
         if other and other not in self._others:
             self._note(
                 f"This torch is built for {plain(other)}, whose memory is not supported yet: "

@@ -28,12 +28,9 @@ class DeviceMemorySource(BaseSource):
         super().__init__()
         self._allocators = allocators
         self._allocator: Allocator | None = None
-        self._due = -math.inf
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes."""
-        if now < self._due:
-            return ()
         if self._allocator is None:  # one torch has one accelerator
             self._allocator = next((each for each in self._allocators if each.devices()), None)
         if (allocator := self._allocator) is None:
@@ -45,7 +42,7 @@ class DeviceMemorySource(BaseSource):
             return self._padded(())
         if not self.series:
             if not any(told):  # as on NVIDIA's, which NVML reads
-                self._due = now + LOOK_EVERY
+                self.due = now + LOOK_EVERY
                 return ()
             kind = allocator.device_type
             self.series = tuple(Series(f"{kind}:{at}", "device_used") for at in range(len(told)))

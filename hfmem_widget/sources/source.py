@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -24,6 +25,8 @@ class Source(Protocol):
     """Whether a reading may hang (a driver call): it is then never made on the user's thread."""
     secondary: bool = False
     """Whether to read it more rarely while another source that does not block has devices."""
+    due: float = -math.inf
+    """Monotonic seconds before which nothing new can be read; `inf` once there is nothing to read for good."""
     devices: tuple[Device, ...] = ()
     """The devices it reads, as far as known. A field that one source leaves empty ("" or NaN) is taken from
     another that knows the same key."""

@@ -28,6 +28,7 @@ class FakeSource:
         self.name = name
         self.blocks = blocks
         self.secondary = secondary
+        self.due = -math.inf
         self.devices: tuple[Device, ...] = tuple(devices)
         self.series: tuple[Series, ...] = tuple(series)
         self.values = list(values) if values is not None else [math.nan] * len(self.series)

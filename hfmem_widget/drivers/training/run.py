@@ -252,7 +252,11 @@ class TrainingRun:
 
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; `counts` say of a group of them which the first and the last were."""
-        if outcome == "done" and self.governor.how == "bare" and next(reversed(self._open), "") == "step":
+        if (
+            outcome == "done"
+            and self.governor.how == "bare"
+            and next(reversed(self._open), "") == "step"
+        ):
             self._read_end(counts)
         if "step" in self._open:
             self._end_step(outcome, counts)

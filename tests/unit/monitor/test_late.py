@@ -93,7 +93,14 @@ class Step:
         self.highest[span_id] = self.gpu.allocated
 
 
-ACTIONS = [*["begin", "end", "end_briefly"] * 2, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
+ACTIONS = [
+    *["begin", "end", "end_briefly"] * 2,
+    *["turn", "alloc", "free"] * 4,
+    "reset",
+    "ask",
+    "look",
+    "tick",
+]
 
 
 @settings(max_examples=300)
