@@ -3,22 +3,27 @@
 Each workload runs in a process of its own. What it needs is built before the watch begins, as in an earlier
 cell of a notebook. The truth is the allocator's own peak, read after the watch; *unexplained* is what the
 anatomy of the peak calls not attributed, or here before. Only where there is a GPU; with ``--small`` the
-workloads just run, on any machine.
+workloads just run, on any machine. Those of several ranks run under torchrun, one rank on each GPU, and each
+rank has its own line; ``--ranks`` runs these alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from common import measure
-from common.workloads import TRAINING, WORKLOADS
+from common.workloads import INFERENCE, RANKS, WORKLOADS
 
 import hfmem_widget
 from hfmem_widget.analysis.parts import OF_ALLOCATED
@@ -30,43 +35,74 @@ HEAD: Final = (
 )
 UNEXPLAINED: Final = ("unattributed", "before")
 MIB: Final = 2**20
-MARK: Final = "@@"
 PATIENCE: Final = 280.0
 """Seconds for one workload."""
 
 
-def one(name: str, device: str) -> dict[str, Any]:
+def one(name: str) -> dict[str, Any]:
     """Run a workload in this process; return what its peak was, and of what."""
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     attach()
+    on_gpu = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu"
+    if on_gpu:
+        torch.cuda.set_device(device)
     run = WORKLOADS[name]()
-    if device != "cpu":
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     with hfmem_widget.watch(name, quiet=True, phases="all") as session:
         run()
-    if device == "cpu":
-        return {"steps": len(session.steps), "spans": sorted({span.kind for span in session.spans})}
+    libraries = dict(session.contents.libraries)
+    if not on_gpu:
+        kinds = sorted({span.kind for span in session.spans})
+        return {"steps": len(session.steps), "spans": kinds, "libraries": libraries}
     peak = session.anatomy("peak", device=device)
     return {
         "truth": torch.cuda.max_memory_allocated(),
         "peak": session.peak(f"{device}/allocated"),
         "parts": {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED},
         "certainty": peak.certainty,
-        "libraries": dict(session.contents.libraries),
+        "libraries": libraries,
         "notes": list(peak.notes),
     }
 
 
-def in_a_process(name: str) -> dict[str, Any]:
-    """Run a workload in a process of its own."""
-    command = [sys.executable, __file__, "--in-this-process", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    told = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if done.returncode or not told:
-        return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
-    found: dict[str, Any] = json.loads(told[-1].removeprefix(MARK))
-    return found
+def ranks() -> int:
+    """Return how many processes share a workload of several: one for each GPU."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 2
+
+
+def in_processes(name: str) -> dict[str, dict[str, Any]]:
+    """Run a workload in a process of its own, or in one for each GPU; return what each found."""
+    world = ranks() if name in RANKS else 1
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world))
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, *(torchrun if name in RANKS else ()), __file__]
+        done = subprocess.run(
+            [*command, "--in-this-process", name, place],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        told = [json.loads(each.read_text()) for each in sorted(Path(place).glob("*.json"))]
+    if done.returncode or len(told) < world:
+        return {name: {"error": raised(done.stderr)}}
+    if name not in RANKS:
+        return {name: told[0]}
+    return {f"{name}, rank {rank} of {world}": each for rank, each in enumerate(told)}
+
+
+def raised(text: str) -> str:
+    """Return what a process died of, as it wrote it; torchrun puts a rank before it, and more after it."""
+    lines = [re.sub(r"^\[rank\d+\]: ?", "", line).strip() for line in text.splitlines()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (
+        [one for one in errors if "ChildFailedError" not in one]
+        or lines
+        or ["ended without a word"]
+    )[-1]
 
 
 def row(name: str, found: dict[str, Any]) -> list[str]:
@@ -97,23 +133,32 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="workloads to run")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--small", action="store_true", help="just run, on any machine")
-    parser.add_argument("--in-this-process", metavar="NAME", help="one, and print it as JSON")
+    parser.add_argument("--ranks", action="store_true", help="those of several ranks alone")
+    parser.add_argument(
+        "--in-this-process", nargs=2, metavar=("NAME", "FOLDER"), help="one, into it"
+    )
     arguments = parser.parse_args()
-    device = "cuda:0" if torch.cuda.is_available() else "cpu"
     if arguments.in_this_process:
-        print(MARK + json.dumps(one(arguments.in_this_process, device)))
+        name, place = arguments.in_this_process
+        told = json.dumps(one(name))
+        Path(place, f"{os.environ.get('RANK', '0')}.json").write_text(told)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         return
-    if device == "cpu" and not arguments.small:
+    on_gpu = torch.cuda.is_available()
+    if not (on_gpu or arguments.small):
         measure.not_here("this compares with the allocator's counter, which only a GPU has.")
-    names = arguments.only or list(WORKLOADS)
+    usual = [name for name in WORKLOADS if name not in RANKS or not on_gpu or ranks() > 1]
+    names = arguments.only or (list(RANKS) if arguments.ranks else usual)
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        found = dict(zip(names, pool.map(in_a_process, names), strict=True))
-    if device == "cpu":
+        each = list(pool.map(in_processes, names))
+    found = {name: told for one in each for name, told in one.items()}
+    if not on_gpu:
         print(json.dumps(found, indent=1))
         return
     known = {name: one for name, one in found.items() if "error" not in one}
     shares = [100 * unexplained(one) / one["truth"] for one in known.values()]
-    ran = f"{len(known)} of {len(names)} ran, {len(known.keys() & TRAINING.keys())} of them trainings."
+    ran = f"{len(known)} of {len(found)} ran, {len(known.keys() - INFERENCE.keys())} of them trainings."
     told = (
         f" Unexplained: median {statistics.median(shares):.2f} %, worst {max(shares):.2f} %."
         if shares

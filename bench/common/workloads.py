@@ -320,6 +320,53 @@ def fsdp(model: Any) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
+def of_ranks(wrap: Callable[[Any], Any], autocast: torch.dtype | None = None) -> Run:
+    """Return a loop of a model that this rank shares with others, which torchrun has started."""
+    from torch import distributed
+
+    device = torch.device(DEVICE, torch.cuda.current_device()) if ON_GPU else None
+    distributed.init_process_group("nccl" if ON_GPU else "gloo", device_id=device)
+    model, given = wrap(llama()), text_batch()
+    return lambda: steps(model, given, autocast=autocast)
+
+
+def sharded(model: Any) -> Any:
+    """Shard a model over all ranks, layer by layer."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def divided(model: Any) -> Any:
+    """Divide the products of each layer among all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import parallel
+
+    mesh = init_device_mesh(DEVICE, (torch.distributed.get_world_size(),))
+    plan = {
+        **{f"self_attn.{name}_proj": parallel.ColwiseParallel() for name in "qkv"},
+        **{f"mlp.{name}_proj": parallel.ColwiseParallel() for name in ("gate", "up")},
+        "self_attn.o_proj": parallel.RowwiseParallel(),
+        "mlp.down_proj": parallel.RowwiseParallel(),
+    }
+    for layer in model.model.layers:
+        parallel.parallelize_module(layer, mesh, plan)
+    return model
+
+
+def loaded_divided(model: Any) -> Any:
+    """Load a model as transformers divides it."""
+    from torch import distributed
+
+    place = [tempfile.mkdtemp()]
+    distributed.broadcast_object_list(place)
+    model.save_pretrained(place[0])  # rank 0 does
+    distributed.barrier()
+    return type(model).from_pretrained(place[0], tp_plan="auto", dtype=torch.float32).train()
+
+
 def players() -> Run:
     """Return two networks that train against each other."""
     width = sized(2048, 16)
@@ -466,4 +513,19 @@ INFERENCE: Final[Mapping[str, Make]] = {
     "pipeline": pipeline,
     "Stable Diffusion": diffusion,
 }
-WORKLOADS: Final[Mapping[str, Make]] = {**TRAINING, **INFERENCE}
+LAYER: Final = {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+RANKS: Final[Mapping[str, Make]] = {
+    "DDP": partial(of_ranks, partial(ddp, views=False)),
+    "DDP with views": partial(of_ranks, partial(ddp, views=True)),
+    "DDP with views, autocast": partial(of_ranks, partial(ddp, views=True), BF16),
+    "DDP, Trainer, bf16": partial(trainer, bf16=True),
+    "FSDP2": partial(of_ranks, sharded),
+    "FSDP2, Trainer, bf16": partial(
+        trainer, bf16=True, fsdp="full_shard auto_wrap", fsdp_config={"fsdp_version": 2, **LAYER}
+    ),
+    "tensor parallel": partial(of_ranks, divided),
+    "tensor parallel, tp_plan": partial(of_ranks, loaded_divided),
+}
+"""Trainings of which each process of torchrun does its part."""
+
+WORKLOADS: Final[Mapping[str, Make]] = {**TRAINING, **INFERENCE, **RANKS}
