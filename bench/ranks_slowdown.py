@@ -54,7 +54,7 @@ FOLLOWED = "the ranks are followed"
 BLOCK_SECONDS = 1.2
 """A little more than the time between two lines of a rank."""
 
-WARM_STEPS, UNTIMED = 20, 2
+WARM_STEPS, UNTIMED, LEAST = 20, 2, 3
 TOKENS_ON_CPU = 64
 
 
@@ -125,7 +125,7 @@ class Turns(TrainerCallback):
         order = np.random.default_rng(0)
         many = max(2, round(BLOCK_SECONDS / step))
         before = yield from self._block(CONTROL, many)
-        while told_by_first(time.monotonic() < deadline):
+        while len(self.found[FOLLOWED]) < LEAST or told_by_first(time.monotonic() < deadline):
             for way in order.permutation(list(self.found)):
                 on = yield from self._block(str(way), many)
                 after = yield from self._block(CONTROL, many)
