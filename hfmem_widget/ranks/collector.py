@@ -148,13 +148,15 @@ class Collector:
             if known.refused:
                 return
             for news in known.feed(data):
-                with self._faults_cost_this():
+                try:
                     if isinstance(news, Began):
                         self._roster.begin(known)
                     elif self._overview is None:
                         self._waiting.append((known, news))
                     elif self._roster.counts(known):
                         self._overview.take(known, news, self._now)
+                except Exception as error:  # noqa: BLE001  (as below; a context takes as long as a short line)
+                    self._tell_of_fault(error)
             known.fed_at, known.is_gone = at, False
             self._fed[stream] = known
             if known.refused:
@@ -257,12 +259,15 @@ class Collector:
         try:
             yield
         except Exception as error:  # noqa: BLE001
-            if not self._has_told_of_fault:
-                self._has_told_of_fault = True
-                why = f"{type(error).__name__}: {plain(error)}"
-                self.recorder.note(
-                    f"A part of what the ranks wrote is not shown: internal error ({why})."
-                )
+            self._tell_of_fault(error)
+
+    def _tell_of_fault(self, error: Exception) -> None:
+        if not self._has_told_of_fault:
+            self._has_told_of_fault = True
+            why = f"{type(error).__name__}: {plain(error)}"
+            self.recorder.note(
+                f"A part of what the ranks wrote is not shown: internal error ({why})."
+            )
 
     def _at(self, now: float) -> Overview | None:
         """Bring everything up to some time, and return the overview; None before any rank was heard of."""

@@ -107,12 +107,11 @@ class Overview:
                 self._buckets.add(place, time, news.values[:, column], rows)
                 self._newest = max(self._newest, float(time[-1]))
             elif column < len(news.high):
-                start, stop = (
-                    min(max(edge - offset, self._zero - MONTH), now + MONTH)
-                    for edge in (news.start, news.stop)
-                )
+                earliest, latest = self._zero - MONTH, now + MONTH
+                start = min(max(news.start - offset, earliest), latest)
+                stop = min(max(news.stop - offset, earliest), latest)
                 row = news.high if is_shown else None
-                self._buckets.add_over(place, (start, stop), news.high.item(column), row)
+                self._buckets.add_over(place, (start, stop), float(news.high[column]), row)
                 self._newest = max(self._newest, stop)
 
     # Samples

@@ -6,14 +6,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import takewhile
+from functools import cache
 from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hfmem_widget.analysis.parts import allocated_parts
-from hfmem_widget.ranks.aggregate import resized
 from hfmem_widget.ranks.news import (
     PEAK,
     STEP_FIGURES,
@@ -24,6 +23,7 @@ from hfmem_widget.ranks.news import (
     Finished,
     News,
     Samples,
+    Unread,
 )
 from hfmem_widget.recording.check import (
     Columns,
@@ -76,6 +76,17 @@ NOBODY = Rank(-1)
 _SIGN_OF_LIFE = re.compile(
     rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),"t":\[\],"s":\[\],"v":\[\]}'
 )
+_PLAIN_FOLD = re.compile(
+    rb'{"k":"fold","n":\d{1,15},"t":\[(\d{1,15}(?:\.\d{1,9})?),(\d{1,15}(?:\.\d{1,9})?)\],"samples":\d{1,15},'
+    rb'"low":\[[^][]*\],"high":\[([^][]*)\],"last":\[([^][]*)\]}'
+)
+"""In a large world every rank writes one a second, of which two or three figures are asked for."""
+
+
+@cache
+def _taken(begin: int) -> Callable[[list[float]], tuple[float, ...]]:
+    """Return what takes the `STEP_FIGURES` but the first from a step's row, of the device at a place."""
+    return itemgetter(*(begin + at for at in _TAKEN))
 
 
 class RankStream(LineReader):
@@ -123,8 +134,9 @@ class RankStream(LineReader):
     """
 
     __slots__ = (
-        "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys", "_open", "_peak",
-        "_peaks", "_phase_peaks", "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
+        "_allocated", "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys",
+        "_newest", "_open", "_peak", "_peaks", "_phase_peaks",
+        "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
         "looked_at", "name", "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached",
         "refused", "step_seconds", "step_stop", "within",
     )  # fmt: skip
@@ -156,7 +168,9 @@ class RankStream(LineReader):
         self._keys: list[tuple[str, str]] = []
         self._open: dict[int, Edge] = {}
         self._peaks: dict[str, Peak] = {}
-        self._at_peak: dict[str, Floats] = {}
+        self._allocated: list[tuple[str, int]] = []
+        self._newest: Floats | Unread | None = None
+        self._at_peak: dict[str, Floats | Unread] = {}
         self._phase_peaks: dict[tuple[SpanKind, str], Peak] = {}
         self._host_counts = False
 
@@ -228,22 +242,33 @@ class RankStream(LineReader):
     def latest(self, metric: str) -> float:
         """Return the newest reading of a metric of the device that counts; NaN if it is not available."""
         at = self.column(metric)
+        if at is not None and self._newest is not None and at < len(self._newest):
+            return float(self._newest[at])
         return NOT_AVAILABLE if at is None else float(self._values[at])
 
     def feed(self, data: bytes) -> list[News]:
         """Take in the next bytes, and return what they say; a line counts once its end is there."""
-        lines = takewhile(lambda _: not self.refused, self._lines(data))
-        return [] if self.refused else [news for line in lines if (news := self._take(line))]
+        found: list[News] = []
+        for line in self._lines(data):
+            if self.refused:
+                return []
+            if (news := self._take(line)) is not None:
+                found.append(news)
+        return [] if self.refused else found
 
     def refuse(self, why: str) -> None:
         """Take nothing more from it."""
         self.refused, self._rest = why, b""
 
     def _take(self, line: bytes) -> News | None:
-        if self.head is not None and (sign := _SIGN_OF_LIFE.fullmatch(line)):
-            self._bad = 0
-            self._note_block(int(sign[1]), float(sign[2]))
-            return None
+        if self.head is not None:
+            if sign := _SIGN_OF_LIFE.fullmatch(line):
+                self._bad = 0
+                self._note_block(int(sign[1]), float(sign[2]))
+                return None
+            if fold := _PLAIN_FOLD.fullmatch(line):
+                start, stop, high, last = fold.groups()
+                return self._enter_extremes(float(start), float(stop), Unread(high), Unread(last))
         try:
             require(len(line) <= self._longest, "too long")
             known = parse(line)
@@ -283,14 +308,18 @@ class RankStream(LineReader):
         if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
             self.dropped += 1
             return
+        self._settle()
         self._device, self._peak = "", None
         self._devices = {device.key: device for device in columns.devices}
         for series in columns.series:
+            if series.metric == "allocated":
+                self._allocated.append((series.device, len(self._keys)))
             self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
             self._keys.append((series.device, series.metric))
         self._widen(len(columns.series))
 
     def _enter_rows(self, rows: Rows) -> News | None:
+        self._settle()
         block = self._samples(rows)
         if block is None:
             return None
@@ -300,18 +329,31 @@ class RankStream(LineReader):
         return Samples(time, block)
 
     def _enter_fold(self, fold: Fold) -> News | None:
-        if len(fold.low) > len(self._values):
+        return self._enter_extremes(fold.start, fold.stop, fold.high, fold.last)
+
+    def _enter_extremes(
+        self, start: float, stop: float, high: Floats | Unread, last: Floats | Unread
+    ) -> News | None:
+        start, stop = self._started + start, self._started + stop
+        is_fine = start <= stop and len(high) == len(last) <= len(self._values)
+        if not is_fine:
             self.dropped += 1
+            self._bad += 1
             return None
-        start, stop = map(self._wall, (fold.start, fold.stop))
+        self._bad = 0
         if stop <= self.reached:
             return None  # the samples were there, one by one
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
-        self._values[: len(fold.last)] = fold.last
-        high = resized(fold.high, len(self._values))  # columns may have come while it was folded
+        self._newest = last
         self._note_highs(high)
         return Extremes(start, stop, high)
+
+    def _settle(self) -> None:
+        """Read what a fold has as the newest figures: what comes next builds upon all of them."""
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            self._values[: len(newest)] = [newest[at] for at in range(len(newest))]
 
     def _enter_span(self, line: SpanLine) -> News | None:
         start = self._wall(line.start)
@@ -337,26 +379,26 @@ class RankStream(LineReader):
         return edge if is_within else None
 
     def _enter_steps(self, line: StepsLine) -> News | None:
-        rows: list[list[float]] = line.rows.tolist()
+        rows = line.rows
         if not self._takes_steps(line) or not rows:
             return None
         devices = self._steps_of
-        begins = range(len(FIGURES), line.rows.shape[1], len(PER_DEVICE))
+        begins = range(len(FIGURES), len(rows[0]), len(PER_DEVICE))
         for device, at in zip(devices, begins, strict=True):
-            told = [row for row in rows if not math.isnan(row[at + _PEAK])]
-            if told:
-                highest = max(told, key=itemgetter(at + _PEAK))
-                certainty = CERTAINTIES[int(highest[at + _CERTAINTY])]
-                self._note_peak(device, highest[at + _PEAK], certainty)
-        if devices == (HOST,):
+            for row in rows:
+                if (peak := row[at + _PEAK]) >= self.peak_of(
+                    device
+                ).value or device not in self._peaks:
+                    self._note_peak(device, peak, CERTAINTIES[int(row[at + _CERTAINTY])])
+        if devices == (HOST,) and not self._host_counts:
             self._host_counts, self._device, self._peak = True, "", None
         zero = self._started
-        first, last = ([int(row[at]) for row in rows] for at in (_FIRST, _LAST))
+        first = [int(row[_FIRST]) for row in rows]
+        last = [int(row[_LAST]) for row in rows]
         start = [zero + row[_START] for row in rows]
         if self.device in devices:
-            begin = begins[devices.index(self.device)]
-            taken = [begin + at for at in _TAKEN]
-            figures = [[zero + row[_STOP], *[row[at] for at in taken]] for row in rows]
+            taken = _taken(begins[devices.index(self.device)])
+            figures = [[zero + row[_STOP], *taken(row)] for row in rows]
         else:
             figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:
@@ -383,10 +425,12 @@ class RankStream(LineReader):
     def _wall(self, time: Any) -> Any:
         return self._started + time
 
-    def _note_highs(self, high: Floats) -> None:
-        for device, columns in self._columns.items():
-            at = columns.get("allocated")
-            if at is not None and (value := high.item(at)) > 0:
+    def _note_highs(self, high: Floats | Unread) -> None:
+        for device, at in self._allocated:
+            value = (
+                float(high[at]) if at < len(high) else 0.0
+            )  # the column came while it was folded
+            if value > 0 and not value < self.peak_of(device).value:
                 self._note_peak(device, value, "sampled")
 
     def _note_peaks(self, line: SpanLine) -> None:
@@ -405,7 +449,7 @@ class RankStream(LineReader):
         )
         if is_better or not value <= known.value:
             self._peaks[device], self._peak = Peak(value, certainty), None
-            self._at_peak[device] = self._values.copy()
+            self._at_peak[device] = self._values.copy() if self._newest is None else self._newest
             if device != self._device:
                 self._device = ""
 

@@ -43,6 +43,7 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
@@ -135,11 +136,14 @@ class SpanLine:
 
 @dataclass(frozen=True, slots=True)
 class StepsLine:
-    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before."""
+    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before.
+
+    The rows are of one width. A line has few of them, for which arrays take longer than lists.
+    """
 
     devices: tuple[str, ...] | None
     count: int
-    rows: Floats
+    rows: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +243,12 @@ def _table(rows: list[Any], width: int) -> Floats:
 
 def _array(value: list[Any], figures: Iterable[object]) -> Floats:
     """Return lists of figures as an array, NaN for null: checked together, since there are so many."""
-    require(_FIGURES.issuperset(map(type, figures)), "not a figure")
+    _require_figures(figures)
     return _within_range(np.array(value, dtype=np.float64))
+
+
+def _require_figures(figures: Iterable[object]) -> None:
+    require(_FIGURES.issuperset(map(type, figures)), "not a figure")
 
 
 def _within_range(values: Floats) -> Floats:
@@ -362,19 +370,26 @@ def _steps(fields: Mapping[str, Any]) -> StepsLine:
     devices = tuple(map(device_key, items(fields["devices"]))) if "devices" in fields else None
     rows = items(fields["rows"], limits.MOST_IN_BLOCK)
     width = len(rows[0]) if rows else len(FIGURES)
-    table = _table(rows, width)
+    figures = list(chain.from_iterable(rows))
+    _require_figures(figures)
+    is_known = None not in figures
+    told = figures if is_known else [one for one in figures if one is not None]
+    in_range = not told or (max(told) < limits.LARGEST and min(told) > -limits.LARGEST)
+    require(in_range and len(figures) == width * len(rows), "figures out of range, or too few")
     devices_told, left = divmod(width - len(FIGURES), len(PER_DEVICE))
     require(devices_told >= 0 and not left, "steps of no width that there is")
     begins = range(len(FIGURES), width, len(PER_DEVICE))
-    # A line has few rows, for which arrays take longer than this; what is null cannot be compared.
-    for row in rows:
+    for row in rows:  # what is null cannot be compared
+        require(len(row) == width, "rows of other lengths")
         parent, first, last, start, stop = row[:5]
         is_in_order = min(parent, start, stop) >= 0 and 0 <= first <= last
         require(is_in_order, "steps out of order")
         for at in begins:
             is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
             require(row[at + _PEAK] is None or is_told, "peaks of no step")
-    return StepsLine(devices, count(fields["count"]), table)
+    if not is_known:
+        rows = [[NOT_AVAILABLE if one is None else one for one in row] for row in rows]
+    return StepsLine(devices, count(fields["count"]), rows)
 
 
 def _phases(fields: Mapping[str, Any]) -> PhasesLine:

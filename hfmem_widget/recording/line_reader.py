@@ -77,7 +77,9 @@ class LineReader:
         """Return whether steps are of the devices that are known, or of more."""
         devices = self._steps_of if line.devices is None else line.devices
         width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-        if devices[: len(self._steps_of)] != self._steps_of or line.rows.shape[1] != width:
+        if devices[: len(self._steps_of)] != self._steps_of or (
+            line.rows and len(line.rows[0]) != width
+        ):
             self.dropped += 1
             return False
         self._steps_of = devices

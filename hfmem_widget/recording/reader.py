@@ -268,11 +268,12 @@ class StreamReader(LineReader):
         if not self._takes_steps(line):
             return
         self._steps_made = max(self._steps_made, line.count)
-        for numbers, row in zip(line.rows[:, :3].tolist(), line.rows, strict=True):
+        for row in line.rows:
+            numbers = row[:3]
             while self._steps and _is_within(self._steps[-1][0], *numbers):
                 self._steps.pop()
             if len(self._steps) < limits.MOST_STEPS:
-                self._steps.append((numbers, row))
+                self._steps.append((numbers, np.array(row, dtype=np.float64)))
 
     @_enter.register
     def _(self, line: PhasesLine) -> None:

@@ -146,7 +146,8 @@ def test_buckets_are_passed_on_in_order() -> None:
     assert [end for end, _ in passed] == [1.0, 2.0]
     assert passed[0][1].high[0] == 3.0
     assert passed[1][1].high[2] == 7.0
-    assert passed[1][1].rows[2].tolist() == [7.0, 8.0]
+    row = passed[1][1].rows[2]
+    assert [row[at] for at in range(len(row))] == [7.0, 8.0]
     buckets.add(0, np.array([0.5]), np.array([9.0]), None)
     assert not len(buckets)
 

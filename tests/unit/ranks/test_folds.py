@@ -1,0 +1,68 @@
+"""Folds of a large world: read by their place in the line, a figure when it is asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from hfmem_widget.ranks.news import Extremes
+from hfmem_widget.ranks.stream import RankStream
+from tests.fakes.ranks import Script, SimulatedRun
+
+METRICS = ("allocated", "weights", "gradients", "optimizer")
+
+
+def lines_of_a_rank(seconds: float) -> list[bytes]:
+    """Return what the first rank of a large world writes."""
+    run = SimulatedRun(Script(world=65), ranks=[0])
+    return [line for _, data in run.advance(seconds) for line in data.splitlines(keepends=True)]
+
+
+def told(lines: list[bytes]) -> tuple[object, ...]:
+    """Return what a stream knows after some lines."""
+    stream = RankStream("one")
+    news = [one for line in lines for one in stream.feed(line) if isinstance(one, Extremes)]
+    highs = [[float(one.high[at]) for at in range(len(one.high))] for one in news]
+    latest = [stream.latest(metric) for metric in METRICS]
+    return stream.peak, latest, stream.activations, stream.reached, stream.dropped, highs
+
+
+def test_a_fold_says_the_same_however_it_is_spaced() -> None:
+    """Whoever writes the same JSON with other spaces is read line by line, with the same result."""
+    lines = lines_of_a_rank(5.0)
+    spaced = [json.dumps(json.loads(line)).encode() + b"\n" for line in lines]
+    assert any(b'"fold"' in line for line in lines)
+    assert told(spaced) == told(lines)
+
+
+@pytest.mark.parametrize("bad", [b"null", b"1e999", b"-", b"1e30", b"eeee"])
+def test_a_figure_that_is_none_is_not_available(bad: bytes) -> None:
+    """What a stranger has put in place of a figure is read as one that is not available."""
+    head, *rest = lines_of_a_rank(1.0)
+    fold = b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[0],"high":[%s],"last":[%s]}\n'
+    stream = RankStream("one")
+    for line in (head, *rest, fold % (bad, bad)):
+        stream.feed(line)
+    assert math.isnan(stream.latest("allocated"))
+    assert stream.peak.value > 0
+
+
+@pytest.mark.parametrize(
+    "fold",
+    [
+        b'{"k":"fold","n":9,"t":[9,8],"samples":1,"low":[0],"high":[1],"last":[1]}\n',
+        b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[0],"high":[1,2],"last":[1]}\n',
+        b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[%b],"high":[%b],"last":[%b]}\n'
+        % ((b",".join([b"0"] * 99),) * 3),
+    ],
+)
+def test_a_fold_that_does_not_fit_is_dropped(fold: bytes) -> None:
+    """One that ends before it begins, or has other columns than there are, is counted and left out."""
+    stream = RankStream("one")
+    for line in lines_of_a_rank(1.0):
+        stream.feed(line)
+    before = stream.reached
+    assert stream.feed(fold) == []
+    assert (stream.dropped, stream.reached) == (1, before)
