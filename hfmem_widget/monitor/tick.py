@@ -29,8 +29,8 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_late` enters late edges in their sessions. `break_off` ends a session to which a row could not be added. The clocks return monotonic
-    seconds, seconds since the epoch, and CPU seconds of this thread.
+    `enter_late` enters late edges in their sessions. `break_off` ends a session to which a row could not be
+    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler

@@ -282,10 +282,11 @@ class Steps(Growing):
 
     @property
     def _most_rows(self) -> int:
-        return min(self._most, max(8, CELLS // self._table.shape[1]))
+        width: int = self._table.shape[1]
+        return min(self._most, max(8, CELLS // width))
 
     def _groups_in(self, rows: Table) -> tuple[list[int], list[int]]:
-        """Return where groups begin in rows, of which the newest that is kept is the first, and their sizes."""
+        """Return where groups begin in rows, and their sizes; the first row is the newest of the table."""
         begins: list[int] = []
         filled: list[int] = []
         sizes, parents = _sizes(rows).astype(int).tolist(), rows[:, _PARENT].tolist()

@@ -26,7 +26,7 @@ class Source(Protocol):
     secondary: bool = False
     """Whether to read it more rarely while another source that does not block has devices."""
     due: float = -math.inf
-    """Monotonic seconds before which nothing new can be read; `inf` once there is nothing to read for good."""
+    """Monotonic seconds before which there is nothing new to read; `inf` where there never will be."""
     devices: tuple[Device, ...] = ()
     """The devices it reads, as far as known. A field that one source leaves empty ("" or NaN) is taken from
     another that knows the same key."""

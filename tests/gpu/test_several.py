@@ -168,7 +168,7 @@ def bytes_of(tensors, index):
     return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in on}.values())
 counted = [session.value(session.spans[0].after, f"cuda:{index}/weights") for index in range(2)]
 report([counted, [bytes_of(model.parameters(), index) for index in range(2)],
-        [memory[index] > (100 << 30) for index in range(2)]])
+        [memory[index] > 0.8 * torch.cuda.get_device_properties(index).total_memory for index in range(2)]])
 """
     )
 
