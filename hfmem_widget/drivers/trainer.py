@@ -279,7 +279,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             epochs = _epochs_of(state)
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
-    @entry()
+    # Here and at its end, what an interrupt could leave half done holds it back itself.
+    @entry(defers=False)
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:
@@ -290,7 +291,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     on_pre_optimizer_step = _passed_on("optimizer_begins")
     on_optimizer_step = _passed_on("optimizer_ended")
 
-    # What it does holds interrupts back where one could leave it half done.
     @entry(otherwise=lambda _callback, _args, _state, control, **_: control, defers=False)
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""

@@ -19,7 +19,7 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
-from hfmem_widget.monitor.watched import HAS_ENDED, Ended, Register, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Mark, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS, NO_STEP
@@ -142,31 +142,60 @@ class Edges:
             self.poller.release(watched)
         return span
 
-    def ends(self, watched: Watched, span_id: int, counts: Mapping[str, float]) -> bool:
-        """Read that a span of a step ends now; `settle` does the rest, before the next edge.
+    def mark_begin(self, watched: Watched, kind: SpanKind, label: str) -> int | None:
+        """Read that a span of a step begins now, and return its id; `settle` does the rest.
 
-        Nothing is half done wherever an interrupt comes, so nobody need hold it back. Returns False where
-        this is not enough, and the span is to be closed.
+        Nothing is half done wherever an interrupt comes, so nobody need hold it back. Returns None where
+        this is not enough, and the span is to be opened.
         """
-        if not self.ledger.in_use or watched.ended is not None or not watched.ends_late(span_id):
+        if watched.ending or not self.ledger.in_use or not watched.can_wait:
+            return None
+        if len(watched.marks) >= MOST_WAITING:
+            return None
+        window = Window()
+        self.ledger.edge(opening=window)
+        time, held = self.clock() - watched.origin, self.attribution.source.latest
+        span_id = watched.recorder.next_span_id()
+        mark = Mark(span_id, window, time, window.take_readings(), held, (kind, label))
+        watched.marked = mark
+        watched.marks.append(mark)
+        return span_id
+
+    def mark_end(self, watched: Watched, span_id: int, counts: Mapping[str, float]) -> bool:
+        """Read that a span ends now; see `mark_begin`. Returns False where it is to be closed."""
+        marked = watched.marked
+        if marked is not None and marked.span_id == span_id:
+            window = marked.window
+            # Until it is settled, nothing else has been opened.
+            is_newest = span_id not in watched.late or watched.ends_late(span_id)
+        elif is_newest := not watched.marks and watched.ends_late(span_id):
+            window = watched.windows[span_id]
+        if not is_newest or not self.ledger.in_use:
             return False
-        readings = self.ledger.ends(watched.windows[span_id])
-        time = self.clock() - watched.origin
-        watched.ended = Ended(span_id, time, readings, self.attribution.source.latest, counts)
+        readings = self.ledger.ends(window)
+        time, held = self.clock() - watched.origin, self.attribution.source.latest
+        watched.marks.append(Mark(span_id, window, time, readings, held, counts=counts))
         return True
 
     def settle(self, watched: Watched) -> None:
-        """Make an edge of the end of a span of which nothing but a reading was made."""
-        with self._making:
-            ended, watched.ended = watched.ended, None
-            if ended is None or ended.span_id not in watched.late:
-                return
-            window = watched.windows.pop(ended.span_id)
-            known = watched.late.pop(ended.span_id)
-            span = _as_ended(known, ended.time, "done", ended.counts)
-            self._waiting.append(
-                LateEdge(watched, ended.readings, ended.time, None, ended.held, span, None, window)
-            )
+        """Make edges of what was only marked; the caller holds the session's `Watched.edges`."""
+        while watched.marks:
+            with self._making:
+                self._settle(watched, watched.marks.popleft())
+
+    def _settle(self, watched: Watched, mark: Mark) -> None:
+        ended = begun = closing = None
+        if mark.begins:
+            begun = Span(mark.span_id, *mark.begins, mark.time, Sample(mark.time, ()))
+            watched.windows[mark.span_id], watched.late[mark.span_id] = mark.window, begun
+        elif mark.span_id in watched.late:
+            closing = watched.windows.pop(mark.span_id)
+            ended = _as_ended(watched.late.pop(mark.span_id), mark.time, "done", mark.counts)
+        else:
+            return
+        self._waiting.append(
+            LateEdge(watched, mark.readings, mark.time, None, mark.held, ended, begun, closing)
+        )
 
     def turn(
         self, watched: Watched, closing: int, kind: SpanKind, label: str, outcome: str
@@ -196,14 +225,14 @@ class Edges:
     @property
     def waits(self) -> bool:
         """True while there are edges that are to be entered."""
-        return bool(self._waiting) or any(known.ended is not None for known in self.register.all())
+        return bool(self._waiting) or any(watched.marks for watched in self.register.all())
 
     def enter_all(self) -> int:
         """Enter all edges that wait in their sessions; return how many."""
         entered = 0
         for watched in self.register.all():
             # Where another thread makes an edge, it settles first.
-            if watched.ended is not None and watched.edges.acquire(blocking=False):
+            if watched.marks and watched.edges.acquire(blocking=False):
                 try:
                     with interrupts_deferred():
                         self.settle(watched)

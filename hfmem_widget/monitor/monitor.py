@@ -195,6 +195,7 @@ class Monitor:
         harmless(watched.recorder.break_off, self._wall(), note)
         watched.windows.clear()
         watched.late.clear()
+        watched.marks.clear()
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
@@ -222,16 +223,24 @@ class Monitor:
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
-    def span_ends(
-        self, session: Session, span_id: int, counts: Mapping[str, float] = NO_COUNTS
-    ) -> bool:
-        """Read that a span of a step has ended well, as `close_span` would, and leave the rest for later.
+    def mark_begin(self, session: Session, kind: SpanKind, label: str = "") -> int | None:
+        """Read that a span of a step begins, as `open_span` would, leave the rest for later, and return its id.
 
-        It is not spoilt by an interrupt, wherever that comes, so it needs no guard. Returns False where it
-        cannot be done: the span is then to be closed.
+        It is not spoilt by an interrupt, wherever that comes, so it needs no guard. Returns None where it
+        cannot be done: the span is then to be opened.
         """
         watched = self._register.find(session)
-        return self.in_this_process and self._edges.ends(watched, span_id, counts)
+        return self._edges.mark_begin(watched, kind, label) if self.in_this_process else None
+
+    def mark_end(
+        self, session: Session, span_id: int, counts: Mapping[str, float] = NO_COUNTS
+    ) -> bool:
+        """Read that a span of a step has ended well, as `close_span` would; see `mark_begin`.
+
+        Returns False where it cannot be done: the span is then to be closed.
+        """
+        watched = self._register.find(session)
+        return self.in_this_process and self._edges.mark_end(watched, span_id, counts)
 
     def turn(
         self,
@@ -262,7 +271,7 @@ class Monitor:
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open; late edges are not entered for it."""
         watched = self._register.get(session)
-        if watched is not None and watched.ended is not None:
+        if watched is not None and watched.marks:
             self._change(watched, lambda: None)
         return watched is not None and watched.is_within(kinds)
 
@@ -322,7 +331,7 @@ class Monitor:
         """
         try:
             with watched.edges:
-                if watched.ended is not None:
+                if watched.marks:
                     self._edges.settle(watched)
                 return change()
         except WatchStateError:

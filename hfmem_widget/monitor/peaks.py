@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hfmem_widget.guard import entry
+from hfmem_widget.guard import entry, interrupts_deferred
 from hfmem_widget.monitor.shadow import Shadow
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
@@ -194,19 +194,30 @@ class PeakLedger:
             edge = _Edge({}, {}, closing, opening)
             # First, so that what was read is not lost with what is reset, whatever comes between.
             self._unfolded.append(edge)
-            in_use = False
-            for device in self.allocator.devices():
-                stats = edge.before[device] = self._stats(device)
-                if _in_use(stats):
-                    in_use = True
-                    if opening is not None:
-                        self.allocator.reset_peak(device)
-                        edge.after[device] = self._stats(device)
-            self.in_use = in_use
+            try:
+                self._read_at(edge)
+            except BaseException:
+                with interrupts_deferred():
+                    self._read_at(edge)
+                raise
             # Now, not when it is folded: by then the window may have met its other edge.
             for window in (closing, opening):
                 if window is not None:
                     window.readings = edge.before
+
+    def _read_at(self, edge: _Edge) -> None:
+        """Read the counters at an edge as far as that was not done, and reset them where a window begins."""
+        in_use = False
+        for device in self.allocator.devices():
+            stats = edge.before.get(device)
+            if stats is None:
+                stats = edge.before[device] = self._stats(device)
+            if _in_use(stats):
+                in_use = True
+                if edge.opening is not None and device not in edge.after:
+                    self.allocator.reset_peak(device)
+                    edge.after[device] = self._stats(device)
+        self.in_use = in_use
 
     def ends(self, window: Window) -> Readings:
         """Read the counters where a window ends, and return the readings; an interrupt leaves no half of it.

@@ -187,8 +187,10 @@ class Sampler:
         if reader.failed:
             return
         # A call that hangs keeps its lock for as long: the next reading goes on without it.
-        busy = reader.busy  # a keyword takes as long as the lock
-        if not busy.acquire(blocking=False) and (reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)):
+        busy = reader.busy
+        if not busy.acquire(blocking=False) and (
+            reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)
+        ):
             return
         try:
             started = self._clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -66,17 +67,20 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What was read where a span ended of which nothing else has been done yet.
+class Mark:
+    """What was read where a step begins, or ends, and nothing more: an interrupt leaves no half of it.
 
-    `time` is in seconds of the session; the other fields are as in a `LateEdge`.
+    `begins` has its kind and its label; it is empty where the step ends, which it does well. `time` is in
+    seconds of the session; the other fields are as in a `LateEdge`.
     """
 
     span_id: int
+    window: Window
     time: float
     readings: Readings
     held: Sequence[float]
-    counts: Mapping[str, float]
+    begins: tuple[SpanKind, str] | tuple[()] = ()
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -91,8 +95,10 @@ class Watched:
         The ledger's window of each open span.
     late : dict of int to Span
         The open spans that the session may not know yet, in order of opening.
-    ended : Ended or None
-        The newest of them, if it has ended; the next edge is made after it.
+    marks : deque of Mark
+        What edges are still to be made of, before any other; the thread that trains only adds to it.
+    marked : Mark or None
+        The newest at which a span begins.
     edges : threading.RLock
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
@@ -114,7 +120,8 @@ class Watched:
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
     late: dict[int, Span] = field(default_factory=dict)
-    ended: Ended | None = None
+    marks: deque[Mark] = field(default_factory=deque)
+    marked: Mark | None = None
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
     thread: int | None = None

@@ -154,10 +154,12 @@ class TrainingRun:
         self._close("epoch")
         self._begin("epoch", label)
 
-    @_harmless
+    @_brief
     def step_begins(self, number: int, *, is_group: bool = False) -> None:
         """Begin an optimizer step, with the first of its batches, or a group of steps."""
-        self._close("step")
+        if "step" in self._open:
+            with interrupts_deferred():
+                self._close("step")
         self._is_group = is_group
         if not is_group:
             attribution, before = self._monitor.attribution, self._beside_edges
@@ -170,7 +172,19 @@ class TrainingRun:
                 _quiet.add(self._thread)
         self._counts = {"step": float(number)}
         self._substeps = 0
-        self._begin("step", f"step {number}")
+        self._begin_step(f"step {number}")
+
+    def _begin_step(self, label: str) -> None:
+        span_id = None
+        if self.governor.how == "bare":
+            span_id = self._monitor.mark_begin(self.session, "step", label)
+        if span_id is None:
+            self.governor.took(seconds_of_an_event())
+            with interrupts_deferred():
+                self._begin("step", label)
+        else:
+            self.governor.took(0.0, 1)
+            self._open["step"] = span_id
         self._own_steps.add(self._open["step"])
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
@@ -264,7 +278,8 @@ class TrainingRun:
     @_brief
     def _read_end(self, counts: Mapping[str, float]) -> None:
         all_counts = {**self._counts, **counts}
-        if self._monitor.span_ends(self.session, self._open["step"], all_counts):
+        if self._monitor.mark_end(self.session, self._open["step"], all_counts):
+            self.governor.took(0.0, 1)
             del self._open["step"]
             self._step_is_over(all_counts)
 

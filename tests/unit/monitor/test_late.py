@@ -41,6 +41,13 @@ class Step:
         self.bench.clock.advance(0.001)
         self._opened(self.monitor.open_span(self.session, "forward", "forward").id)
 
+    def begin_briefly(self) -> None:
+        """Open a span by a reading alone, where that is enough."""
+        self.bench.clock.advance(0.001)
+        span_id = self.monitor.mark_begin(self.session, "step", "step")
+        if span_id is not None:
+            self._opened(span_id)
+
     def end(self) -> None:
         """Close the innermost."""
         if self.open:
@@ -49,7 +56,7 @@ class Step:
 
     def end_briefly(self) -> None:
         """Close the innermost by a reading alone, where that is enough."""
-        if self.open and self.monitor.span_ends(self.session, self.open[-1]):
+        if self.open and self.monitor.mark_end(self.session, self.open[-1]):
             self.open.pop()
 
     def turn(self) -> None:
@@ -125,7 +132,7 @@ def test_an_end_that_is_only_read_is_that_of_its_reading() -> None:
     step.bench.clock.advance(1.0)
     step.gpu.free(step.gpu.alloc(4 * PAGE))
     resets = step.gpu.resets
-    ends = step.monitor.span_ends(step.session, span)
+    ends = step.monitor.mark_end(step.session, span)
     step.bench.clock.advance(5.0)
     step.gpu.alloc(64 * PAGE)
     entered = step.session.span(span)
@@ -142,7 +149,7 @@ def test_a_step_that_is_entered_at_once_adds_one_sample() -> None:
         step.bench.clock.advance(0.001)
         span = step.monitor.open_span(step.session, "step").id
         step.bench.clock.advance(0.001)
-        step.monitor.span_ends(step.session, span)
+        step.monitor.mark_end(step.session, span)
     starts = [span.before.time for span in step.session.spans[1:]]
 
     assert starts == pytest.approx([0.001, 0.003, 0.005])

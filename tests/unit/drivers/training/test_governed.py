@@ -251,6 +251,31 @@ def test_an_interrupt_leaves_no_half_of_an_end() -> None:
     assert lines > 20
 
 
+def test_an_interrupt_leaves_no_half_of_a_begin() -> None:
+    """Wherever in the begin of a step without phases it comes: all peaks stay exact, those around it too."""
+    lines = 0
+    while True:
+        training = Training()
+        training.comes_and_goes(80)
+        while training.run.governor.how != "bare":
+            training.one_step(1e-4)
+        came = interrupted_at(lines, training.step)
+        training.comes_and_goes(50)
+        training.run.ended("interrupted")
+        session = training.ends()
+        peaks = {(span.kind, span.peaks[KEY]) for span in session.spans if span.kind != "step"}
+        newest = [span for span in session.spans if span.counts.get("step") == training.number]
+
+        assert ("cell", Peak(81 * PAGE, "exact")) in peaks, lines
+        assert all(peak.certainty == "exact" for _, peak in peaks), lines
+        assert [span.peaks[KEY] for span in newest] in ([], [Peak(51 * PAGE, "exact")]), lines
+        assert not session.broken_off
+        if not came:
+            break
+        lines += 1
+    assert lines > 20
+
+
 def interrupted_at(line: int, action: Callable[[], None]) -> bool:
     """Do something with an interrupt after so many lines; return whether it came to that many."""
     left = line
