@@ -224,7 +224,7 @@ class Monitor:
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
     def mark_begin(self, session: Session, kind: SpanKind, label: str = "") -> int | None:
-        """Read that a span of a step begins, as `open_span` would, leave the rest for later, and return its id.
+        """Read that a span of a step begins, as `open_span` would, and return its id; the rest is done later.
 
         It is not spoilt by an interrupt, wherever that comes, so it needs no guard. Returns None where it
         cannot be done: the span is then to be opened.
