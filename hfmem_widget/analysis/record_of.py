@@ -85,12 +85,10 @@ def whole(session: Session) -> Span:
     """
     name = plain(session.label) or "this session"
     if session.running:
-        message = f"{name!r} is still running; compare it after it has ended"
-        raise OptionError(message)
+        raise OptionError(f"{name!r} is still running; compare it after it has ended")
     roots = outermost(session.spans)
     if not roots:
-        message = f"{name!r} has no watched cell or block"
-        raise OptionError(message)
+        raise OptionError(f"{name!r} has no watched cell or block")
     if len(roots) == 1:
         return roots[0]
     last = max(roots, key=lambda root: root.stop or 0.0)

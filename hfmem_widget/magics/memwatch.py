@@ -219,11 +219,10 @@ class MemwatchMagics(Magics):
             self._turn_on(arguments)
         elif len(words) > 1 or (words and action is None):
             what = "%memwatch on its own" if action is None else f"%memwatch {action}"
-            message = (
+            raise UsageError(
                 f"{what} takes no options. Put them after %%memwatch for one cell, or after %memwatch on for "
                 "every later cell"
             )
-            raise UsageError(message)
         elif action == "off":
             if not self._turn_off():
                 print("memwatch is already off.")  # noqa: T201
@@ -295,8 +294,7 @@ class MemwatchMagics(Magics):
             return None
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
-            message = f"write %memwatch {arguments.action} on its own line, with one % sign"
-            raise UsageError(message)
+            raise UsageError(f"write %memwatch {arguments.action} on its own line, with one % sign")
         if arguments.min:
             message = "--min belongs to %memwatch on; a cell with %%memwatch is always shown"
             raise UsageError(message)

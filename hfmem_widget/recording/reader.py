@@ -201,8 +201,7 @@ class StreamReader(LineReader):
 
     @singledispatchmethod
     def _enter(self, line: object) -> None:
-        message = f"nobody reads {type(line).__name__}"
-        raise NotImplementedError(message)
+        raise NotImplementedError(f"nobody reads {type(line).__name__}")
 
     @_enter.register
     def _(self, head: Head) -> None:
@@ -210,11 +209,10 @@ class StreamReader(LineReader):
             self.dropped += 1
             return
         if head.version > limits.VERSION:
-            message = (
+            raise OptionError(
                 f"this recording has version {head.version} of the format, and this hfmem_widget reads "
                 f"version {limits.VERSION}: pip install -U hfmem-widget"
             )
-            raise OptionError(message)
         self.head = head
         self.last_sign = max(self.last_sign, head.started)
 

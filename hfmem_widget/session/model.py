@@ -87,8 +87,7 @@ def data_frame(
     try:
         import pandas as pd
     except ImportError as error:
-        message = "to_pandas() needs pandas: pip install pandas"
-        raise ImportError(message) from error
+        raise ImportError("to_pandas() needs pandas: pip install pandas") from error
     names = None if index is None else pd.Index(index, name=name)
     return pd.DataFrame(rows, columns=list(columns), index=names)
 

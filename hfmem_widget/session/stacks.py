@@ -222,8 +222,7 @@ class Stacks(Shown):
             if device in {"", peak.device}:
                 return peak.rows(by)
         known = ", ".join(peak.device for peak in self.peaks) or "none"
-        message = f"nothing was recorded on {device!r}; recorded: {known}"
-        raise OptionError(message)
+        raise OptionError(f"nothing was recorded on {device!r}; recorded: {known}")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return every place as a data frame: device, line, module, operator, kind, bytes, blocks, source."""
@@ -254,21 +253,17 @@ class Stacks(Shown):
             If no snapshot was kept.
         """
         if not self._pickled:
-            message = "this recording has no snapshot to save"
-            raise WatchStateError(message)
+            raise WatchStateError("this recording has no snapshot to save")
         content = zlib.decompress(self._pickled)
         try:
             target = Path(path).expanduser()
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            message = f"{target} exists already; choose another name"
-            raise OptionError(message) from None
+            raise OptionError(f"{target} exists already; choose another name") from None
         except (FileNotFoundError, NotADirectoryError):
-            message = f"there is no folder {target.parent}; create it first"
-            raise OptionError(message) from None
+            raise OptionError(f"there is no folder {target.parent}; create it first") from None
         except (OSError, ValueError, RuntimeError, TypeError) as error:
-            message = f"cannot write to {plain(path)!r}: {plain(error)}"
-            raise OptionError(message) from error
+            raise OptionError(f"cannot write to {plain(path)!r}: {plain(error)}") from error
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

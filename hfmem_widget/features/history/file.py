@@ -48,8 +48,7 @@ def read_runs(path: Path) -> list[CellRun]:
     try:
         with open_regular(path) as file:
             if not os.access(path, os.W_OK):
-                message = f"{name} cannot be written: you may not write to it"
-                raise OptionError(message)
+                raise OptionError(f"{name} cannot be written: you may not write to it")
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - MOST_READ))
             lines = file.read(MOST_READ).split(b"\n")
@@ -57,10 +56,9 @@ def read_runs(path: Path) -> list[CellRun]:
         raise cannot_read(path, error) from None
     runs = [run for line in lines if (run := _run(line)) is not None]
     if not runs and any(line.strip() for line in lines):
-        message = (
+        raise OptionError(
             f"{name} is no history of %memhistory, and nothing is added to it; name a new file"
         )
-        raise OptionError(message)
     return runs
 
 
