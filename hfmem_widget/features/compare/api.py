@@ -13,7 +13,7 @@ from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.front_end import running_magics
 
 Subject = str | int | Session | Sequence[Session]
 
@@ -90,8 +90,7 @@ def _records(subject: Subject) -> tuple[Record, ...]:
 
 
 def _history() -> History:
-    shell = running_shell()
-    magics = None if shell is None else shell.magics_manager.registry.get("MemcompareMagics")
+    magics = running_magics("MemcompareMagics")
     if magics is None:
         raise OptionError(
             "labels and numbers name cells watched by %%memwatch: load the extension with "
