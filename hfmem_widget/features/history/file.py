@@ -36,10 +36,7 @@ SENTENCE = 300
 def read_runs(path: Path) -> list[CellRun]:
     """Return the runs that a file has, oldest first; none if it is not there. Damaged lines are left out.
 
-    Raises
-    ------
-    OptionError
-        If it cannot be used: it is no file, cannot be read or written, or has something else in it.
+    Raises `OptionError` if it is no file, cannot be read or written, or has something else in it.
     """
     name = plain(path)
     if not os.path.lexists(path):
@@ -63,13 +60,7 @@ def read_runs(path: Path) -> list[CellRun]:
 
 
 def append(path: Path, runs: Iterable[CellRun]) -> None:
-    """Add runs to a file, which is made if it is not there.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written.
-    """
+    """Add runs to a file, which is made if it is not there; raise `OptionError` if it cannot be written."""
     data = b"".join(map(_line, runs))
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
