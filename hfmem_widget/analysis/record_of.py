@@ -54,7 +54,6 @@ def record_of(
         number=number,
         run=run,
         identity=identity or label,
-        started_at=session.started_at + span.start,
         duration=span.duration,
         outcome=plain(span.outcome),
         devices=tuple(_device_record(read, over, facts) for facts in facts_of(read, over)),
@@ -110,7 +109,6 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
-        total=device.total,
         **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
         at_peak=at_peak,
         at_end=at_end,
