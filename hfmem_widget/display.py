@@ -7,16 +7,11 @@ from typing import Any, ClassVar
 
 
 class Shown:
-    """A noun that Jupyter shows where it is the last value of a cell.
-
-    Attributes
-    ----------
-    _shown_by : str
-        ``"module:function"``: takes the noun, returns texts by MIME type.
-    """
+    """A noun that Jupyter shows where it is the last value of a cell."""
 
     __slots__ = ()
     _shown_by: ClassVar[str]
+    """``"module:function"``: takes the noun, returns texts by MIME type."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         bundle: dict[str, str] = resolve(self._shown_by)(self)

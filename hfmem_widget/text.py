@@ -177,10 +177,7 @@ _OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
 def parse_bytes(text: str, of: str) -> float:
     """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
 
-    Raises
-    ------
-    OptionError
-        If it is not a size; the message names the option `of` and says which sizes are allowed.
+    Raises `OptionError` if it is not a size; the message names the option `of`, and says what is allowed.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

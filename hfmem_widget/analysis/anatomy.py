@@ -107,8 +107,7 @@ def _device(session: Session, key: str) -> Device:
             raise OptionError(message)
         return known[key]
     if not session.devices:
-        message = "this session has no samples yet"
-        raise OptionError(message)
+        raise OptionError("this session has no samples yet")
     gpus = [device for device in session.devices if ":" in device.key]
     peaks = {device: session.peak(f"{device.key}/allocated") for device in gpus}
     used = {device: peak for device, peak in peaks.items() if peak > 0}
@@ -180,8 +179,7 @@ class _OnDevice:
         if group is None:
             numbers = [edge for each in groups for edge in (each.first, each.last)]
             there = f"it has steps {min(numbers)} to {max(numbers)}" if numbers else "it has none"
-            message = f"this session has no step {number} on {self._device.key}; {there}"
-            raise OptionError(message)
+            raise OptionError(f"this session has no step {number} on {self._device.key}; {there}")
         worst = group.devices[self._device.key]
         peak = Peak(worst.peak, worst.certainty)
         moment = f"at step {worst.worst}"

@@ -40,12 +40,9 @@ class DeviceRecord(Figures):
 
     key: str = ""
     name: str = ""
-    total: float = NOT_AVAILABLE  # the device's capacity
     at_peak: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
     """The parts then, by name; empty where no tensors of models or optimizers were found."""
-    worst_step: int | None = None  # the number of the step with the highest peak
-    worst_tokens: float = NOT_AVAILABLE  # those of its largest batch
     curve: Floats = field(default_factory=no_points)
     """Seconds since the cell began, and allocated, of shape (2, at most `MOST_POINTS`); none where there are
     too few samples. NaN breaks it."""
@@ -87,7 +84,6 @@ class Record:
     number: int | None  # the cell's, of this run
     run: int  # which run of this label, or of this cell where it has none; from 1
     identity: str  # the same for all its runs
-    started_at: float  # seconds since the epoch
     duration: float  # seconds
     outcome: str  # "done", "interrupted", or "raised TypeName"
     # Those on which anything was allocated; of the ranks of a run "ranks", and each that is shown by itself.

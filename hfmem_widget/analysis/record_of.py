@@ -23,7 +23,6 @@ from hfmem_widget.analysis.record import (
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
 from hfmem_widget.session import HELD, Part, Peak, Session, Span, outermost
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
 
@@ -55,7 +54,6 @@ def record_of(
         number=number,
         run=run,
         identity=identity or label,
-        started_at=session.started_at + span.start,
         duration=span.duration,
         outcome=plain(span.outcome),
         devices=tuple(_device_record(read, over, facts) for facts in facts_of(read, over)),
@@ -85,12 +83,10 @@ def whole(session: Session) -> Span:
     """
     name = plain(session.label) or "this session"
     if session.running:
-        message = f"{name!r} is still running; compare it after it has ended"
-        raise OptionError(message)
+        raise OptionError(f"{name!r} is still running; compare it after it has ended")
     roots = outermost(session.spans)
     if not roots:
-        message = f"{name!r} has no watched cell or block"
-        raise OptionError(message)
+        raise OptionError(f"{name!r} has no watched cell or block")
     if len(roots) == 1:
         return roots[0]
     last = max(roots, key=lambda root: root.stop or 0.0)
@@ -104,7 +100,6 @@ def whole(session: Session) -> Span:
 
 def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     device = facts.device
-    rows, worst, worst_tokens = _steps(session, span, device.key)
     at_peak: Mapping[str, float] = {}
     at_end: Mapping[str, float] = {}
     # Parts take long to find, and need a series of weights or the like: seldom are there any.
@@ -114,14 +109,11 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
-        total=device.total,
         **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
         at_peak=at_peak,
         at_end=at_end,
-        worst_step=worst,
-        worst_tokens=worst_tokens,
         curve=_curve(session, span, device.key),
-        steps=rows,
+        steps=_steps(session, span, device.key),
     )
 
 
@@ -152,20 +144,16 @@ def _step_table(session: Session, span: Span, most: int) -> Table:
     return table[table[:, session.steps.columns.index("stop")] <= end_of(session, span)]
 
 
-def _steps(session: Session, span: Span, device: str) -> tuple[Floats, int | None, float]:
-    """Return a device's steps with `STEP_COLUMNS`, and the worst of them with the tokens it took."""
-    nothing = no_steps(), None, NOT_AVAILABLE
+def _steps(session: Session, span: Span, device: str) -> Floats:
+    """Return a device's steps with `STEP_COLUMNS`."""
     if device not in session.steps.devices:
-        return nothing
+        return no_steps()
     columns = session.steps.columns
-    of_device = [f"{device}/{name}" for name in ("lowest", "peak", "worst", "worst_tokens")]
+    of_device = [f"{device}/{name}" for name in ("lowest", "peak", "worst")]
     wanted = [columns.index(name) for name in ("first", "last", *of_device)]
     rows = _step_table(session, span, MOST_STEP_ROWS)[:, wanted]
     rows = rows[~np.isnan(rows[:, 3])]
-    if not len(rows):
-        return nothing
-    *_, worst, tokens = rows[rows[:, 3].argmax()]
-    return _counted_on(rows[:, :5]), int(worst), float(tokens)
+    return _counted_on(rows) if len(rows) else no_steps()
 
 
 def _counted_on(rows: Floats) -> Floats:

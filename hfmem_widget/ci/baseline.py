@@ -72,11 +72,9 @@ def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
         if may_be_missing and path.parent.is_dir():
             return Baseline(path)
         how = "create it with --hfmem-update" if path.parent.is_dir() else "its folder is missing"
-        message = f"there is no baseline {name}; {how}"
-        raise OptionError(message) from None
+        raise OptionError(f"there is no baseline {name}; {how}") from None
     except (OSError, ValueError) as error:
-        message = f"the baseline {name} cannot be read: {plain(error)}"
-        raise OptionError(message) from error
+        raise OptionError(f"the baseline {name} cannot be read: {plain(error)}") from error
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -85,8 +83,7 @@ def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
         message = f"{name} is not a baseline; delete it and write a new one with --hfmem-update"
         raise OptionError(message)
     if content.get("hfmem_baseline") != FORMAT:
-        message = f"{name} has the format of another version of hfmem_widget"
-        raise OptionError(message)
+        raise OptionError(f"{name} has the format of another version of hfmem_widget")
     return Baseline(path, content["peaks"])
 
 

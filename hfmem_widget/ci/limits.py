@@ -49,15 +49,12 @@ def _limit(marker: pytest.Mark) -> Limit:
     peaks = [*marker.args, *([marker.kwargs["peak"]] if "peak" in marker.kwargs else [])]
     left = marker.kwargs.get("left")
     if len(peaks) > 1:
-        message = f"limit_vram takes one peak, not {len(peaks)}, such as in {EXAMPLE}"
-        raise OptionError(message)
+        raise OptionError(f"limit_vram takes one peak, not {len(peaks)}, such as in {EXAMPLE}")
     if not peaks and left is None:
-        message = f"limit_vram needs a limit, such as in {EXAMPLE}"
-        raise OptionError(message)
+        raise OptionError(f"limit_vram needs a limit, such as in {EXAMPLE}")
     devices = device_keys(marker.kwargs.get("device", ""))
     if len(devices) > 1:
-        message = "limit_vram takes one device; add a marker for each"
-        raise OptionError(message)
+        raise OptionError("limit_vram takes one device; add a marker for each")
     return Limit(
         _size(peaks[0], "peak of limit_vram") if peaks else math.inf,
         math.inf if left is None else _size(left, "left of limit_vram"),

@@ -162,8 +162,7 @@ class Memory:
         found = next((each for each in figures if each.device == device), None)
         if found is None:
             there = ", ".join(each.device for each in figures)
-            message = f"there is no device {plain(device)!r} here; there is {there}"
-            raise OptionError(message)
+            raise OptionError(f"there is no device {plain(device)!r} here; there is {there}")
         return found
 
     def _stats(self) -> Mapping[int, Stats]:

@@ -53,8 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker; measure all tests where an option asks for it."""
     config.addinivalue_line("markers", MARKER_HELP)
     if config.option.hfmem_update and not config.option.hfmem_baseline:
-        message = "--hfmem-update needs a file to write: --hfmem-baseline FILE"
-        raise pytest.UsageError(message)
+        raise pytest.UsageError("--hfmem-update needs a file to write: --hfmem-baseline FILE")
     if config.option.hfmem or config.option.hfmem_baseline or config.getini(DEFAULT):
         runner(config)
 
@@ -88,10 +87,9 @@ def runner(config: pytest.Config) -> Runner:
     made: Runner | None = config.pluginmanager.get_plugin(NAME)
     if made is None:
         if int(pytest.__version__.partition(".")[0]) < OLDEST:
-            message = (
+            raise pytest.UsageError(
                 f"measuring memory needs pytest {OLDEST} or newer; this is {pytest.__version__}"
             )
-            raise pytest.UsageError(message)
         from hfmem_widget.ci.runner import Runner
 
         made = Runner(config)

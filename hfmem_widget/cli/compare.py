@@ -57,10 +57,9 @@ def compare(arguments: Namespace) -> int:
         return FINE
     judged = list(judge(a, b, arguments.metric, limit))
     if not judged:
-        message = (
+        raise OptionError(
             f"nothing can be judged: {a.name} and {b.name} have no such figure of the same device"
         )
-        raise OptionError(message)
     over = [line for is_over, line in judged if is_over]
     unfinished = _unfinished(sessions[1], b)
     lines = unfinished + (over or [line for _, line in judged])

@@ -24,8 +24,7 @@ def say(text: str, end: str = "\n") -> bool:
         return False
     except OSError as error:
         _hush()
-        message = f"the output cannot be written: {readable(error)}"
-        raise HFMemError(message) from None
+        raise HFMemError(f"the output cannot be written: {readable(error)}") from None
     return True
 
 

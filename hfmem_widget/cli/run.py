@@ -41,5 +41,4 @@ def run(arguments: Namespace) -> int:
     except OSError as error:
         if not given:
             shutil.rmtree(directory, ignore_errors=True)
-        message = f"{plain(command)} cannot be started: {readable(error)}"
-        raise HFMemError(message) from None
+        raise HFMemError(f"{plain(command)} cannot be started: {readable(error)}") from None

@@ -30,21 +30,18 @@ def export(arguments: Namespace) -> int:
     run, to = Path(arguments.RUN).expanduser(), arguments.to
     endings = _WRITTEN[to]
     if to == "perfetto" and arguments.table:
-        message = (
+        raise OptionError(
             "--table is for csv and parquet; a trace for Perfetto has samples, steps and spans"
         )
-        raise OptionError(message)
     if to != "perfetto" and arguments.resolution is not None:
-        message = "--resolution is for perfetto; a table has every sample of the recording"
-        raise OptionError(message)
+        raise OptionError("--resolution is for perfetto; a table has every sample of the recording")
     table = arguments.table or "samples"
     name = stem(run) if to == "perfetto" else f"{stem(run)}.{table}"
     path = Path(arguments.output or f"{name}{endings[0]}")
     if not path.name.endswith(endings):
-        message = (
+        raise OptionError(
             f"--to {to} writes a name that ends in {' or '.join(endings)}, not {plain(path.name)!r}"
         )
-        raise OptionError(message)
     session = read(run, everything=True)
     resolution = 1.0 if arguments.resolution is None else arguments.resolution
     say(plain(session.save(path, table=table, resolution=resolution), 4096))

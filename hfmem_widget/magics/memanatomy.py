@@ -61,8 +61,7 @@ class MemanatomyMagics(ReportMagics):
         cell. In code, use ``session.anatomy()``.
         """
         if arguments.all and arguments.device:
-            message = "use --all or --device, not both"
-            raise UsageError(message)
+            raise UsageError("use --all or --device, not both")
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
         if arguments.predicted and NOW in moments:
             moments = [PEAK]
@@ -107,5 +106,4 @@ def _moment(word: str) -> str | int:
         return word
     if word.isdecimal():
         return int(word)
-    message = f"%memanatomy takes 'now', 'peak' or a step number, not {plain(word)!r}"
-    raise UsageError(message)
+    raise UsageError(f"%memanatomy takes 'now', 'peak' or a step number, not {plain(word)!r}")

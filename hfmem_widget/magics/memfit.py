@@ -118,8 +118,7 @@ class MemfitMagics(ReportMagics):
         runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
         """
         if arguments.train and arguments.inference:
-            message = "use --train or --inference, not both"
-            raise UsageError(message)
+            raise UsageError("use --train or --inference, not both")
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 

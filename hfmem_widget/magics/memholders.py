@@ -71,8 +71,7 @@ class MemholdersMagics(ReportMagics):
         elif earlier is not None:
             self.show(growth_bundle(found.since(earlier), least=least))
         else:
-            message = (
+            raise UsageError(
                 "--since needs an earlier %memholders of the same --device to compare with; this run is "
                 "stored for the next one"
             )
-            raise UsageError(message)

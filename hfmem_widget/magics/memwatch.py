@@ -26,7 +26,7 @@ from IPython.core.magic_arguments import (
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.history import cell as cells
+from hfmem_widget.features.history.cell import Cell
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
@@ -219,11 +219,10 @@ class MemwatchMagics(Magics):
             self._turn_on(arguments)
         elif len(words) > 1 or (words and action is None):
             what = "%memwatch on its own" if action is None else f"%memwatch {action}"
-            message = (
+            raise UsageError(
                 f"{what} takes no options. Put them after %%memwatch for one cell, or after %memwatch on for "
                 "every later cell"
             )
-            raise UsageError(message)
         elif action == "off":
             if not self._turn_off():
                 print("memwatch is already off.")  # noqa: T201
@@ -295,8 +294,7 @@ class MemwatchMagics(Magics):
             return None
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:
-            message = f"write %memwatch {arguments.action} on its own line, with one % sign"
-            raise UsageError(message)
+            raise UsageError(f"write %memwatch {arguments.action} on its own line, with one % sign")
         if arguments.min:
             message = "--min belongs to %memwatch on; a cell with %%memwatch is always shown"
             raise UsageError(message)
@@ -361,14 +359,14 @@ class MemwatchMagics(Magics):
             return ()
         return (Rerun(lambda: self._history.runs_of(label, cell_id)),)
 
-    def running_cell(self) -> cells.Cell | None:
+    def running_cell(self) -> Cell | None:
         """Return the cell that runs on this thread, for the history."""
         execution = self._executions.current()
         if execution is None:
             return None
         number = self._cell_number()
         code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
-        return cells.Cell(
+        return Cell(
             execution.count - self._counted_early if number is None else number,
             execution.cell_id,
             plain(next(iter(code), ""), MOST_OF_TITLE),
@@ -431,7 +429,6 @@ def register(shell: InteractiveShell, history: History) -> None:
     shell.events.register("pre_run_cell", magics.cell_begins)
     shell.events.register("post_run_cell", magics.cell_ends)
     shell.input_transformers_cleanup.append(arm_first_line)
-    cells.ask(magics.running_cell)
 
 
 def unregister(shell: InteractiveShell) -> None:
@@ -440,7 +437,6 @@ def unregister(shell: InteractiveShell) -> None:
     if magics is None:
         return
     magics.close()
-    cells.forget(magics.running_cell)
     shell.events.unregister("pre_run_cell", magics.cell_begins)
     shell.events.unregister("post_run_cell", magics.cell_ends)
     while arm_first_line in shell.input_transformers_cleanup:

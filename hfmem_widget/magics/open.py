@@ -34,8 +34,7 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, S
     from hfmem_widget.view.session import still_bundles
 
     if not path:
-        message = "name a recording, such as: %memwatch open run.hfmem.jsonl"
-        raise UsageError(message)
+        raise UsageError("name a recording, such as: %memwatch open run.hfmem.jsonl")
     opened = open_path(path)
     screen = Screen(shell)
     if isinstance(opened, Session):

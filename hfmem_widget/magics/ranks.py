@@ -27,8 +27,7 @@ def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
         raise UsageError(USAGE)
     name = words[0]
     if name not in names:
-        message = f"no variable {plain(name)!r}; {USAGE}"
-        raise UsageError(message)
+        raise UsageError(f"no variable {plain(name)!r}; {USAGE}")
     engines = take(names[name])
     count = format_counted(0 if engines is None else len(engines), "engine")
     return f"{count} of {plain(name)} will be shown as ranks of every watched cell."

@@ -31,8 +31,7 @@ def words_of(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        message = f"{error} in: {plain(line)}"
-        raise UsageError(message) from None
+        raise UsageError(f"{error} in: {plain(line)}") from None
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
@@ -51,8 +50,7 @@ def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespac
         return parser.parse_args(words)
     except UsageError as error:
         # Nobody has typed argparse's word "argument".
-        message = plain(re.sub(r"^argument ", "", str(error)))
-        raise UsageError(message) from None
+        raise UsageError(plain(re.sub(r"^argument ", "", str(error)))) from None
 
 
 class _Line:
@@ -175,10 +173,9 @@ def check_output(name: str, shell: InteractiveShell) -> None:
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(str(wrong_value(name, "--output", "the name of a variable")))
     if _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden:
-        message = (
+        raise UsageError(
             f"--output cannot be {plain(name)!r}, which belongs to IPython; choose another name"
         )
-        raise UsageError(message)
 
 
 @contextmanager

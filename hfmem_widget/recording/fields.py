@@ -30,8 +30,7 @@ def number(value: object) -> float:
     if value is None:
         return NOT_AVAILABLE
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
-        message = "not a figure"
-        raise Wrong(message)
+        raise Wrong("not a figure")
     return float(value)
 
 
@@ -44,32 +43,28 @@ def known(value: object) -> float:
 def count(value: object, most: float = LARGEST) -> int:
     """Return a whole number below `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < most:
-        message = "not a count"
-        raise Wrong(message)
+        raise Wrong("not a count")
     return value
 
 
 def text(value: object, limit: int = LONGEST_TEXT) -> str:
     """Return a text, plain and shortened."""
     if not isinstance(value, str):
-        message = "not a text"
-        raise Wrong(message)
+        raise Wrong("not a text")
     return plain(value, limit)
 
 
 def items(value: object, most: int = MOST_SERIES) -> list[Any]:
     """Return a list."""
     if not isinstance(value, list) or len(value) > most:
-        message = "not a list, or too long"
-        raise Wrong(message)
+        raise Wrong("not a list, or too long")
     return value
 
 
 def mapping(value: object, of: Callable[[Any], Any], most: int = 256) -> dict[str, Any]:
     """Return a mapping of texts to what `of` makes of its values."""
     if not isinstance(value, dict) or len(value) > most:
-        message = "not a mapping, or too large"
-        raise Wrong(message)
+        raise Wrong("not a mapping, or too large")
     return {text(name): of(one) for name, one in value.items()}
 
 

@@ -105,8 +105,7 @@ def check_new(path: Path) -> None:
     """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
     for taken in dict.fromkeys((path, growing(path))):
         if os.path.lexists(taken):
-            message = f"{_is_there(taken)}, or a folder"
-            raise OptionError(message)
+            raise OptionError(f"{_is_there(taken)}, or a folder")
     check_folder(path)
 
 
@@ -114,8 +113,7 @@ def check_folder(path: Path) -> None:
     """Raise `OptionError` if no file can be made in the folder of a path."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
-        message = f"{plain(path)} cannot be written: {there}"
-        raise OptionError(message)
+        raise OptionError(f"{plain(path)} cannot be written: {there}")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -188,16 +186,14 @@ def session_of(
     try:
         return reader.session(time.time() if now is None else now, newest_steps=newest_steps)
     except OptionError as error:
-        message = f"{plain(path)}: {error}"
-        raise OptionError(message) from None
+        raise OptionError(f"{plain(path)}: {error}") from None
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Return a file opened for reading, or raise `OptionError`; a pipe would be waited for."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            message = f"{plain(path)} cannot be read: it is no regular file"
-            raise OptionError(message)
+            raise OptionError(f"{plain(path)} cannot be read: it is no regular file")
         return path.open("rb")
     except OSError as error:
         raise cannot_read(path, error) from None

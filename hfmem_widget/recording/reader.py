@@ -11,20 +11,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.recording import limits
-from hfmem_widget.recording.check import (
-    Columns,
-    End,
-    Fold,
-    Gap,
-    Head,
-    Item,
-    PhasesLine,
-    Rows,
-    SpanLine,
-    StepsLine,
-    parse,
-)
+from hfmem_widget.recording import check, limits
 from hfmem_widget.recording.line_reader import LineReader
 from hfmem_widget.session import (
     Contents,
@@ -75,8 +62,8 @@ class StreamReader(LineReader):
 
     def __init__(self, *, everything: bool = False) -> None:
         super().__init__()
-        self.head: Head | None = None
-        self.end: End | None = None
+        self.head: check.Head | None = None
+        self.end: check.End | None = None
         self._devices: tuple[Device, ...] = ()
         self._series: tuple[Series, ...] = ()
         self._time = -math.inf
@@ -84,16 +71,16 @@ class StreamReader(LineReader):
         self._timeline: Timeline | None = (
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
         )
-        self._folds: list[Fold] = []
-        self._unfolded: list[Fold] = []
+        self._folds: list[check.Fold] = []
+        self._unfolded: list[check.Fold] = []
         self._blocks: list[bytes] = []
         self._bytes_of_blocks = 0
         self._growing: tuple[bytes, bytes] | None = None
         self._gaps: list[tuple[float, float]] = []
-        self._spans: dict[int, SpanLine] = {}
+        self._spans: dict[int, check.SpanLine] = {}
         self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
-        self._phases: dict[int, PhasesLine] = {}
+        self._phases: dict[int, check.PhasesLine] = {}
         self._items: dict[str, list[str | Finding | Guide]] = {
             kind: [] for kind in ("note", "finding", "guide")
         }
@@ -144,11 +131,11 @@ class StreamReader(LineReader):
 
     def _take(self, line: bytes) -> None:
         try:
-            known = parse(line)
+            known = check.parse(line)
         except ValueError:
             self.dropped += 1
             return
-        if self.head is None and not isinstance(known, Head):
+        if self.head is None and not isinstance(known, check.Head):
             self.dropped += known is not None
         elif known is not None:
             self._enter(known)
@@ -201,25 +188,23 @@ class StreamReader(LineReader):
 
     @singledispatchmethod
     def _enter(self, line: object) -> None:
-        message = f"nobody reads {type(line).__name__}"
-        raise NotImplementedError(message)
+        raise NotImplementedError(f"nobody reads {type(line).__name__}")
 
     @_enter.register
-    def _(self, head: Head) -> None:
+    def _(self, head: check.Head) -> None:
         if self.head is not None:
             self.dropped += 1
             return
         if head.version > limits.VERSION:
-            message = (
+            raise OptionError(
                 f"this recording has version {head.version} of the format, and this hfmem_widget reads "
                 f"version {limits.VERSION}: pip install -U hfmem-widget"
             )
-            raise OptionError(message)
         self.head = head
         self.last_sign = max(self.last_sign, head.started)
 
     @_enter.register
-    def _(self, columns: Columns) -> None:
+    def _(self, columns: check.Columns) -> None:
         if columns.first != len(self._series) or len(columns.devices) > limits.MOST_SERIES:
             self.dropped += 1
             return
@@ -230,7 +215,7 @@ class StreamReader(LineReader):
             self._timeline.widen(len(self._series))
 
     @_enter.register
-    def _(self, rows: Rows) -> None:
+    def _(self, rows: check.Rows) -> None:
         block = self._samples(rows)
         if block is None:
             return
@@ -240,10 +225,10 @@ class StreamReader(LineReader):
         else:
             low, high = np.fmin.reduce(block), np.fmax.reduce(block)
             start = float(rows.time[0])
-            self._unfolded.append(Fold(start, self._time, len(block), low, high, block[-1]))
+            self._unfolded.append(check.Fold(start, self._time, len(block), low, high, block[-1]))
 
     @_enter.register
-    def _(self, fold: Fold) -> None:
+    def _(self, fold: check.Fold) -> None:
         if len(fold.low) > len(self._values):
             self.dropped += 1
             return
@@ -257,14 +242,14 @@ class StreamReader(LineReader):
             self._values[: len(fold.last)] = fold.last
 
     @_enter.register
-    def _(self, line: SpanLine) -> None:
+    def _(self, line: check.SpanLine) -> None:
         if line.id not in self._spans and len(self._spans) >= limits.MOST_SPANS:
             self.dropped += 1
             return
         self._spans[line.id] = line
 
     @_enter.register
-    def _(self, line: StepsLine) -> None:
+    def _(self, line: check.StepsLine) -> None:
         if not self._takes_steps(line):
             return
         self._steps_made = max(self._steps_made, line.count)
@@ -276,11 +261,11 @@ class StreamReader(LineReader):
                 self._steps.append((numbers, np.array(row, dtype=np.float64)))
 
     @_enter.register
-    def _(self, line: PhasesLine) -> None:
+    def _(self, line: check.PhasesLine) -> None:
         self._phases[line.root] = line
 
     @_enter.register
-    def _(self, line: Item) -> None:
+    def _(self, line: check.Item) -> None:
         items = self._items[line.kind]
         if line.item is None:
             del items[line.place :]
@@ -290,7 +275,7 @@ class StreamReader(LineReader):
             items.append(line.item)
 
     @_enter.register
-    def _(self, gap: Gap) -> None:
+    def _(self, gap: check.Gap) -> None:
         self._gaps.append((gap.start, gap.stop))
 
     @_enter.register
@@ -298,10 +283,10 @@ class StreamReader(LineReader):
         self._contents = contents
 
     @_enter.register
-    def _(self, end: End) -> None:
+    def _(self, end: check.End) -> None:
         self.end = end
 
-    def _phase(self, line: PhasesLine) -> Iterator[Phase]:
+    def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
         for phase, highest in line.rows:
             found = {key: spans[at] for key, at in highest.items() if at in spans}

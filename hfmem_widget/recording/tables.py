@@ -25,16 +25,14 @@ def table_of(session: Session, table: str, suffix: str) -> bytes:
         else:
             frame = session.steps.to_pandas() if table == "steps" else _spans(session)
     except ImportError:
-        message = f"a {suffix} file needs pandas: pip install pandas"
-        raise OptionError(message) from None
+        raise OptionError(f"a {suffix} file needs pandas: pip install pandas") from None
     has_index = table == "samples"
     if suffix == ".csv":
         return frame.to_csv(index=has_index).encode()
     try:
         contents: bytes = frame.to_parquet(index=has_index)
     except ImportError:
-        message = "a .parquet file needs pyarrow: pip install pyarrow"
-        raise OptionError(message) from None
+        raise OptionError("a .parquet file needs pyarrow: pip install pyarrow") from None
     return contents
 
 

@@ -87,8 +87,7 @@ def data_frame(
     try:
         import pandas as pd
     except ImportError as error:
-        message = "to_pandas() needs pandas: pip install pandas"
-        raise ImportError(message) from error
+        raise ImportError("to_pandas() needs pandas: pip install pandas") from error
     names = None if index is None else pd.Index(index, name=name)
     return pd.DataFrame(rows, columns=list(columns), index=names)
 
@@ -231,29 +230,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """All finished spans of one kind within one outermost span, taken together.
-
-    Attributes
-    ----------
-    kind : str
-    label : str
-        The name of blocks; empty for other kinds.
-    count : int
-    seconds : float
-        The sum of their durations.
-    highest : mapping of str to Span
-        By series key, the span with the highest peak.
-    steps : int
-        Of the parts of a step: on how many steps they were measured; of steps: how many were measured one by
-        one. Short steps are not all measured so.
-    """
+    """All finished spans of one kind within one outermost span, taken together."""
 
     kind: SpanKind
-    label: str
+    label: str  # the name of blocks; empty for other kinds
     count: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # the sum of their durations
     highest: Mapping[str, Span] = field(default_factory=dict)
+    """By series key, the span with the highest peak."""
     steps: int = 0
+    """Of the parts of a step: on how many steps they were measured; of steps: how many were measured one by
+    one. Short steps are not all measured so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,31 +360,18 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The tensors of a session's models and optimizers, over all devices.
+    """The tensors of a session's models and optimizers, over all devices."""
 
-    Attributes
-    ----------
-    modules, optimizers : tuple of str
-        Names of their classes.
-    parameters, trainable : int
-        Elements; each storage counts once, and quantised ones as they are packed.
-    dtypes : mapping of str to int
-        Bytes of the weights by type, such as ``{"float32": 1340575752}``.
-    tensors : int
-        How many storages the weights have.
-    optimizer_bytes : int
-    libraries : mapping of str to int
-        Bytes of the buffers of libraries by what they are, such as ``{"DDP gradient buckets": 2684354560}``.
-    """
-
-    modules: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()  # names of their classes
     optimizers: tuple[str, ...] = ()
-    parameters: int = 0
+    parameters: int = 0  # elements; each storage counts once, and quantised ones as they are packed
     trainable: int = 0
     dtypes: Mapping[str, int] = field(default_factory=dict)
-    tensors: int = 0
+    """Bytes of the weights by type, such as ``{"float32": 1340575752}``."""
+    tensors: int = 0  # how many storages the weights have
     optimizer_bytes: int = 0
     libraries: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of libraries' buffers by what they are, such as ``{"DDP gradient buckets": 2684354560}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,69 +404,39 @@ class Finding:
 class Guide:
     """A straight line over the chart of a device, or the point at which memory ran out.
 
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    kind : {"budget", "trend", "oom"}
-        An "oom" is a point: both its ends are the same.
-    label : str
-        Plain text.
-    start, stop : float
-        Seconds since the session began; `stop` is infinite where the line goes on as long as the run.
-    first, last : float
-        Bytes at both ends.
-    band : tuple of float
-        How far off the line may be at each end, in bytes either way; zeros if it is exact.
+    Times are seconds since the session began, heights are bytes. Of an "oom" both ends are the same.
     """
 
-    device: str
+    device: str  # its key
     kind: Literal["budget", "trend", "oom"]
-    label: str
+    label: str  # plain text
     start: float
-    stop: float
+    stop: float  # infinite where the line goes on as long as the run
     first: float
     last: float
     band: tuple[float, float] = (0.0, 0.0)
+    """How far off the line may be at each end, either way; zeros if it is exact."""
 
 
 @dataclass(slots=True)
 class Polling:
-    """How the poller did.
+    """How the poller did."""
 
-    Attributes
-    ----------
-    interval, current_interval : float
-        Seconds between ticks as asked for, and now; after a back-off that is longer.
-    ticks, missed : int
-        Ticks made, and ticks skipped because they were late.
-    longest_gap : float
-        Longest time between two ticks, in seconds.
-    cost : float
-        Seconds of this process' CPU time that a tick takes, smoothed.
-    stopped : str
-        Why polling ended early; usually empty.
-    phases_every, looks_every : int
-        The phases of a training's steps are measured on every so many steps now, and what memory is for is
-        looked at on every so many of the others: 1 unless measuring would take more than 1 % of their time.
-    steps, steps_with_phases : int
-        Steps of trainings that have ended, and on how many of them phases were measured.
-    share : float
-        The share of a step's time that measuring it takes now, as estimated from recent steps.
-    """
-
-    interval: float = 0.1
-    current_interval: float = 0.1
+    interval: float = 0.1  # seconds between ticks as asked for
+    current_interval: float = 0.1  # and now; after a back-off that is longer
     ticks: int = 0
-    missed: int = 0
-    longest_gap: float = 0.0
-    cost: float = NOT_AVAILABLE
-    stopped: str = ""
+    missed: int = 0  # ticks skipped because they were late
+    longest_gap: float = 0.0  # the longest time between two ticks, in seconds
+    cost: float = NOT_AVAILABLE  # seconds of this process' CPU time that a tick takes, smoothed
+    stopped: str = ""  # why polling ended early; usually empty
     phases_every: int = 1
     looks_every: int = 1
-    steps: int = 0
-    steps_with_phases: int = 0
+    """The phases of a training's steps are measured on every so many steps now, and what memory is for is
+    looked at on every so many of the others: 1 unless measuring would take more than 1 % of their time."""
+    steps: int = 0  # of trainings, that have ended
+    steps_with_phases: int = 0  # on which phases were measured
     share: float = NOT_AVAILABLE
+    """Of a step's time, what measuring it takes now, as estimated from recent steps."""
 
     @property
     def limited(self) -> str:

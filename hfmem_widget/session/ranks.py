@@ -37,44 +37,26 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """How one rank stands: bytes of its busiest device, NaN where a figure is not available.
-
-    Attributes
-    ----------
-    rank, attempt : int
-    host, device : str
-        The device's name, such as "NVIDIA H200".
-    total : float
-        What the device has.
-    peak : float
-        The highest so far.
-    certainty : str
-    allocated, weights, activations : float
-        Of now; of the peak where that is known.
-    step : int
-        The newest finished step; 0 before the first.
-    phase : str
-        What runs, or where the peak was.
-    silent : float
-        Seconds since it was heard of; 0 where that is as it should be, or it has ended.
-    flag : str
-        Why it is worth looking at.
-    """
+    """How one rank stands: bytes of its busiest device, NaN where a figure is not available."""
 
     rank: int
     attempt: int = 0
     host: str = ""
-    device: str = ""
-    total: float = NOT_AVAILABLE
-    peak: float = NOT_AVAILABLE
+    device: str = ""  # the device's name, such as "NVIDIA H200"
+    total: float = NOT_AVAILABLE  # what the device has
+    peak: float = NOT_AVAILABLE  # the highest so far
     certainty: Certainty = "sampled"
-    allocated: float = NOT_AVAILABLE
+    allocated: float = (
+        NOT_AVAILABLE  # of now, as are weights and activations; of the peak where known
+    )
     weights: float = NOT_AVAILABLE
     activations: float = NOT_AVAILABLE
-    step: int = 0
-    phase: str = ""
-    silent: float = 0.0
-    flag: Flag = ""
+    step: int = 0  # the newest finished one; 0 before the first
+    phase: str = ""  # what runs, or where the peak was
+    silent: float = (
+        0.0  # seconds since it was heard of; 0 where that is as it should be, or it has ended
+    )
+    flag: Flag = ""  # why it is worth looking at
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +83,19 @@ class RankStrip:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How all ranks of a run stand at some moment.
+    """How all ranks of a run stand at some moment."""
 
-    Attributes
-    ----------
-    world, nodes, reporting : int
-        Ranks that there should be, hosts that were seen, and ranks that were heard of lately or have ended.
-    engine : str
-    shown : tuple of int
-        The ranks that are drawn one by one, each a device ``rank:N`` of the overview.
-    lowest, median : float
-        Of the ranks' peaks, in bytes.
-    lowest_rank : int
-    table : tuple of RankRow
-        At most `TABLE_ROWS`: the worst first, then the lowest and those that are worth looking at.
-    phases : tuple of PhaseSkew
-    strip : RankStrip
-    """
-
-    world: int
-    nodes: int = 1
-    reporting: int = 0
+    world: int  # ranks that there should be
+    nodes: int = 1  # hosts that were seen
+    reporting: int = 0  # ranks that were heard of lately or have ended
     engine: str = ""
     shown: tuple[int, ...] = ()
-    lowest: float = NOT_AVAILABLE
+    """The ranks that are drawn one by one, each a device ``rank:N`` of the overview."""
+    lowest: float = NOT_AVAILABLE  # of the ranks' peaks, in bytes, as is the median
     median: float = NOT_AVAILABLE
     lowest_rank: int = 0
     table: tuple[RankRow, ...] = ()
+    """At most `TABLE_ROWS`: the worst first, then the lowest and those that are worth looking at."""
     phases: tuple[PhaseSkew, ...] = ()
     strip: RankStrip = RankStrip()
 

@@ -131,8 +131,7 @@ class Recorder(Writer):
         with self.lock:
             span = self._open_span(span_id)
             if span is None:
-                message = f"span {span_id} is not open"
-                raise WatchStateError(message)
+                raise WatchStateError(f"span {span_id} is not open")
             counts = {**span.counts, **counts}
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"

@@ -249,8 +249,7 @@ class Session(Shown):
         with self._caught_up():
             span = self._spans.get(span_id)
         if span is None:
-            message = f"this session has no span {span_id}"
-            raise WatchStateError(message)
+            raise WatchStateError(f"this session has no span {span_id}")
         return span
 
     def highest_in(self, span_id: int, key: str) -> float:
@@ -341,8 +340,7 @@ class Session(Shown):
         may_come = metric in {*ROLES, *HELD}
         if metrics and not metric:
             keys = ", ".join(f"{device}/{each}" for each in metrics)
-            message = f"{plain(device)!r} is a device; name one of its series: {keys}"
-            raise OptionError(message)
+            raise OptionError(f"{plain(device)!r} is a device; name one of its series: {keys}")
         if may_come and (device in devices or (self.running and DEVICE_KEY.fullmatch(device))):
             return
         if device in devices:
@@ -352,8 +350,7 @@ class Session(Shown):
         near = difflib.get_close_matches(plain(key), self._index, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         known = ", ".join(there) or "read nothing yet"
-        message = f"this session has no {what}; it has {known}{hint}"
-        raise OptionError(message)
+        raise OptionError(f"this session has no {what}; it has {known}{hint}")
 
     def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
@@ -367,8 +364,7 @@ class Session(Shown):
             Which extreme of a row to take if a row is more than one sample.
         """
         if fold not in {"high", "low"}:
-            message = f"fold must be 'high' or 'low', not {fold!r}"
-            raise ValueError(message)
+            raise ValueError(f"fold must be 'high' or 'low', not {fold!r}")
         with self._writer.lock:
             values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
             time = self.timeline.time.copy()

@@ -27,33 +27,19 @@ OPERATOR = "torch operator"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Live memory that was allocated from one place.
+    """Live memory that was allocated from one place."""
 
-    Attributes
-    ----------
-    line : str
-        The user's own line, such as ``cell [3] line 12``, or what stands for it if there is none.
-    module : str
-        The module whose forward ran, such as ``BertLayer``, or what else ran.
-    operator : str
-        The innermost call: ``aten::mm``, or ``Linear.forward`` if only Python was recorded.
-    kind : str
-        One of `KINDS`.
-    bytes : int
-        As requested.
-    blocks : int
-        Number of allocations.
-    source : str
-        The text of the line; empty if it is not known.
-    """
-
-    line: str
-    module: str
-    operator: str
-    kind: str
-    bytes: int
-    blocks: int
-    source: str = ""
+    line: (
+        str  # the user's own, such as ``cell [3] line 12``, or what stands for it if there is none
+    )
+    module: str  # the module whose forward ran, such as ``BertLayer``, or what else ran
+    operator: (
+        str  # the innermost call: ``aten::mm``; ``Linear.forward`` if only Python was recorded
+    )
+    kind: str  # one of `KINDS`
+    bytes: int  # as requested
+    blocks: int  # number of allocations
+    source: str = ""  # the text of the line; empty if it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,41 +56,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LivePeak:
-    """What was live on one device at the peak of the recording.
+    """What was live on one device at the peak of the recording. Times are seconds since the session began."""
 
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    bytes : int
-        The sum of `sites`: requested, and not yet freed.
-    highest : int
-        The peak including memory that was freed while another stream still used it; the allocator calls
-        this requested bytes.
-    sites : tuple of Site
-        Largest first.
-    time : float
-        Seconds since the session began; NaN if unknown.
-    entries : int
-        Number of recorded events.
-    wrapped : bool
-        Whether older events were overwritten.
-    since : float
-        From when on the record has every event, in seconds since the session began.
-    allocated, requested : float
-        The allocator's own peaks in whole blocks and as requested; NaN if it keeps none.
-    """
-
-    device: str
-    bytes: int
+    device: str  # its key
+    bytes: int  # the sum of `sites`: requested, and not yet freed
     highest: int
-    sites: tuple[Site, ...]
+    """The peak including memory that was freed while another stream still used it; the allocator calls this
+    requested bytes."""
+    sites: tuple[Site, ...]  # largest first
     time: float = NOT_AVAILABLE
-    entries: int = 0
-    wrapped: bool = False
-    since: float = 0.0
+    entries: int = 0  # number of recorded events
+    wrapped: bool = False  # whether older events were overwritten
+    since: float = 0.0  # from when on the record has every event
     allocated: float = NOT_AVAILABLE
     requested: float = NOT_AVAILABLE
+    """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
 
     @property
     def exact(self) -> bool:
@@ -135,25 +101,14 @@ class LivePeak:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How the stacks were recorded, and what that cost.
-
-    Attributes
-    ----------
-    way : {"allocator", "operators"}
-        By the CUDA allocator's own history, or by looking at each operator's tensors.
-    began : float
-        Seconds since the session began.
-    seconds : float
-        The time recording took: an estimate for the allocator, a lower bound for operators; NaN if unknown.
-    snapshot : float
-        Seconds that reading the record took, after the end.
-    notes : tuple of str
-    """
+    """How the stacks were recorded, and what that cost, in seconds."""
 
     way: Literal["allocator", "operators"]
-    began: float = 0.0
+    """By the CUDA allocator's own history, or by looking at each operator's tensors."""
+    began: float = 0.0  # since the session began
     seconds: float = NOT_AVAILABLE
-    snapshot: float = 0.0
+    """What recording took: an estimate for the allocator, a lower bound for operators; NaN if unknown."""
+    snapshot: float = 0.0  # what reading the record took, after the end
     notes: tuple[str, ...] = ()
 
 
@@ -222,8 +177,7 @@ class Stacks(Shown):
             if device in {"", peak.device}:
                 return peak.rows(by)
         known = ", ".join(peak.device for peak in self.peaks) or "none"
-        message = f"nothing was recorded on {device!r}; recorded: {known}"
-        raise OptionError(message)
+        raise OptionError(f"nothing was recorded on {device!r}; recorded: {known}")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return every place as a data frame: device, line, module, operator, kind, bytes, blocks, source."""
@@ -254,21 +208,17 @@ class Stacks(Shown):
             If no snapshot was kept.
         """
         if not self._pickled:
-            message = "this recording has no snapshot to save"
-            raise WatchStateError(message)
+            raise WatchStateError("this recording has no snapshot to save")
         content = zlib.decompress(self._pickled)
         try:
             target = Path(path).expanduser()
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            message = f"{target} exists already; choose another name"
-            raise OptionError(message) from None
+            raise OptionError(f"{target} exists already; choose another name") from None
         except (FileNotFoundError, NotADirectoryError):
-            message = f"there is no folder {target.parent}; create it first"
-            raise OptionError(message) from None
+            raise OptionError(f"there is no folder {target.parent}; create it first") from None
         except (OSError, ValueError, RuntimeError, TypeError) as error:
-            message = f"cannot write to {plain(path)!r}: {plain(error)}"
-            raise OptionError(message) from error
+            raise OptionError(f"cannot write to {plain(path)!r}: {plain(error)}") from error
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

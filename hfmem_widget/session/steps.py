@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Growing, data_frame
+from hfmem_widget.session.blocks import Blocks
+from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, data_frame
 from hfmem_widget.text import format_counted
 
 if TYPE_CHECKING:
@@ -32,63 +32,32 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSteps:
-    """The allocated memory of one device in a group of steps, in bytes; NaN if unknown.
+    """The allocated memory of one device in a group of steps, in bytes; NaN if unknown."""
 
-    Attributes
-    ----------
-    peak, certainty : float, str
-        The highest peak of a step, and how it is known.
-    lowest : float
-        The lowest peak of a step.
-    worst : int
-        The number of the step with the highest peak.
-    worst_tokens : float
-        Tokens of that step's largest batch, padding included.
-    after : float
-        Allocated after the last step.
-    phases : mapping of str to float
-        The highest peak of each of `PHASES`, of the steps on which they were measured.
-    """
-
-    peak: float
-    certainty: Certainty
-    lowest: float
-    worst: int
-    worst_tokens: float
-    after: float
+    peak: float  # the highest of a step
+    certainty: Certainty  # how that is known
+    lowest: float  # the lowest peak of a step
+    worst: int  # the number of the step with the highest peak
+    worst_tokens: float  # those of that step's largest batch, padding included
+    after: float  # after the last step
     phases: Mapping[str, float]
+    """The highest peak of each of `PHASES`, of the steps on which they were measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """One step, or neighbouring steps of one training that were folded.
+    """One step, or neighbouring steps of one training that were folded."""
 
-    Attributes
-    ----------
-    parent : int
-        The id of the span around the steps; 0 if there is none.
-    first, last : int
-        Their numbers.
-    start, stop : float
-        Seconds since the session began.
-    samples, tokens, content_tokens : float
-        Sums over the steps; `tokens` with padding, `content_tokens` without. NaN if unknown.
-    longest : float
-        Longest sequence in tokens.
-    devices : mapping of str to DeviceSteps
-        By device key.
-    """
-
-    parent: int
+    parent: int  # the id of the span around the steps; 0 if there is none
     first: int
     last: int
-    start: float
+    start: float  # seconds since the session began
     stop: float
-    samples: float
-    longest: float
-    tokens: float
-    content_tokens: float
-    devices: Mapping[str, DeviceSteps]
+    samples: float  # the sum over the steps, as are the tokens; NaN if unknown
+    longest: float  # the longest sequence in tokens
+    tokens: float  # with padding
+    content_tokens: float  # without
+    devices: Mapping[str, DeviceSteps]  # by key
 
 
 FIGURES = tuple(each.name for each in fields(StepGroup))[:-1]
@@ -100,9 +69,6 @@ IN_A_FRAME = {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phas
 _PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
 _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
 _PHASE = PER_DEVICE.index(PHASES[0])
-BLOCK = 64
-"""Steps that wait to be put into the table together: numpy takes as long for one as for many."""
-
 _LATER = [_LAST, _STOP]
 _SUMS = [_SAMPLES, _TOKENS, _CONTENT]
 _figures_of, _device_figures_of = attrgetter(*FIGURES), attrgetter(*PER_DEVICE[:_PHASE])
@@ -110,7 +76,7 @@ _ALL = np.zeros(1, dtype=np.intp)
 """All rows as one group, which begins with the first."""
 
 
-class Steps(Growing):
+class Steps(Blocks):
     """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
     Parameters
@@ -129,6 +95,7 @@ class Steps(Growing):
     _compared = ("devices", "count", "table")
 
     def __init__(self, most_groups: int = MOST_GROUPS) -> None:
+        super().__init__()
         self.devices: tuple[str, ...] = ()
         self.count = 0
         self._most = most_groups
@@ -136,8 +103,6 @@ class Steps(Growing):
         self._in_last = 0
         self._rows = 0
         self._table: Table = np.empty((64, len(FIGURES)))
-        self._new: list[list[float]] = []
-        self._lock = threading.Lock()
 
     @classmethod
     def from_table(
@@ -166,20 +131,6 @@ class Steps(Growing):
         # The names before the figures: another thread may add a device, and then its columns are there.
         devices = self.devices
         return iter([group_of(row, devices) for row in self.table.tolist()])
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            state = {**vars(self), "_table": self._table.copy(), "_new": self._new.copy()}
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.replace_lock()
-
-    def replace_lock(self) -> None:
-        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
-        self._lock = threading.Lock()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -211,28 +162,18 @@ class Steps(Growing):
         """Add a finished step, or a group of them."""
         self._widen(group.devices)
         self.count += group.last - group.first + 1
-        with self._lock:
-            self._new.append(row_of(group, self.devices))
-        if len(self._new) >= BLOCK:
-            self._settle()
+        self._wait(row_of(group, self.devices))
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
         self._settle()
         self.count += int(_sizes(table).sum())
         with self._lock:
-            self._put(table)
+            self._enter(table)
 
-    def _settle(self) -> None:
-        """Put the waiting steps into the table."""
-        with self._lock:
-            if self._new:
-                # In this order: where there is no memory for more rows, they wait.
-                self._put(np.array(self._new))
-                self._new.clear()
-
-    def _put(self, table: Table) -> None:
-        """Add rows: to the newest group as long as it has room, and then to new ones."""
+    def _enter(self, block: Table) -> None:
+        # Rows go to the newest group as long as it has room, and then to new ones.
+        table = block
         while len(table):
             known = int(self._rows > 0)
             rows = np.concatenate([self._table[self._rows - known : self._rows], table])

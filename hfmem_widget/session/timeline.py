@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.model import Growing
+from hfmem_widget.session.blocks import Blocks
 from hfmem_widget.text import wrong_value
 
 CAPACITY = 4096
 CELLS = 150_000
 """Readings kept at most, over all series: the more series, the fewer rows."""
 
-BLOCK = 64
-"""Samples that wait to be put into rows together: numpy costs as much for one as for many."""
-
 GAPS_KEPT = 256
 
 Floats = NDArray[np.float64]
 
 
-class Timeline(Growing):
+class Timeline(Blocks):
     """Rows of readings that are folded when there are too many.
 
     A row holds the lowest and the highest value of each series over `bucket` consecutive samples.
@@ -46,14 +42,13 @@ class Timeline(Growing):
     def __init__(self, width: int, capacity: int = CAPACITY, cells: int = CELLS) -> None:
         if capacity < 2 or capacity % 2:
             raise wrong_value(capacity, "capacity", "an even number of rows, 2 or more")
+        super().__init__()
         self.capacity = capacity
         self._cells = cells
         self.bucket = 1
         self.samples = 0
         self.gaps: list[tuple[float, float]] = []
         """Intervals without samples as (start, stop) in seconds, in order; the longest `GAPS_KEPT`."""
-        self._new: list[tuple[float, ...]] = []
-        self._lock = threading.Lock()
         self._filled = 0
         self._rows = 0
         self._time: Floats = np.empty(0)
@@ -96,18 +91,6 @@ class Timeline(Growing):
         timeline.gaps = list(gaps)
         return timeline
 
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            names = ("_time", "_low", "_high")
-            arrays = {name: getattr(self, name)[: self._rows].copy() for name in names}
-            state = {**vars(self), **arrays, "gaps": list(self.gaps), "_new": list(self._new)}
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.replace_lock()
-
     def __len__(self) -> int:
         self._settle()
         return self._rows
@@ -138,10 +121,7 @@ class Timeline(Growing):
     def append(self, time: float, values: Sequence[float]) -> None:
         """Add one sample: seconds, and one value for each series."""
         self.samples += 1
-        with self._lock:
-            self._new.append((time, *values))
-        if len(self._new) >= BLOCK:
-            self._settle()
+        self._wait((time, *values))
 
     def extend(self, time: Floats, values: Floats) -> None:
         """Add samples: seconds of shape ``(samples,)``, and values of shape ``(samples, width)``."""
@@ -162,10 +142,6 @@ class Timeline(Growing):
         self._settle()
         if width > self.width:
             self._allocate(len(self._time), width)
-
-    def replace_lock(self) -> None:
-        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
-        self._lock = threading.Lock()
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
         """Return a copy of the rows from `start` to `stop` seconds, of all series or of some columns."""
@@ -191,13 +167,8 @@ class Timeline(Growing):
     def _most(self) -> int:
         return max(2, min(self.capacity, self._cells // max(1, self.width) + 1))
 
-    def _settle(self) -> None:
-        """Put the waiting samples into rows."""
-        with self._lock:
-            if self._new:
-                block = np.array(self._new)
-                self._new.clear()
-                self._put(block[:, 0], block[:, 1:])
+    def _enter(self, block: Floats) -> None:
+        self._put(block[:, 0], block[:, 1:])
 
     def _put(self, time: Floats, values: Floats) -> None:
         most = self._most

@@ -29,3 +29,9 @@ def running_shell() -> Any:
     ipython = sys.modules.get("IPython")
     get_ipython = getattr(ipython, "get_ipython", None)
     return get_ipython() if get_ipython is not None else None
+
+
+def running_magics(name: str) -> Any:
+    """Return the magics of the shell this code runs in that have a class name; None without them."""
+    shell = running_shell()
+    return None if shell is None else shell.magics_manager.registry.get(name)

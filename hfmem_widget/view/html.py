@@ -225,27 +225,15 @@ def caption(text: str, *, at_right: bool = False) -> str:
 
 
 def bar(
-    pieces: Iterable[tuple[str, float, str]],
-    full: float,
-    label: str,
+    pieces: Iterable[tuple[str, float, str]],  # the colour, the size and the tip of each
+    full: float,  # the size that is as long as the bar
+    label: str,  # for screen readers, if any
     *,
     height: int = 16,
-    over: str = "",
+    over: str = "",  # SVG drawn over it
     style: str = "",
 ) -> str:
-    """Return a bar of parts, one after the other.
-
-    Parameters
-    ----------
-    pieces : iterable of (str, float, str)
-        The colour, the size and the tip of each.
-    full : float
-        The size that is as long as the bar.
-    label : str
-        For screen readers, if any.
-    over : str, optional
-        SVG drawn over it.
-    """
+    """Return a bar of parts, one after the other."""
     left, boxes = 0.0, ""
     for colour, size, tip in pieces:
         boxes += (

@@ -54,26 +54,12 @@ def table(
     columns: Sequence[Column],
     rows: Sequence[Row],
     *,
-    names_last: bool = False,
-    fills: bool = False,
-    scrolls: str = "",
-    size: float = 13,
+    names_last: bool = False,  # names are long: plain text has the figures first, and no heads
+    fills: bool = False,  # the figures stand at the right of the page
+    scrolls: str = "",  # the label of one that may be wider than the page: the keyboard reaches it
+    size: float = 13,  # of its letters, in pixels
 ) -> kit.Fragment:
-    """Return a table; nothing without rows.
-
-    Parameters
-    ----------
-    columns : sequence of Column
-        The first is that of the names.
-    names_last : bool
-        Whether names are long: plain text has the figures first, and no heads.
-    fills : bool
-        Whether the figures stand at the right of the page.
-    scrolls : str
-        The label of a table that may be wider than the page: it is then reached with the keyboard.
-    size : float
-        Of its letters, in pixels.
-    """
+    """Return a table, whose first column has the names; nothing without rows."""
     if not rows:
         return kit.NOTHING
     text = _list_text(rows) if names_last else _aligned_text(columns, rows)

@@ -149,7 +149,7 @@ def of_record(make: Callable[[], Session]) -> Iterator[str]:
     for one in record.devices:
         edges = (one.before, one.after, one.left_behind, one.reserved_peak, one.headroom)
         yield f"{one.key}: {size(one.peak.value)} {one.peak.certainty}; {sizes(edges)}"
-        yield f"{named(one.at_peak)}; {named(one.at_end)}; {one.worst_step} {one.worst_tokens:g}"
+        yield f"{named(one.at_peak)}; {named(one.at_end)}"
         yield f"{one.curve.shape} {one.steps.shape} {np.nansum(one.curve) / MIB:.5g}"
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.guard import forget_faults
+from hfmem_widget.monitor.shared import release_monitor
 
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
@@ -40,3 +42,14 @@ def interrupts_as_usual() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    """Return an IPython with the extension loaded."""
+    shell = InteractiveShell.instance()
+    shell.run_cell("%load_ext hfmem_widget")
+    yield shell
+    shell.run_cell("%unload_ext hfmem_widget")
+    InteractiveShell.clear_instance()
+    release_monitor()

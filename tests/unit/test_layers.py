@@ -14,6 +14,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
+from tests.data.modules import loaded_by
 
 PACKAGE = Path(hfmem_widget.__file__).parent
 NAME = "hfmem_widget"
@@ -188,13 +189,6 @@ def test_each_library_has_one_home(path: Path) -> None:
         names.add("threading.Thread")
     for library, homes in HOMES.items():
         assert library not in names or relative in homes, f"{relative} uses {library}"
-
-
-def loaded_by(code: str) -> set[str]:
-    """Return the modules that a fresh interpreter has loaded after some code."""
-    script = f"{code}\nimport sys; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
 
 
 OWNERS = {f"sources/torch_{name}.py" for name in ("allocator", "cuda", "cuda_history", "mps")}

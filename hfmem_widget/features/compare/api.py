@@ -13,7 +13,7 @@ from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.front_end import running_magics
 
 Subject = str | int | Session | Sequence[Session]
 
@@ -80,10 +80,9 @@ def _records(subject: Subject) -> tuple[Record, ...]:
         return _history().find(str(subject))
     sessions = [subject] if isinstance(subject, Session) else list(subject)
     if not sessions or not all(isinstance(session, Session) for session in sessions):
-        message = (
+        raise OptionError(
             "several runs of one cell are passed as a sequence of sessions, with at least one in it"
         )
-        raise OptionError(message)
     return tuple(
         record_of(session, whole(session), label=session.label, run=run)
         for run, session in enumerate(sessions, 1)
@@ -91,14 +90,12 @@ def _records(subject: Subject) -> tuple[Record, ...]:
 
 
 def _history() -> History:
-    shell = running_shell()
-    magics = None if shell is None else shell.magics_manager.registry.get("MemcompareMagics")
+    magics = running_magics("MemcompareMagics")
     if magics is None:
-        message = (
+        raise OptionError(
             "labels and numbers name cells watched by %%memwatch: load the extension with "
             "%load_ext hfmem_widget, or pass sessions"
         )
-        raise OptionError(message)
     history: History = magics.history
     return history
 

@@ -24,16 +24,8 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_bytes, format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
-from hfmem_widget.view.chart.paint_svg import (
-    FOOT,
-    GUTTER,
-    axes,
-    curves_svg,
-    picture,
-    stretched,
-    swatch,
-)
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
@@ -152,12 +144,12 @@ def svg(scene: ComparisonScene) -> str:
 def _lines(scene: ComparisonScene) -> str:
     names = ", ".join(cell.name for cell in scene.cells if cell.line is not None)
     # The lines have no tips: their swatches have the names.
-    inside = axes(scene.frame, _HEIGHT)
-    inside += stretched(_HEIGHT, curves_svg(scene.curves, scene.frame, _HEIGHT))
+    inside = paint.axes(scene.frame, _HEIGHT)
+    inside += paint.stretched(_HEIGHT, paint.curves_svg(scene.curves, scene.frame, _HEIGHT))
     return (
         f"{kit.block('opacity:.8;margin:2px 4px 4px', scene.what).html}"
-        f'<div style="padding:2px 20px 0 {GUTTER}px">'
-        f"{picture(f'{scene.what}: {names}', _HEIGHT + FOOT, inside)}</div>"
+        f'<div style="padding:2px 20px 0 {paint.GUTTER}px">'
+        f"{paint.picture(f'{scene.what}: {names}', _HEIGHT + paint.FOOT, inside)}</div>"
     )
 
 
@@ -168,6 +160,6 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     )
     bar = kit.bar(pieces, scene.longest, "", height=_BAR)
     words = kit.words(
-        kit.Fragment(swatch(cell.stroke, 22)), kit.strong(cell.name), kit.quiet(cell.peak)
+        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.quiet(cell.peak)
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

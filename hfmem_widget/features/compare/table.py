@@ -30,16 +30,13 @@ def compare(
     with the highest peak is taken.
     """
     if not runs:
-        message = "nothing to compare: name at least one cell"
-        raise OptionError(message)
+        raise OptionError("nothing to compare: name at least one cell")
     if len(runs) > MOST_CELLS:
-        message = f"{len(runs)} cells are too many; compare at most {MOST_CELLS}"
-        raise OptionError(message)
+        raise OptionError(f"{len(runs)} cells are too many; compare at most {MOST_CELLS}")
     if baseline and baseline not in runs:
-        message = (
+        raise OptionError(
             f"{plain(baseline)!r} is not one of the compared cells: {', '.join(map(repr, runs))}"
         )
-        raise OptionError(message)
     key = _device(runs, device)
     known = {
         name: [used for record in records if (used := record.device(key))]
@@ -68,13 +65,11 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
             found = (record.device(key) for record in records)
             used.setdefault(key, []).append(max(device.peak.value for device in found if device))
     if wanted and wanted not in used:
-        message = (
+        raise OptionError(
             f"these cells did not use {plain(wanted)!r}; they used {', '.join(used) or 'none'}"
         )
-        raise OptionError(message)
     if not used:
-        message = "no memory was read while these cells ran"
-        raise OptionError(message)
+        raise OptionError("no memory was read while these cells ran")
     return wanted or max(
         used, key=lambda key: (len(used[key]), key == RANKS, ":" in key, max(used[key]))
     )
@@ -82,12 +77,10 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
 
 def _by(wanted: str, known: Mapping[str, Sequence[DeviceRecord]]) -> By:
     if wanted not in {"", "step", "time"}:
-        message = f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}"
-        raise OptionError(message)
+        raise OptionError(f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}")
     has_steps = [any(len(used.steps) > 1 for used in devices) for devices in known.values()]
     if wanted == "step" and not any(has_steps):
-        message = "none of these cells has steps; align them by 'time'"
-        raise OptionError(message)
+        raise OptionError("none of these cells has steps; align them by 'time'")
     return "step" if wanted == "step" or (not wanted and all(has_steps)) else "time"
 
 

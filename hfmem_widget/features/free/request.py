@@ -49,11 +49,10 @@ def asked(
     """
     for name in (*what, *variables):
         if not isinstance(name, str):
-            message = (
+            raise OptionError(
                 "free() takes names, such as 'errors', 'Out[12]' or a variable's name, not "
                 f"{plain(type(name).__name__)}"
             )
-            raise OptionError(message)
     is_named = bool(what or variables or trim)
     words = set(what) if is_named else {ALL}
     items: dict[str, Sequence[Slot]] = {}
@@ -102,8 +101,7 @@ def _variable(name: str, shell: Any) -> Sequence[Slot]:
     known = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
     if name not in known:
         if issubclass(type(namespace.get(name)), ModuleType):
-            message = f"{plain(name)} is a module, not a variable, and cannot be freed"
-            raise OptionError(message)
+            raise OptionError(f"{plain(name)} is a module, not a variable, and cannot be freed")
         raise OptionError(_not_found(name, sorted(known), shell))
     slots = [Slot(name, cast("dict[Any, Any]", namespace), name)]
     hidden = getattr(shell, "user_ns_hidden", {})

@@ -1,9 +1,10 @@
-"""Which cell of a notebook runs: the magics know it, and say it here."""
+"""Which cell of a notebook runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
+
+from hfmem_widget.view.front_end import running_magics
 
 
 class Cell(NamedTuple):
@@ -15,20 +16,8 @@ class Cell(NamedTuple):
     first_line: str
 
 
-_asked: list[Callable[[], Cell | None]] = []
-
-
 def running_cell() -> Cell | None:
     """Return the cell that runs on this thread; None outside a notebook, or without the extension."""
-    return next(filter(None, (ask() for ask in _asked)), None)
-
-
-def ask(teller: Callable[[], Cell | None]) -> None:
-    """Ask it from now on, until `forget`."""
-    _asked.append(teller)
-
-
-def forget(teller: Callable[[], Cell | None]) -> None:
-    """Ask it no longer; harmless if it was not asked."""
-    if teller in _asked:
-        _asked.remove(teller)
+    magics = running_magics("MemwatchMagics")
+    cell: Cell | None = None if magics is None else magics.running_cell()
+    return cell

@@ -36,10 +36,7 @@ SENTENCE = 300
 def read_runs(path: Path) -> list[CellRun]:
     """Return the runs that a file has, oldest first; none if it is not there. Damaged lines are left out.
 
-    Raises
-    ------
-    OptionError
-        If it cannot be used: it is no file, cannot be read or written, or has something else in it.
+    Raises `OptionError` if it is no file, cannot be read or written, or has something else in it.
     """
     name = plain(path)
     if not os.path.lexists(path):
@@ -48,8 +45,7 @@ def read_runs(path: Path) -> list[CellRun]:
     try:
         with open_regular(path) as file:
             if not os.access(path, os.W_OK):
-                message = f"{name} cannot be written: you may not write to it"
-                raise OptionError(message)
+                raise OptionError(f"{name} cannot be written: you may not write to it")
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - MOST_READ))
             lines = file.read(MOST_READ).split(b"\n")
@@ -57,21 +53,14 @@ def read_runs(path: Path) -> list[CellRun]:
         raise cannot_read(path, error) from None
     runs = [run for line in lines if (run := _run(line)) is not None]
     if not runs and any(line.strip() for line in lines):
-        message = (
+        raise OptionError(
             f"{name} is no history of %memhistory, and nothing is added to it; name a new file"
         )
-        raise OptionError(message)
     return runs
 
 
 def append(path: Path, runs: Iterable[CellRun]) -> None:
-    """Add runs to a file, which is made if it is not there.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written.
-    """
+    """Add runs to a file, which is made if it is not there; raise `OptionError` if it cannot be written."""
     data = b"".join(map(_line, runs))
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

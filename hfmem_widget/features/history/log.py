@@ -53,10 +53,7 @@ class Log:
     def keep(self, path: str | os.PathLike[str]) -> None:
         """Keep all runs in a file from now on, those so far included, and take in what is there already.
 
-        Raises
-        ------
-        OptionError
-            If it cannot be written, or has something else in it; nothing has changed then.
+        Raises `OptionError` if it cannot be written, or has something else in it; nothing has changed then.
         """
         name = path_text(path, "keep", "a file")
         place = expanded(name)

@@ -52,43 +52,21 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """One run of a watched cell or block.
+    """One run of a watched cell or block."""
 
-    Attributes
-    ----------
-    kernel : str
-        The process it ran in; the same for all its runs there.
-    number : int or None
-        The cell's; None outside a notebook.
-    name : str
-        Its label, or the first line of its code.
-    identity : str
-        The same for all runs of this cell, or of this label.
-    kind : str
-        "cell" or "block".
-    outcome : str
-        "done", "interrupted", or "raised TypeName".
-    started_at, duration : float
-        Seconds since the epoch; seconds.
-    devices : tuple of DeviceUse
-        Those that moved by a MiB or more; if none did, the one with the highest peak.
-    findings : tuple of (str, str)
-        The kind and the sentence of each.
-    worst_rank : int or None
-        Where it started the ranks of a run, which of them had the highest peak; the device is then ``ranks``.
-    """
-
-    kernel: str
-    number: int | None
-    name: str
-    identity: str
-    kind: str
-    outcome: str
-    started_at: float
-    duration: float
+    kernel: str  # the process it ran in; the same for all its runs there
+    number: int | None  # the cell's; None outside a notebook
+    name: str  # its label, or the first line of its code
+    identity: str  # the same for all runs of this cell, or of this label
+    kind: str  # "cell" or "block"
+    outcome: str  # "done", "interrupted", or "raised TypeName"
+    started_at: float  # seconds since the epoch
+    duration: float  # seconds
     devices: tuple[DeviceUse, ...]
-    findings: tuple[tuple[str, str], ...] = ()
+    """Those that moved by a MiB or more; if none did, the one with the highest peak."""
+    findings: tuple[tuple[str, str], ...] = ()  # the kind and the sentence of each
     worst_rank: int | None = None
+    """Where it started the ranks of a run, which had the highest peak; the device is then ``ranks``."""
 
     @property
     def is_code(self) -> bool:
@@ -112,19 +90,11 @@ class CellRun:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How the runs of one cell moved on one device, without the first: that may leave what stays for good.
+    """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
 
-    Attributes
-    ----------
-    runs : int
-        How many there were in the newest kernel, the first included.
-    peak, left_behind : float
-        Bytes by which the peak rose from run to run, and that a run left behind, on average.
-    """
-
-    runs: int
-    peak: float
-    left_behind: float
+    runs: int  # how many there were in the newest kernel, the first included
+    peak: float  # bytes by which it rose from run to run, on average
+    left_behind: float  # bytes, on average
 
 
 def drift(runs: Sequence[CellRun], device: str) -> Drift | None:

@@ -57,8 +57,7 @@ def holders(
     ):
         if given is not None and not isinstance(given, Mapping):
             hint = "; pass a device as device=" if isinstance(given, str) else ""
-            message = f"{rule}, not be {plain(type(given).__name__)}{hint}"
-            raise OptionError(message)
+            raise OptionError(f"{rule}, not be {plain(type(given).__name__)}{hint}")
     shell: Any = running_shell()
     if namespace is None:
         namespace = main_variables() if shell is None else shell.user_ns
@@ -71,6 +70,5 @@ def holders(
         return found
     devices = sorted({*allocated, *found.explained()})
     if device not in devices:
-        message = f"no device {plain(device)!r}; available: {', '.join(devices) or 'none'}"
-        raise OptionError(message)
+        raise OptionError(f"no device {plain(device)!r}; available: {', '.join(devices) or 'none'}")
     return found.of(device)

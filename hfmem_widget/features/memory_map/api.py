@@ -37,6 +37,5 @@ def memory_map(device: str = "") -> MemoryMap:
     reader = SegmentReader()
     available = reader.devices()
     if device and device not in available:
-        message = f"no memory map for {plain(device)!r}; available: {', '.join(available)}"
-        raise OptionError(message)
+        raise OptionError(f"no memory map for {plain(device)!r}; available: {', '.join(available)}")
     return reader.read(device)

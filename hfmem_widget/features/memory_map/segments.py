@@ -16,55 +16,26 @@ NO_POOL = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of a segment.
-
-    Attributes
-    ----------
-    address : int
-    size : int
-        Bytes.
-    requested : int
-        Bytes of it that were requested; 0 unless it is allocated.
-    state : {"allocated", "pending", "free"}
-    """
+    """A piece of a segment; bytes."""
 
     address: int
     size: int
-    requested: int
+    requested: int  # of its size; 0 unless it is allocated
     state: BlockState
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Memory that an allocator took in one piece.
+    """Memory that an allocator took in one piece."""
 
-    Attributes
-    ----------
-    device : str
-        The device's key.
-    address : int
-        0 where it is not known, as for a C heap.
-    size : int
-        Bytes.
-    kind : {"small", "large", "heap", "top", "mapped"}
-    blocks : tuple of Block
-        In the order of their addresses; they fill it.
-    stream : int
-        The CUDA stream that its free blocks are for; 0 is the default stream.
-    pool : tuple of int
-        Its private pool, such as a CUDA graph's; ``(0, 0)`` for none.
-    expandable : bool
-        True if it can grow, and give back single pages.
-    """
-
-    device: str
-    address: int
-    size: int
+    device: str  # its key
+    address: int  # 0 where it is not known, as for a C heap
+    size: int  # bytes
     kind: SegmentKind
-    blocks: tuple[Block, ...]
-    stream: int = 0
-    pool: tuple[int, int] = NO_POOL
-    expandable: bool = False
+    blocks: tuple[Block, ...]  # in the order of their addresses; they fill it
+    stream: int = 0  # the CUDA stream that its free blocks are for; 0 is the default stream
+    pool: tuple[int, int] = NO_POOL  # its private pool, such as a CUDA graph's
+    expandable: bool = False  # whether it can grow, and give back single pages
 
     @property
     def in_use(self) -> bool:

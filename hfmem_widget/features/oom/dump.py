@@ -53,8 +53,7 @@ def folder_of(path: str) -> Path:
         what = "you may not write there"
     else:
         return folder
-    message = f"oom_dump cannot be {plain(path)!r}: {what}"
-    raise OptionError(message)
+    raise OptionError(f"oom_dump cannot be {plain(path)!r}: {what}")
 
 
 def dump(
@@ -155,12 +154,10 @@ def snapshot_of(segments: Segments) -> dict[str, Any]:
     Raise `SourceUnavailable` if there are none, and `ValueError` if there are too many.
     """
     if not segments:
-        message = "there are no segments"
-        raise SourceUnavailable(message)
+        raise SourceUnavailable("there are no segments")
     count = sum(len(segment["blocks"]) for segment in segments)
     if count > MOST_BLOCKS:
-        message = f"{count:,} blocks are too many"
-        raise ValueError(message)
+        raise ValueError(f"{count:,} blocks are too many")
     frames: dict[tuple[str, int, str], dict[str, object]] = {}
     devices = 1 + max(int(segment["device"]) for segment in segments)
     return {

@@ -99,8 +99,7 @@ class OomObserver:
     def segments(self) -> Sequence[Mapping[str, Any]]:
         """Return what the allocator has reserved now; raise `SourceUnavailable` where that is not known."""
         if not self._allocator.devices():
-            message = "no allocator is at work"
-            raise SourceUnavailable(message)
+            raise SourceUnavailable("no allocator is at work")
         return self._allocator.snapshot(quick=True)
 
     def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:

@@ -57,10 +57,9 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
     try:
         script, device = _read(_SCRIPT), busiest(session)
     except FileNotFoundError:
-        message = (
+        raise HFMemError(
             "the live chart is not built in this checkout: run make build, or write a static report"
-        )
-        raise HFMemError(message) from None
+        ) from None
     shown = kit.shown(device.key if device is not None else "").html
     chart = (
         f'<div id="still">{still}</div><div id="hfmem-chart" data-device="{shown}"></div>'

@@ -11,19 +11,8 @@ from hfmem_widget.session import Anatomy, Session, Span
 from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import drawn_parts, moment_text
+from hfmem_widget.view.chart import paint_plotly as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.paint_plotly import (
-    BASE,
-    CLEAR,
-    Trace,
-    axes,
-    bar_traces,
-    curve_traces,
-    gap_trace,
-    mark_traces,
-    short,
-    word_annotation,
-)
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
 from hfmem_widget.view.chart.svg import chart_columns, chart_svg
@@ -87,7 +76,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
             "orientation": "h",
             "name": for_plotly(labels[name]),
             "y": bars,
-            "x": [short(max(0.0, anatomy.bytes(name)) / divisor) for anatomy in anatomies],
+            "x": [paint.short(max(0.0, anatomy.bytes(name)) / divisor) for anatomy in anatomies],
             "hovertemplate": f"%{{x:.4~g}} {unit}<extra>%{{fullData.name}}</extra>",
             "marker": {"color": palette.PARTS[name], "line": {"width": 0}},
         }
@@ -99,7 +88,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
         "barmode": "stack",
         "height": MARGIN["t"] + plot + bottom,
         "margin": {"l": 10, "r": 20, "t": MARGIN["t"], "b": bottom},
-        **BASE,
+        **paint.BASE,
         "xaxis": {"ticksuffix": f" {unit}", "gridcolor": palette.GRID, "zeroline": False},
         "yaxis": {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 6},
         "legend": {**_legend(plot), "traceorder": "normal"},
@@ -142,15 +131,15 @@ def _columns(session: Session) -> int:
 
 def _drawn(scene: Scene) -> dict[str, Any]:
     frame = scene.frame
-    data: list[Trace] = []
+    data: list[paint.Trace] = []
     for curve in line_curves(scene):
-        data += curve_traces(curve, frame)
+        data += paint.curve_traces(curve, frame)
     if scene.gaps:
-        data.append(gap_trace(scene.gaps, frame))
-    data += bar_traces(scene.bars, frame)
+        data.append(paint.gap_trace(scene.gaps, frame))
+    data += paint.bar_traces(scene.bars, frame)
     for curve in guide_curves(scene):
-        data += curve_traces(curve, frame)
-    data += mark_traces(marks_of(scene), frame)
+        data += paint.curve_traces(curve, frame)
+    data += paint.mark_traces(marks_of(scene), frame)
     entries = sum("name" in trace and trace.get("showlegend", True) for trace in data)
     return {"data": data, "layout": _layout(scene, entries), "config": dict(CONFIG)}
 
@@ -158,7 +147,7 @@ def _drawn(scene: Scene) -> dict[str, Any]:
 def _legend(plot: float) -> dict[str, Any]:
     """Return a legend below the ticks of a plot so many pixels high, from where it grows downwards."""
     below = {"y": -TICKS / plot, "yanchor": "top"}
-    return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": CLEAR}
+    return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": paint.CLEAR}
 
 
 def legend_height(entries: int) -> int:
@@ -169,7 +158,7 @@ def legend_height(entries: int) -> int:
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:
     bottom, lanes, frame = TICKS + legend_height(entries), scene.lanes, scene.frame
     above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
-    drawn = axes(frame, top=round(1 - above, 4))
+    drawn = paint.axes(frame, top=round(1 - above, 4))
     drawn["xaxis"] |= {
         "hoverformat": ".4~g",
         "spikecolor": palette.INK,
@@ -182,17 +171,17 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
     layout: dict[str, Any] = {
         "height": MARGIN["t"] + PLOT + bottom,
         "margin": {**MARGIN, "b": bottom},
-        **BASE,
+        **paint.BASE,
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
         "barmode": "overlay",
         "legend": {**_legend(PLOT), "font": font},
         **drawn,
         "shapes": [],
-        "annotations": [word_annotation(word, frame) for word in words_of(scene)],
+        "annotations": [paint.word_annotation(word, frame) for word in words_of(scene)],
     }
     if scene.capacity is not None:
-        y = short(scene.capacity / frame.unit[0])
+        y = paint.short(scene.capacity / frame.unit[0])
         stroke = {"color": palette.CAPACITY, "width": 1, "dash": "dot"}
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": stroke}
         layout["shapes"].append(line)
@@ -210,7 +199,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
 def _too_short() -> dict[str, Any]:
     said = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
     hidden = {"visible": False}
-    return BASE | {
+    return paint.BASE | {
         "height": 120,
         "xaxis": hidden,
         "yaxis": hidden,

@@ -6,21 +6,8 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.paint_svg import (
-    FOOT,
-    GUTTER,
-    LANE,
-    axes,
-    bars_svg,
-    curves_svg,
-    legend,
-    mark_svg,
-    number,
-    picture,
-    stretched,
-    word_svg,
-)
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
 
@@ -38,7 +25,7 @@ def sparkline(session: Session, span: Span) -> str:
         return ""
     signs = (mark for mark in marks_of(scene) if mark.sign != "triangle")
     drawn = [_curves(scene, _CARD_HEIGHT, 0)]
-    drawn += [mark_svg(mark, scene.frame, _CARD_HEIGHT) for mark in signs]
+    drawn += [paint.mark_svg(mark, scene.frame, _CARD_HEIGHT) for mark in signs]
     return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, drawn)}</div>'
 
 
@@ -51,18 +38,18 @@ def chart_html(session: Session, span: Span | None = None) -> str:
 def chart_svg(scene: Scene) -> str:
     """Return a scene with axes, lanes and legend."""
     frame, height = scene.frame, _CHART_HEIGHT
-    offset = scene.lanes * LANE + _LANE_GAP if scene.lanes else 0
+    offset = scene.lanes * paint.LANE + _LANE_GAP if scene.lanes else 0
     drawn = [
-        axes(frame, height, offset),
-        bars_svg(scene.bars, frame) if scene.bars else "",
+        paint.axes(frame, height, offset),
+        paint.bars_svg(scene.bars, frame) if scene.bars else "",
         _curves(scene, height, offset),
         _capacity(scene, offset),
-        *(mark_svg(mark, frame, height, offset) for mark in marks_of(scene)),
-        *(word_svg(word, frame, height, offset) for word in words_of(scene)),
+        *(paint.mark_svg(mark, frame, height, offset) for mark in marks_of(scene)),
+        *(paint.word_svg(word, frame, height, offset) for word in words_of(scene)),
     ]
     return (
-        f'{kit.CHART}<div style="padding:2px 20px 0 {GUTTER}px">'
-        f"{_svg(scene, offset + height + FOOT, drawn)}</div>{_legend(scene)}</div>"
+        f'{kit.CHART}<div style="padding:2px 20px 0 {paint.GUTTER}px">'
+        f"{_svg(scene, offset + height + paint.FOOT, drawn)}</div>{_legend(scene)}</div>"
     )
 
 
@@ -80,21 +67,21 @@ def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
     said += [scene.peak.text] if scene.peak is not None else []
     said += [guide.label for guide in scene.guides if guide.kind != "oom"]
     said += [mark.label for mark in scene.marks[-1:]]
-    return picture(", ".join(said), height, "".join(drawn))
+    return paint.picture(", ".join(said), height, "".join(drawn))
 
 
 def _curves(scene: Scene, height: int, offset: int) -> str:
     curves = [*line_curves(scene), *guide_curves(scene)]
-    return stretched(height, curves_svg(curves, scene.frame, height), offset)
+    return paint.stretched(height, paint.curves_svg(curves, scene.frame, height), offset)
 
 
 def _capacity(scene: Scene, offset: int) -> str:
     if scene.capacity is None:
         return ""
-    y = number(offset + _CHART_HEIGHT * scene.frame.height(scene.capacity))
+    y = paint.number(offset + _CHART_HEIGHT * scene.frame.height(scene.capacity))
     ends = f'x1="0" x2="100%" y1="{y}" y2="{y}"'
     return f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
 
 
 def _legend(scene: Scene) -> str:
-    return legend(line_curves(scene), f";margin:2px 0 0 {GUTTER}px")
+    return paint.legend(line_curves(scene), f";margin:2px 0 0 {paint.GUTTER}px")

@@ -126,9 +126,9 @@ def test_without_steps_there_is_no_pace() -> None:
 
 
 def test_the_worst_step_is_named() -> None:
-    """The step with the highest peak, and the tokens it took."""
-    device = device_of(scripted_run("steps"))
-    assert (device.worst_step, device.worst_tokens) == (37, 8 * 144)
+    """The step with the highest peak, in the row that has it."""
+    steps = device_of(scripted_run("steps")).steps
+    assert steps[steps[:, 3].argmax(), 4] == 37
 
 
 def test_a_second_training_counts_on() -> None:

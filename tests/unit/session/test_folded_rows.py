@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hfmem_widget.session import Steps
-from hfmem_widget.session.timeline import BLOCK, GAPS_KEPT, Timeline
+from hfmem_widget.session.blocks import BLOCK
+from hfmem_widget.session.timeline import GAPS_KEPT, Timeline
 from tests.unit.session.test_steps import many
 
 

@@ -14,10 +14,11 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.oom.model import OomEvent
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, StepGroup
+from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
-from hfmem_widget.session.timeline import BLOCK, Timeline
+from hfmem_widget.session.timeline import Timeline
 from tests.unit.features.memory_map.test_html_read_back import segment
 
 GPU = "cuda:0"

@@ -33,7 +33,6 @@ def device(
     return DeviceRecord(
         key=key,
         name="NVIDIA H200",
-        total=1000.0,
         allocated_label="allocated",
         reserved_label="reserved",
         peak=Peak(peak, certainty),
@@ -48,7 +47,7 @@ def device(
 
 
 def record(label: str, *devices: DeviceRecord, number: int = 1, duration: float = 2.0) -> Record:
-    return Record(label, f"cell [{number}]", number, 1, label, 0.0, duration, "done", devices)
+    return Record(label, f"cell [{number}]", number, 1, label, duration, "done", devices)
 
 
 def folded(peaks: Sequence[float], most: int) -> Floats:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import pytest
 
 from hfmem_widget.features.holders.html import MOST_ROWS, holders_bundle
 from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.text import MIB
-from tests.unit.view.test_hostile_text import CORPUS
+from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 M = int(MIB)
 LOSSES = Holder(
@@ -23,17 +21,6 @@ MODEL = Holder(
 def text(*rows: Holder, remainders: tuple[Remainder, ...] = (), **options: bool) -> list[str]:
     bundle = holders_bundle(Holders(rows, remainders, 0.25, 1234), **options)
     return bundle["text/plain"].splitlines()
-
-
-class Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
 
 
 def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None:
@@ -80,8 +67,7 @@ def test_names_are_text() -> None:
             ((hostile, 5),),
         )  # fmt: skip
         html = holders_bundle(Holders((row,)), detail=True)["text/html"]
-        seen = Tags()
-        seen.feed(html)
+        seen = Strict(html)
         assert seen.tags == {
             *("div", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"),
         }

@@ -46,13 +46,6 @@ def scattered(segments: int, blocks: int, *, seed: int = 1) -> MemoryMap:
     return MemoryMap(("cuda:0",), tuple(made), 0.01)
 
 
-def check(html: str) -> None:
-    strict = Strict()
-    strict.feed(html)
-    strict.close()
-    assert not strict.open
-
-
 def sums(found: list[Piece]) -> Counter[str]:
     return sum((Counter({name: size}) for name, size in found), Counter())
 
@@ -157,14 +150,14 @@ def test_several_devices_and_moments_share_the_room() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
     """Only tags that shown notebooks keep, balanced."""
-    check(memory_map_bundle(recorded_map(name))["text/html"])
+    Strict(memory_map_bundle(recorded_map(name))["text/html"])
 
 
 def test_text_from_outside_is_text() -> None:
     """A note may quote an error."""
     found = MemoryMap(("cuda:0",), (), 0.0, {"cuda:0": "<img src=x onerror=alert(1)>"})
     bundle = moments_bundle((("<b>", found),))
-    check(bundle["text/html"])
+    Strict(bundle["text/html"])
     assert "<img" not in bundle["text/html"]
 
 

@@ -20,6 +20,7 @@ from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
+from tests.data.modules import loaded_by
 from tests.fakes.torch_oom import FakeCuda
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
@@ -427,10 +428,6 @@ def test_a_limit_of_the_shells_is_the_reason() -> None:
 
 def test_it_imports_nothing_heavy() -> None:
     """Beginning to listen costs neither torch nor what draws the card."""
-    code = (
-        "import sys, hfmem_widget.features.oom.companion as it; it.OutOfMemory();"
-        "print(*sorted({'torch', 'transformers', 'plotly', 'pynvml', 'hfmem_widget.features.oom.html'}"
-        " & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    found = loaded_by("import hfmem_widget.features.oom.companion as it; it.OutOfMemory()")
+    later = {"torch", "transformers", "plotly", "pynvml", "hfmem_widget.features.oom.html"}
+    assert found & later == set()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +28,7 @@ from hfmem_widget.view.chart.figure import (
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
+from tests.data.modules import loaded_by
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -128,19 +127,11 @@ def test_the_bundle_has_a_form_for_every_front_end() -> None:
 def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
     """Its import costs a second, at the end of the user's cell."""
     code = (
-        "import sys; from hfmem_widget.testing import scripted_run; "
+        "from hfmem_widget.testing import scripted_run; "
         "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('training'); "
-        "assert chart_bundle(s, s.spans[0]); print('plotly' in sys.modules)"
+        "assert chart_bundle(s, s.spans[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_the_peak_is_marked_at_the_allocators_own_figure() -> None:
-    """Also where no sample came near it."""
-    mark = trace(drawn("training"), "peak")
-    assert mark["y"] == [6.99]
-    assert mark["marker"]["color"] == palette.PEAK
+    assert "plotly" not in loaded_by(code)
 
 
 def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
@@ -193,23 +184,6 @@ def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
     """9.4 GiB of a machine are in use; the process has less than one of them."""
     assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
     assert "device in use" in [one.get("name") for one in drawn("training")["data"]]
-
-
-def test_a_gap_breaks_line_and_area() -> None:
-    """The line by a missing value; the area by going down to zero, since Plotly fills across."""
-    session = scripted_run("hour with gaps")
-    shown = figure_dict(session, session.spans[0])
-    areas = [one for one in shown["data"] if one.get("fill")]
-    assert np.isnan(unpacked(trace(shown, "allocated")["y"])).any()
-    assert not any(np.isnan(unpacked(area["y"])).any() for area in areas)
-    assert len(trace(shown, "not sampled")["x"]) == 3
-
-
-def test_further_devices_have_thin_lines_told_apart_by_colour_and_dash() -> None:
-    """No two of seven further GPUs share both a colour and a dash."""
-    shown = drawn("eight gpus")
-    lines = [trace(shown, f"cuda:{index}")["line"] for index in range(1, 8)]
-    assert len({(line["color"], line["dash"]) for line in lines}) == 7
 
 
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
@@ -316,6 +290,9 @@ def test_the_legend_grows_away_from_the_plot_into_room_that_is_there(name: str) 
     rows = math.ceil(sum(one.get("showlegend", True) for one in shown["data"]) / 3)
     assert margin["autoexpand"] is False
     assert (legend["yanchor"], legend["y"]) == ("top", pytest.approx(-TICKS / plot))
+    assert legend["x"] == 0
+    assert TICKS >= 16
+    assert plot > 200
     assert margin["b"] >= TICKS + rows * LEGEND_ROW
 
 
@@ -327,9 +304,6 @@ def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
 
 def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
     """Grey print has no colours: each part's upper edge is drawn."""
-    layers = [one for one in drawn("training")["data"] if "customdata" in one]
-    assert len(layers) > 3
-    assert all(one["line"]["width"] == 1 for one in layers)
     session = scripted_run("training")
     assert '<g stroke="#000"' in chart_html(session, session.spans[0])
 

@@ -174,21 +174,6 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHARTED)
-def test_the_legend_covers_neither_the_plot_nor_its_times(name: str) -> None:
-    """It stands above the plot, or at least a line of text below it, with room for its rows."""
-    chart = Shown(name)
-    legend, margin = chart.layout["legend"], chart.layout["margin"]
-    below = -legend["y"] * chart.plot
-
-    if legend["y"] < 1:
-        assert below >= 16
-        assert legend["yanchor"] == "top"
-        assert below + 19 <= margin["b"]
-    assert legend["x"] == 0
-    assert chart.plot > 200
-
-
-@pytest.mark.parametrize("name", CHARTED)
 def test_the_lanes_stand_above_the_plot(name: str) -> None:
     """Each lane is as high as the next, they do not reach into the plot, and the first is at the top."""
     chart = Shown(name)
@@ -317,6 +302,7 @@ def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     assert label["xanchor"] == ("left" if share < 0.25 else "right" if share > 0.75 else "center")
     assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
     assert mark["cliponaxis"] is mark["showlegend"] is False
+    assert mark["marker"]["color"] == palette.PEAK
 
 
 def test_the_capacitys_line_is_at_the_capacity() -> None:
