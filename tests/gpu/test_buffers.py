@@ -189,12 +189,7 @@ dist.destroy_process_group()
 )
 
 
-VIEWS = pytest.mark.xfail(
-    reason="as much again as the buckets was unexplained on the H200, 2026-11-23; not yet known why"
-)
-
-
-@pytest.mark.parametrize("how", ["ddp", pytest.param("views", marks=VIEWS), "fsdp2"])
+@pytest.mark.parametrize("how", ["ddp", "views", "fsdp2"])
 def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) -> None:
     """Under DDP its buckets are told to the byte, under FSDP what it has gathered."""
     code = "import torch; print(torch.cuda.device_count())"
