@@ -168,7 +168,7 @@ def count(
 def _count_buckets(
     counter: _Counter, modules: Sequence[Any], first: libraries.FirstBuckets | None
 ) -> dict[str, float]:
-    """Count the buckets that are DDP's alone; return the bytes by device of those that gradients may share."""
+    """Count the buckets that are DDP's alone; return the bytes by device of those gradients may share."""
     shared: dict[str, float] = {}
     for bucket in libraries.buckets_of(modules):
         if bucket.is_shared:

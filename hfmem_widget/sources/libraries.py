@@ -111,6 +111,11 @@ def wrapped_now() -> Any:
     return getattr(_class(_DDP), "_active_ddp_module", None)
 
 
+def has_buckets(module: Any) -> bool:
+    """Return whether a module is DDP's."""
+    return next(_of_class([module], _DDP), None) is not None
+
+
 def buckets_of(modules: Iterable[Any]) -> Iterator[Buckets]:
     """Yield the gradient buckets of those modules that are DDP's.
 
