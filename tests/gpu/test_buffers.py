@@ -17,6 +17,12 @@ from tests.ranks.launch import TORCHRUN, free_port
 MIB = 2**20
 MOST_UNEXPLAINED = 0.05
 
+ALONE = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+"""
+"""One GPU: on several a Trainer splits its batches, and whose workspaces are where is not known."""
+
 SUM = """
 import json, sys
 import torch, hfmem_widget
@@ -65,7 +71,8 @@ def check(told: dict[str, Any], what: str) -> None:
 def test_cublas_workspaces_are_told(run_python: Run, habit: str) -> None:
     """They take what PyTorch frees when it is told to clear them: the main thread's and autograd's."""
     told, there = run_python(
-        TRAINER
+        ALONE
+        + TRAINER
         + SUM
         + f"""
 trainer = make_trainer([128] * 8, layers=6, {habit})
