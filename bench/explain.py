@@ -1,8 +1,8 @@
-"""What of a real step's peak a forecast does not have: the live tensors of both, by the operation that made them.
+"""What of a real step's peak a forecast does not have: live tensors, by the operation that made them.
 
-A step of an architecture of `forecasts.py` runs on a GPU, and every operation is surrounded by the allocator's
-counters: so what a kernel takes while it runs is told beside its results. The same is asked of the forecast's
-dry run. With ``--small`` the real step runs on the CPU, where only tensors are counted.
+A step of an architecture of `forecasts.py` runs on a GPU, each operation surrounded by the allocator's
+counters: so what a kernel takes while it runs is told beside its results. The same is asked of the dry run.
+With ``--small`` the real step runs on the CPU, where only tensors are counted.
 """
 
 from __future__ import annotations

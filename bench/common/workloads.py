@@ -320,14 +320,15 @@ def fsdp(model: Any) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
-def of_ranks(wrap: Callable[[Any], Any], autocast: torch.dtype | None = None) -> Run:
+def of_ranks(wrap: Callable[[Any], Any], autocast: torch.dtype | None = None, **habits: Any) -> Run:
     """Return a loop of a model that this rank shares with others, which torchrun has started."""
     from torch import distributed
 
     device = torch.device(DEVICE, torch.cuda.current_device()) if ON_GPU else None
     distributed.init_process_group("nccl" if ON_GPU else "gloo", device_id=device)
     model, given = wrap(llama()), text_batch()
-    return lambda: steps(model, given, autocast=autocast)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, **habits)
+    return lambda: steps(model, given, optimizer, autocast=autocast)
 
 
 def sharded(model: Any) -> Any:
@@ -523,8 +524,9 @@ RANKS: Final[Mapping[str, Make]] = {
     "FSDP2, Trainer, bf16": partial(
         trainer, bf16=True, fsdp="full_shard auto_wrap", fsdp_config={"fsdp_version": 2, **LAYER}
     ),
-    "tensor parallel": partial(of_ranks, divided),
-    "tensor parallel, tp_plan": partial(of_ranks, loaded_divided),
+    # Some parameters are divided and some are not, which AdamW cannot update in one call.
+    "tensor parallel": partial(of_ranks, divided, foreach=False),
+    "tensor parallel, tp_plan": partial(of_ranks, loaded_divided, foreach=False),
 }
 """Trainings of which each process of torchrun does its part."""
 

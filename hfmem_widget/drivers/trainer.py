@@ -33,6 +33,7 @@ from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
@@ -254,6 +255,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._take_hooks_off()
         wrapped = getattr(self._trainer, "model_wrapped", None)
         outermost = model if wrapped is None else wrapped
+        if has_buckets(outermost):
+            run.follow(outermost)
         if hasattr(outermost, "register_forward_pre_hook"):
             self._hooks = ModelHooks(
                 outermost,

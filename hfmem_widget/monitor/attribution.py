@@ -18,7 +18,7 @@ from hfmem_widget.monitor.caches import Caches
 from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
 from hfmem_widget.session import Contents, SpanKind
-from hfmem_widget.sources.libraries import wrapped_now
+from hfmem_widget.sources.libraries import FirstBuckets, wrapped_now
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
@@ -63,6 +63,8 @@ class Attribution:
         self._held: ByDevice = {}
         self._gradients: ByDevice = {}
         self._buckets: dict[str, float] = {}
+        self._first_buckets = FirstBuckets()
+        self._left: dict[str, int] = {}
         self._probe: Callable[[], object] = lambda: None
         self._probed_on: int | None = None
         self._states = 0
@@ -130,8 +132,8 @@ class Attribution:
         self._tell()
 
     def refresh(self) -> None:
-        """Leave out the caches that are gone; on any thread, for none of them is touched."""
-        if self.caches.changed:
+        """Leave out the caches and buckets that are gone; on any thread, for none of them is touched."""
+        if self.caches.changed or self._first_buckets.left() != self._left:
             self._tell()
 
     def replace_lock(self) -> None:
@@ -168,7 +170,8 @@ class Attribution:
                     if self.caches:
                         self._tell()
                     return
-                holdings = count(modules, optimizers, self.subjects.by_thread()[1])
+                elsewhere = self.subjects.by_thread()[1]
+                holdings = count(modules, optimizers, elsewhere, self._first_buckets)
                 self._states = states_in(self.subjects.optimizers())
             self.contents = holdings.contents
             self._held, self._buckets = holdings.held, holdings.buckets
@@ -231,9 +234,10 @@ class Attribution:
         """Hand over what was counted; of buckets, what is not gradients, which are views of them."""
         with self._telling:
             told = dict(self._held)
+            self._left = self._first_buckets.left()
             for device, size in self._buckets.items():
                 parts = told.get(device, {})
-                beside = max(0.0, size - parts.get("gradients", 0.0))
+                beside = max(0.0, size - parts.get("gradients", 0.0)) + self._left.get(device, 0)
                 told[device] = {**parts, "libraries": parts.get("libraries", 0.0) + beside}
             for device, cached in self.caches.held().items():
                 told[device] = {**told.get(device, {}), **cached}

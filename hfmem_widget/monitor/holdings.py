@@ -109,14 +109,17 @@ class _Counter:
 
 
 def count(
-    modules: Sequence[Any], optimizers: Sequence[Any], elsewhere: Sequence[Any] = ()
+    modules: Sequence[Any],
+    optimizers: Sequence[Any],
+    elsewhere: Sequence[Any] = (),
+    first_buckets: libraries.FirstBuckets | None = None,
 ) -> Holdings:
     """Count everything that some modules and optimizers hold.
 
-    Those of the optimizers that step `elsewhere`, on another thread, are not asked for gradients.
+    Those of the optimizers that step `elsewhere`, on another thread, are not asked for gradients. New
+    `first_buckets` are taken in; their bytes change too often to be among the holdings.
     """
     counter = _Counter()
-    buckets: dict[str, float] = {}
     with unnoticed():
         # First: a parameter that FSDP has gathered for now is a view of a buffer.
         sharded = libraries.sharded_in(modules)
@@ -144,12 +147,7 @@ def count(
             for state in states_of(optimizer)
             for _, size in counter.add(storages_of(state), "optimizer")
         )
-        for bucket in libraries.buckets_of(modules):
-            if bucket.is_shared:
-                buckets[bucket.device] = buckets.get(bucket.device, 0.0) + bucket.bytes
-                counter.own(libraries.SHARED_BUCKETS, bucket.bytes)
-            else:
-                counter.add_buffer(libraries.BUCKETS, bucket.device, bucket.bytes)
+        buckets = _count_buckets(counter, modules, first_buckets)
         found = libraries.workspaces(sys.modules.get("torch"))
         if found is not None:
             counter.add_buffer(libraries.WORKSPACES, *found)
@@ -165,6 +163,24 @@ def count(
         )
         probe = _found_again(probe, modules, optimizers)
         return Holdings(counter.held, contents, probe, buckets)
+
+
+def _count_buckets(
+    counter: _Counter, modules: Sequence[Any], first: libraries.FirstBuckets | None
+) -> dict[str, float]:
+    """Count the buckets that are DDP's alone; return the bytes by device of those gradients may share."""
+    shared: dict[str, float] = {}
+    for bucket in libraries.buckets_of(modules):
+        if bucket.is_shared:
+            shared[bucket.device] = shared.get(bucket.device, 0.0) + bucket.bytes
+            counter.own(libraries.SHARED_BUCKETS, bucket.bytes)
+        else:
+            counter.add_buffer(libraries.BUCKETS, bucket.device, bucket.bytes)
+    if first is not None:
+        first.see(modules)
+        if left := sum(first.left().values()):
+            counter.own(libraries.FIRST_BUCKETS, left)
+    return shared
 
 
 def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], Any]]:

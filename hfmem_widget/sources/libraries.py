@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +23,7 @@ from hfmem_widget.sources.torch_cuda import only_device
 
 BUCKETS = "DDP gradient buckets"
 SHARED_BUCKETS = f"{BUCKETS}, of which gradients are views"
+FIRST_BUCKETS = f"{BUCKETS} of the first step, not yet freed"
 GATHERED = "FSDP gathered parameters"
 REDUCED = "FSDP reduction buffers"
 WORKSPACES = "cuBLAS workspaces"
@@ -55,6 +57,39 @@ class Buckets:
     is_shared: bool
 
 
+class FirstBuckets:
+    """The buckets of DDP's first step where gradients were views of them, each until it is freed.
+
+    DDP makes others for the second step. Those of the first are not freed then: NCCL's process group keeps
+    what it has reduced until its own thread, ten times a second, has seen that it is done, and the next
+    reduction begins (TensorShelf in torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp).
+    """
+
+    def __init__(self) -> None:
+        # Of each, where it is, its bytes, itself, and the module that it was made for.
+        self._there: dict[int, tuple[str, int, weakref.ref[Any], weakref.ref[Any]]] = {}
+
+    def see(self, modules: Iterable[Any]) -> None:
+        """Take in the buckets that gradients are views of, before a module has made others."""
+        for module in _of_class(modules, _DDP):
+            if module.gradient_as_bucket_view and not _has_rebuilt(module):
+                for parameter in module.parameters():
+                    for key, device, size, _ in storages_of(parameter.grad):
+                        if key not in self._there:
+                            storage = weakref.ref(parameter.grad.untyped_storage())
+                            self._there[key] = (device, size, storage, weakref.ref(module))
+
+    def left(self) -> dict[str, int]:
+        """Return by device the bytes of those that no gradient is a view of any more."""
+        left: dict[str, int] = {}
+        for key, (device, size, storage, module) in list(self._there.items()):
+            if storage() is None:
+                self._there.pop(key, None)
+            elif _has_rebuilt(module()):
+                left[device] = left.get(device, 0) + size
+        return left
+
+
 @dataclass(frozen=True, slots=True)
 class Sharded:
     """The storages of what was put together of shards, each with whose it is, and the shards.
@@ -76,15 +111,17 @@ def wrapped_now() -> Any:
     return getattr(_class(_DDP), "_active_ddp_module", None)
 
 
+def has_buckets(module: Any) -> bool:
+    """Return whether a module is DDP's."""
+    return next(_of_class([module], _DDP), None) is not None
+
+
 def buckets_of(modules: Iterable[Any]) -> Iterator[Buckets]:
     """Yield the gradient buckets of those modules that are DDP's.
 
     Their tensors cannot be had from Python, but the reducer tells their sizes.
     """
-    kind = _class(_DDP)
-    for module in modules if kind is not None else ():
-        if not issubclass(type(module), kind):
-            continue
+    for module in _of_class(modules, _DDP):
         try:
             # Buckets of mixed precision have another type than the parameters, whose bytes are told.
             if module.mixed_precision is None and not module.is_multi_device_module:
@@ -205,6 +242,16 @@ def _within(modules: Sequence[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
         if is_one[kind] and id(inner) not in seen:
             seen.add(id(inner))
             yield inner
+
+
+def _has_rebuilt(module: Any) -> bool:
+    """Return whether a DDP module has made its buckets anew, as it does at its second forward pass."""
+    return bool(getattr(module, "_has_rebuilt_buckets", False))
+
+
+def _of_class(modules: Iterable[Any], place: tuple[str, str]) -> Iterator[Any]:
+    kind = _class(place)
+    return (each for each in modules if kind is not None and issubclass(type(each), kind))
 
 
 def _class(place: tuple[str, str]) -> Any:

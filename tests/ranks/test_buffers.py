@@ -14,9 +14,9 @@ HEAP = 2**18
 """Bytes that Python itself may take or give back between two steps."""
 
 
-def said(folder: Path, how: str) -> dict[str, Any]:
+def said(folder: Path, *how: str, script: str = "buffers.py") -> dict[str, Any]:
     """Return what the first of two ranks says."""
-    python(*TORCHRUN, free_port(), SCRIPTS / "buffers.py", folder, how)
+    python(*TORCHRUN, free_port(), SCRIPTS / script, folder, *how)
     told: dict[str, Any] = json.loads((folder / "said.json").read_text())
     return told
 
@@ -27,11 +27,28 @@ def test_ddps_buckets_are_told_to_the_byte(tmp_path: Path, how: str) -> None:
     told = said(tmp_path, how)
 
     assert told["buckets"] == told["parameters"] > 0
-    assert [step["libraries"] for step in told["steps"]][1:] == [told["buckets"]] * 2
-    assert [step["gradients"] for step in told["steps"]] == [0, 0, 0]
+    assert [step["libraries"] for step in told["steps"]][1:] == [told["buckets"]] * 3
+    assert [step["gradients"] for step in told["steps"]] == [0] * 4
     assert list(told["owners"].values()) == [told["buckets"]]
     assert "DDP gradient buckets" in next(iter(told["owners"]))
     assert told["steps"][2]["unattributed"] < told["steps"][1]["unattributed"] + HEAP
+
+
+def test_buckets_of_the_first_step_are_told_until_they_are_freed(tmp_path: Path) -> None:
+    """DDP has made others, but something that nobody can ask, as NCCL's process group, keeps them."""
+    told = said(tmp_path, "ddp-views-held")
+
+    once, twice = told["buckets"], 2 * told["buckets"]
+    assert [step["libraries"] for step in told["steps"]][1:] == [once, twice, once]
+    assert told["steps"][2]["unattributed"] < told["steps"][1]["unattributed"] + HEAP
+
+
+def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(tmp_path: Path) -> None:
+    """Its hooks are on the wrapper, so that no forward pass of the wrapper's is under way at an edge."""
+    told = said(tmp_path, script="trainer_buffers.py")
+
+    assert told["libraries"] == [told["parameters"]] * 3
+    assert told["models"] == ["Net", "DistributedDataParallel"]
 
 
 def test_what_fsdp_has_gathered_is_no_weights(tmp_path: Path) -> None:

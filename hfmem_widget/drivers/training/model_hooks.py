@@ -51,7 +51,9 @@ class ModelHooks:
             self._hide_from_copies(module)
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
             before_hook.is_brief, after_hook.failures = brief, failures
-            self._handles.append(module.register_forward_pre_hook(before_hook, with_kwargs=True))
+            register = module.register_forward_pre_hook
+            # Before those that are there: FSDP's gathers parameters, which is part of the pass.
+            self._handles.append(register(before_hook, prepend=True, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
             self.remove()

@@ -11,6 +11,7 @@ a token is a row for each of its experts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from hfmem_widget.features.fit.known import values_of
+from hfmem_widget.features.fit.workspaces import prefers_cudnn
 
 _ASKING: Final = {"__format__", "any", "as_tensor", "numpy", "tensor"}
 _HALF: Final = {torch.bfloat16, torch.float16}
@@ -36,7 +38,7 @@ _FULL: Final = {
         *("exp", "expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh"),
         *("tan", "cumprod", "cumsum", "dist", "norm", "normalize", "prod", "renorm", "sum"),
         *("cosine_similarity", "group_norm", "layer_norm", "log_softmax", "softmax", "softmin"),
-        *("softplus", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy"),
+        *("softplus", "binary_cross_entropy_with_logits", "cosine_embedding_loss"),
         *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss"),
         *("mse_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss"),
         *("soft_margin_loss", "triplet_margin_loss"),
@@ -50,6 +52,8 @@ _FULL: Final = {
 """What autocast computes in float32, by device."""
 
 _LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
+
+_ALIGNED_HEAD: Final = 8  # what cuDNN takes is a multiple
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""
@@ -96,8 +100,10 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
             return _grouped_product(self._device, *args, **kwargs)
         if name == "ctc_loss":
             return _ctc_loss(*args, **kwargs)
-        if name == "dropout" and self._device == "cuda":
-            return _dropout(func, *args, **kwargs)
+        if self._device == "cuda" and name == "dropout":
+            func = partial(_dropout, func)
+        elif self._device == "cuda" and name == "cross_entropy" and self._autocast is not None:
+            func = partial(_cross_entropy, func)
         return func(*args, **kwargs)
 
     def _to_half(self, value: Any) -> Any:
@@ -180,8 +186,9 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
     bias = None if mask is None else _bias(mask, query, key)
     operator = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}")
-    if kernel == "efficient_attention":
-        return operator(query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout)[0]
+    if kernel in {"cudnn_attention", "efficient_attention"}:
+        kept = {"compute_log_sumexp": True, "dropout_p": dropout, "is_causal": is_causal}
+        return operator(query, key, value, bias, **kept)[0]
     masked = {"attn_mask": bias} if kernel == "flash_attention_for_cpu" else {}
     return operator(query, key, value, dropout, is_causal, **masked)[0]
 
@@ -206,6 +213,10 @@ def _kernel(
     if query.dim() != 4 or (mask is not None and mask.requires_grad):
         return ""
     is_even = query.shape[-1] == value.shape[-1]
+    widths = (query.shape[-1], value.shape[-1])
+    is_aligned = max(widths) <= _LARGEST_HEAD and not any(one % _ALIGNED_HEAD for one in widths)
+    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn():
+        return "cudnn_attention"
     if device == "cpu":
         return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even else ""
     if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
@@ -218,6 +229,19 @@ def _bias(mask: Any, query: Any, key: Any) -> Any:
     """Return a mask as kernels add it."""
     bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
     return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])
+
+
+def _cross_entropy(func: Any, values: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """Cast as autocast does on a GPU, where only the second of two operations within is done in float32.
+
+    PyTorch says to the first, `log_softmax`, which type the result is to have.
+    """
+    names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if given.pop("label_smoothing", 0.0) or target.is_floating_point():
+        return func(_to_full(values), target, *args, **kwargs)
+    shares = torch.nn.functional.log_softmax(values, 0 if values.dim() == 1 else 1)
+    return torch.nn.functional.nll_loss(_to_full(shares), target, **given)
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *_: Any, **__: Any) -> Any:

@@ -75,7 +75,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._add(leaf)
-        self._reach(self.now + within(func, args))
+        self._reach(self.now + within(func, args, on_gpu=self._granularity > 1))
         return out
 
     def _reach(self, size: int) -> None:

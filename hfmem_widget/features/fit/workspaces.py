@@ -1,12 +1,14 @@
 """What kernels of a GPU take beside the tensors that a program sees.
 
-Rules follow PyTorch's source: the workspaces of cuBLAS (aten/src/ATen/cuda/CublasHandlePool.cpp), which stay,
-and what attention allocates within its backward pass (transformers/cuda/flash_attn/flash_api.cpp and
-transformers/cuda/mem_eff_attention/kernel_backward.h), which goes again.
+Rules follow PyTorch's source. The workspaces of cuBLAS (aten/src/ATen/cuda/CublasHandlePool.cpp) stay. What
+attention allocates within its backward pass goes again (transformers/cuda/flash_attn/flash_api.cpp and
+transformers/cuda/mem_eff_attention/kernel_backward.h; cuDNN's was measured), and so does what blocks
+of threads leave for one another that share a sum (native/cuda/Reduce.cuh).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -22,9 +24,18 @@ USUAL: Final = (8 << 20) + (128 << 10)
 
 _LARGE_FROM: Final = 9  # the major compute capability that has the large one
 
+_CUDNN_FIRST_SINCE: Final = (2, 11)
+_CUDNN_AFTER: Final = 91500  # cuDNN 9.15.0
+
+_VECTOR: Final = 4  # values that a thread takes at once
+_THREADS, _WARP, _THREADS_OF_PROCESSOR, _PROCESSORS = 512, 32, 2048, 132
+_LEAST, _MOST = 16, 256  # values of a thread before others help it, and before other blocks do
+
 _ATEN: Final = torch.ops.aten
 _FLASH: Final = _ATEN._scaled_dot_product_flash_attention_backward.default  # noqa: SLF001  (an operator's name)
 _EFFICIENT: Final = _ATEN._scaled_dot_product_efficient_attention_backward.default  # noqa: SLF001  (likewise)
+_CUDNN: Final = getattr(_ATEN, "_scaled_dot_product_cudnn_attention_backward", None)
+_SUM: Final = _ATEN.sum.dim_IntList
 _SOFTMAX: Final = _ATEN._safe_softmax.default  # noqa: SLF001  (likewise)
 _FLOAT: Final = 4
 
@@ -45,8 +56,28 @@ def of_cublas(*, training: bool, environ: Mapping[str, str] = os.environ) -> tup
     return threads * (LARGE if major >= _LARGE_FROM else USUAL), True
 
 
-def within(func: Any, args: tuple[Any, ...]) -> int:
+def prefers_cudnn(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether attention in half precision is cuDNN's, as on Hopper and on data centres' Blackwell.
+
+    As `check_prefer_cudnn_attention` (transformers/cuda/sdp_utils.cpp). An unknown device is taken for one of
+    these.
+    """
+    version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    chosen_not = environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") not in {"", "0"}
+    if version < _CUDNN_FIRST_SINCE or chosen_not:
+        return False
+    if not torch.cuda.is_initialized():
+        return True
+    is_recent = (torch.backends.cudnn.version() or 0) > _CUDNN_AFTER
+    return is_recent and torch.cuda.get_device_capability() in {(9, 0), (10, 0)}
+
+
+def within(func: Any, args: tuple[Any, ...], *, on_gpu: bool = True) -> int:
     """Return the bytes that an operation takes while it runs, beside its results."""
+    if func is _SUM:
+        return _of_sum(args[0], args[1]) if on_gpu else 0
+    if _CUDNN is not None and func is _CUDNN.default:
+        return _of_cudnn(*args[1:4])
     if func is _SOFTMAX:
         # Which scores are -inf, and in which rows all of them are.
         return int(args[0].numel() + args[0].numel() // max(1, args[0].shape[-1]))
@@ -64,6 +95,53 @@ def within(func: Any, args: tuple[Any, ...]) -> int:
         widths = _up(width, 128) + _up(value.shape[-1], 128)
         accumulated += batch * heads * _up(key.shape[2], 64) * widths * _FLOAT
     return int(rows * _FLOAT + accumulated + expanded)
+
+
+def _of_cudnn(query: Any, key: Any, value: Any) -> int:
+    """Return what cuDNN takes: gradients of queries in float32, and those of heads that share a key."""
+    batch, heads, length, width = query.shape
+    shared = 0
+    if key.shape[1] != heads:
+        widths = key.shape[-1] + value.shape[-1]
+        shared = batch * heads * key.shape[2] * widths * query.element_size()
+    return int(batch * heads * length * (width + 1) * _FLOAT + shared)
+
+
+def _of_sum(values: Any, dims: Any) -> int:
+    """Return what a sum over the leading dimensions takes, as of biases' gradients; of others nothing."""
+    if sorted(one % values.dim() for one in dims) != list(range(len(dims))) or not dims:
+        return 0
+    outputs = math.prod(values.shape[len(dims) :])
+    inputs = values.numel() // max(1, outputs)
+    if outputs < _VECTOR or not values.is_contiguous():
+        return 0
+    vector = next(size for size in (_VECTOR, 2, 1) if outputs % size == 0)
+    most = _THREADS // vector
+    columns, rows = _power(outputs // vector, most), _power(inputs, most)
+    height = min(rows, most // min(columns, _WARP))
+    width = min(columns, most // height)
+    a_thread = inputs
+    if a_thread < min(height * _LEAST, _MOST):
+        return 0
+    a_thread = -(-a_thread // height)
+    grid = -(-outputs // (vector * width))
+    target = _processors() * (_THREADS_OF_PROCESSOR // (width * height))
+    if a_thread < _MOST or grid > target:
+        return 0
+    blocks = max(min(-(-target // grid), -(-a_thread // _LEAST)), -(-a_thread // _MOST))
+    return _FLOAT * outputs * blocks * width * vector if blocks > 1 else 0
+
+
+def _power(size: int, most: int) -> int:
+    """Return the largest power of two that is neither above a size nor above a limit."""
+    return most if size >= most else 1 << max(0, size.bit_length() - 1)
+
+
+def _processors() -> int:
+    """Return how many multiprocessors the device has; of an unknown one those of an H100."""
+    if not torch.cuda.is_initialized():
+        return _PROCESSORS
+    return int(torch.cuda.get_device_properties().multi_processor_count)
 
 
 def _up(size: int, multiple: int) -> int:

@@ -38,7 +38,7 @@ def hidden() -> Callable[[], nn.Module]:
     """Return a function that returns the wrapped model: no variable of the script has it."""
     inner = Net(*[nn.Linear(500, 500) for _ in range(4)])
     if HOW.startswith("ddp"):
-        model = DistributedDataParallel(inner, gradient_as_bucket_view=HOW == "ddp-views")
+        model = DistributedDataParallel(inner, gradient_as_bucket_view="views" in HOW)
     else:
         for layer in inner:
             fully_shard(layer)
@@ -52,11 +52,15 @@ model = wrapped().module if HOW == "ddp-hidden" else wrapped()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 said = {"parameters": sum(each.nbytes for each in model.parameters())}
 with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
-    for _ in range(3):
+    for number in range(4):
         with hfmem_widget.span("step"):
             wrapped()(torch.ones(2, 500)).sum().backward()
             with hfmem_widget.span("optimizer"):
                 optimizer.step()
+            if HOW == "ddp-views-held" and number == 0:  # as NCCL's group of processes does
+                held = [each.grad.detach() for each in model.parameters()]
+            elif number == 2:
+                held = []
             optimizer.zero_grad()
 said["steps"] = [parts(session, span.before) for span in session.spans if span.kind == "step"]
 said["owners"] = dict(session.contents.libraries)
