@@ -1,4 +1,4 @@
-"""Two elastic agents of torchrun, as on two nodes of two ranks; the second stands still, and then is killed."""
+"""Two elastic agents of torchrun, as on two nodes of two ranks; the second stands still, then is killed."""
 
 from __future__ import annotations
 
