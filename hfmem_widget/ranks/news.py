@@ -53,7 +53,7 @@ class Extremes:
     high: Floats | Unread
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """Steps that have ended.
 

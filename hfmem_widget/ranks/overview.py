@@ -101,13 +101,13 @@ class Overview:
         elif (column := stream.column("allocated")) is not None:
             # Times that a run can have: what lies far off is brought to its edge.
             is_shown = stream.rank.rank in self.shown
+            earliest, latest = self._zero - MONTH, now + MONTH
             if isinstance(news, Samples):
-                time = np.clip(news.time - offset, self._zero - MONTH, now + MONTH)
+                time = np.clip(news.time - offset, earliest, latest)
                 rows = news.values if is_shown else None
                 self._buckets.add(place, time, news.values[:, column], rows)
                 self._newest = max(self._newest, float(time[-1]))
             elif column < len(news.high):
-                earliest, latest = self._zero - MONTH, now + MONTH
                 start = min(max(news.start - offset, earliest), latest)
                 stop = min(max(news.stop - offset, earliest), latest)
                 row = news.high if is_shown else None

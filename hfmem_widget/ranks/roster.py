@@ -166,13 +166,10 @@ class Roster:
 
     def live(self, now: float) -> list[RankStream]:
         """Return the streams of which more is to come."""
-        patience = self.patience
         return [
             one
             for one in self.expected
-            if not (one.is_over or one.is_gone)
-            and one.rank.attempt == self.attempt
-            and min(now, one.looked_at) - one.heard <= patience
+            if not one.is_over and one.rank.attempt == self.attempt and not self.silence(one, now)
         ]
 
     def as_of(self, now: float, live: Iterable[RankStream]) -> float:

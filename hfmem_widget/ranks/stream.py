@@ -385,10 +385,11 @@ class RankStream(LineReader):
         devices = self._steps_of
         begins = range(len(FIGURES), len(rows[0]), len(PER_DEVICE))
         for device, at in zip(devices, begins, strict=True):
+            known = self.peak_of(device).value
             for row in rows:
-                if (peak := row[at + _PEAK]) >= self.peak_of(
-                    device
-                ).value or device not in self._peaks:
+                peak = row[at + _PEAK]
+                if not peak < known and not math.isnan(peak):
+                    known = peak
                     self._note_peak(device, peak, CERTAINTIES[int(row[at + _CERTAINTY])])
         if devices == (HOST,) and not self._host_counts:
             self._host_counts, self._device, self._peak = True, "", None

@@ -105,20 +105,26 @@ def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
     assert (said["codes"], said["outcome"]) == ([0, 0], "done")
 
 
-def test_an_agent_that_is_killed_leaves_a_smaller_world(tmp_path: Path) -> None:
-    """Of two elastic agents of torchrun one is lost: the other goes on alone, and it is one run."""
+def test_a_node_that_is_lost_leaves_a_smaller_world(tmp_path: Path) -> None:
+    """Of two elastic agents of torchrun one stands still, which is one sentence; the other goes on alone."""
     done = python(SCRIPTS / "agents.py", tmp_path / "run", tmp_path, free_port())
     said = json.loads(done.stdout.splitlines()[-1])
     trained = json.loads(said["said"])
 
+    whole, still, *smaller = said["seen"]
+
     assert said["code"] == 0
     assert trained["attempt"] == "1"
-    assert (said["world"], said["outcome"]) == (1, "done")
-    assert said["ranks"] == {"0": 10}
-    assert trained["steps"] - 10 >= max(said["before"].values()) - 1
-    assert list(said["findings"]) == ["rank-restarted"]
-    assert "1 instead of 2 ranks" in said["findings"]["rank-restarted"]
-    assert [name[:9] for name in said["files"]] == ["r00000-a0", "r00000-a1", "r00001-a0"]
+    assert (said["world"], said["outcome"]) == (2, "done")
+    assert trained["steps"] >= max(said["before"].values()) + 9
+    assert whole == {}
+    assert list(still) == ["node-silent"]
+    assert "node-" in still["node-silent"]
+    for seen in smaller:  # none of the old ranks is called silent
+        assert list(seen) == ["rank-restarted"]
+        assert "2 instead of 4 ranks" in seen["rank-restarted"]
+    files = [name[:9] for name in said["files"]]
+    assert files == ["r00000-a0", "r00000-a1", "r00001-a0", "r00001-a1", "r00002-a0", "r00003-a0"]
 
 
 def test_a_rank_that_is_killed_just_before_the_launcher_ends_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 checkpoint, flag = map(Path, sys.argv[1:])
+node = os.environ["NODE"]
+socket.gethostname = lambda: node
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(0)
@@ -31,11 +34,11 @@ while more:
     optimizer.step()
     optimizer.zero_grad()
     done += 1
-    # Until a rank is lost; the ranks that are left make so many steps more.
-    more -= dist.get_world_size() == 1 and flag.exists()
+    # Until a node is lost; the ranks of the one that is left make so many steps more.
+    more -= dist.get_world_size() == 2 and flag.exists()
     if dist.get_rank() == 0:
         torch.save((done, model.state_dict()), checkpoint.with_suffix(".new"))
         checkpoint.with_suffix(".new").replace(checkpoint)
     time.sleep(0.1)
-if os.environ["RANK"] == "0":
+if dist.get_rank() == 0:
     print(json.dumps({"steps": done, "attempt": os.environ["TORCHELASTIC_RESTART_COUNT"]}))
