@@ -135,6 +135,8 @@ class CellView(_View):
         self._clock = clock
         self._began = clock()
         self._card_id = ""
+        self._to_appear: Callable[[], None] = self._appear
+        self._to_draw_ranks: Callable[[], None] = self._draw_ranks
         self._asked_for_broadcast = self._asked_for_overview = False
         self._overview: Broadcast | None = None
         self._finished = False
@@ -147,9 +149,11 @@ class CellView(_View):
         self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
         self._screen.watch_clearing()
         if self._wants_chart:
-            # No MIME type at all is an output of no height, until there is something to show.
+            # An output of no height, until there is something to show.
             self._chart_id = self._screen.show({})
         if self._wants_chart or self._wants_panel:
+            self._to_appear = self._screen.bound(self._appear)
+            self._to_draw_ranks = self._screen.bound(self._draw_ranks)
             self._recorder.subscribe(self._on_tick)
 
     def finish(self, span: Span, lead: Bundle | None = None) -> None:
@@ -202,10 +206,10 @@ class CellView(_View):
             broadcast(session, samples)
             if session.run is not None and not self._asked_for_overview:
                 self._asked_for_overview = True
-                self._aside(self._draw_ranks)
+                self._aside(self._to_draw_ranks)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
-            self._aside(self._appear)
+            self._aside(self._to_appear)
 
     def _appear(self) -> None:
         try:

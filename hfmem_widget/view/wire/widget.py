@@ -17,6 +17,11 @@ from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.ranks import describe_ranks
 
+ELSEWHERE = (
+    "The live chart is on the page where this cell was run, and in JupyterLab's memory panel."
+)
+"""What stands where a page has no widget, such as another person's with whom the notebook is shared."""
+
 STATIC = Path(__file__).parents[2] / "static"
 
 
@@ -83,7 +88,7 @@ class MemoryWidget(anywidget.AnyWidget):
     def bundle(self) -> dict[str, Any]:
         """Return what displays the widget, as a bundle of MIME types."""
         data = self._repr_mimebundle_()
-        return dict((data[0] if isinstance(data, tuple) else data) or {})
+        return {**((data[0] if isinstance(data, tuple) else data) or {}), "text/plain": ELSEWHERE}
 
     def publish(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
         """Send a message of the wire; nothing happens once the widget is closed."""

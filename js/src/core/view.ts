@@ -19,7 +19,7 @@ import type { Store } from "./store.ts";
 import { injectStyles } from "./styles.ts";
 import { Summary } from "./summary.ts";
 import { Tabs } from "./tabs.ts";
-import { watchTheme } from "./theme.ts";
+import { isOnDark, watchTheme } from "./theme.ts";
 
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
@@ -80,7 +80,7 @@ export class View {
     this.legend = new Legend(this.settings, changed);
     this.lens = new Lens(this.settings, changed);
     this.build(host);
-    this.live(signal);
+    this.live(host, signal);
     this.show();
   }
 
@@ -109,10 +109,15 @@ export class View {
     host.append(this.element);
   }
 
-  private live(signal: AbortSignal): void {
+  private live(host: HTMLElement, signal: AbortSignal): void {
+    const dress = () => this.element.classList.toggle("hfmem-on-dark", isOnDark(host));
+    dress();
     const unsubscribe = this.store.subscribe(() => this.follow());
     const timer = setInterval(() => this.beat(), BEAT);
-    watchTheme(() => this.chart.redraw(), signal);
+    watchTheme(() => {
+      dress();
+      this.chart.redraw();
+    }, signal);
     this.element.addEventListener("pointerenter", () => this.glance(), { signal });
     signal.addEventListener("abort", () => {
       unsubscribe();
