@@ -1,4 +1,4 @@
-"""JupyterLab as a site serves it: below a path, with a policy for what a page may load, with strangers' notebooks."""
+"""JupyterLab as a site serves it: below a path, with a policy for its pages, with strangers' notebooks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_hub_serves_it_below_a_path_and_with_a_policy(
 
 def test_a_notebook_that_is_not_trusted_shows_what_was_saved(lab: Lab) -> None:
     """JupyterLab cleans a stranger's HTML; the figures and the chart are all there."""
-    code = "%%memwatch --label fine-tune\nimport time\nkept = bytearray(50_000_000)\ntime.sleep(1.5)"
+    code = (
+        "%%memwatch --label fine-tune\nimport time\nkept = bytearray(50_000_000)\ntime.sleep(1.5)"
+    )
     cells = [nbformat.v4.new_code_cell(text) for text in (LOAD, code)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook).execute()

@@ -13,6 +13,7 @@ import anywidget
 import traitlets
 
 from hfmem_widget.session import Session
+from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.ranks import describe_ranks
@@ -33,7 +34,10 @@ def _asset(name: str) -> str:
 def serves_labextensions() -> bool:
     """Return False on hosts known not to serve the wheel's labextension folder to the page."""
     variables = {"VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"}
-    return not ({"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys())
+    # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
+    is_vs_code = "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {})
+    is_known = {"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys()
+    return not (is_vs_code or is_known)
 
 
 def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
