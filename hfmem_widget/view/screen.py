@@ -104,6 +104,16 @@ class Screen:
         )
 
     @property
+    def terminal(self) -> int | None:
+        """The file descriptor of the terminal that IPython runs in; None elsewhere, or if turned off."""
+        is_wanted = os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+        if self._shell is None or self._is_kernels or not is_wanted:
+            return None
+        from hfmem_widget.view.bottom import terminal_of
+
+        return terminal_of(sys.stdout)
+
+    @property
     def _request(self) -> Mapping[str, Any]:
         """The execute request that runs; empty where there is none."""
         get_parent = getattr(self._shell, "get_parent", None)
