@@ -6,6 +6,7 @@ import { type Condition, conditionOf } from "./condition.ts";
 import { Controls } from "./controls.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { Headline } from "./headline.ts";
+import { followKeys } from "./keys.ts";
 import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
 import { knowsParts } from "./parts.ts";
@@ -118,6 +119,7 @@ export class View {
       dress();
       this.chart.redraw();
     }, signal);
+    followKeys(this.element, () => this.controls.resetZoom(), signal);
     this.element.addEventListener("pointerenter", () => this.glance(), { signal });
     signal.addEventListener("abort", () => {
       unsubscribe();
