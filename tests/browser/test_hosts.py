@@ -81,6 +81,19 @@ def wait_for_draws(page: Page, count: int = 3, within: str = "") -> None:
     )
 
 
+def pause(page: Page) -> None:
+    """Press pause, and wait until that has acted."""
+    button = page.locator(f"{DRAWN} .hfmem-pause")
+    button.click()
+    page.locator(f"{DRAWN} .hfmem-pause[aria-pressed='true']").wait_for()
+
+
+def outputs(server: JupyterLab, path: str) -> str:
+    """Return the HTML of the second cell's outputs as it was saved."""
+    saved = server.read_notebook(path).cells[1].outputs
+    return "".join(one.get("data", {}).get("text/html", "") for one in saved)
+
+
 @needs("notebook")
 def test_notebook_7(browser: Any, tmp_path: Path, shots: Path) -> None:
     """Live in the cell and in the panel, in the panel after a reload; the toolbar has the button."""
@@ -111,6 +124,11 @@ def test_notebook_7(browser: Any, tmp_path: Path, shots: Path) -> None:
         server.let_end()
         page.locator(".jp-Cell-outputArea").get_by_text("left behind").first.wait_for()
         page.screenshot(path=shots / "notebook7-done.png")
+        page.evaluate("() => notebook().context.save()")
+        left = outputs(server, path)
+
+    assert "left behind" in left
+    assert "<svg" in left
 
 
 @needs("nbclassic")
@@ -126,12 +144,17 @@ def test_the_classic_notebook(browser: Any, tmp_path: Path, shots: Path) -> None
         page.evaluate("() => { Jupyter.notebook.execute_all_cells() }")
         wait_for_draws(page, within=".output_area")
         page.screenshot(path=shots / "nbclassic-live.png")
+        pause(page)
         red = page.locator(".hfmem-root").evaluate(RED_OF_TEXT)
         server.let_end()
         page.locator(".output_area").get_by_text("left behind").first.wait_for()
         page.locator(".output_area svg").first.wait_for()
         page.screenshot(path=shots / "nbclassic-done.png")
+        page.evaluate("() => Jupyter.notebook.save_notebook().then(() => null)")
+        left = outputs(server, path)
 
+    assert "left behind" in left
+    assert "<svg" in left
     assert red < 64
 
 
@@ -193,6 +216,7 @@ def test_marimo(browser: Any, tmp_path: Path, shots: Path, scheme: str) -> None:
         page.keyboard.press("Control+Shift+r")
         wait_for_draws(page)
         page.screenshot(path=shots / f"marimo-live-{scheme}.png")
+        pause(page)
         red = page.locator(".hfmem-root").evaluate(RED_OF_TEXT)
         page.reload()
         wait_for_draws(page)
