@@ -18,8 +18,7 @@ from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.marimo import screen_here
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +75,7 @@ def watch(
     return Watch(
         made,
         monitor=shared_monitor(),
-        screen=Screen(running_shell()),
+        screen=screen_here(),
         follow=follow,
         subjects=(subject, optimizer),
     )

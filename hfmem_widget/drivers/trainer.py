@@ -35,7 +35,7 @@ from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.marimo import screen_here
 
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
@@ -160,7 +160,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             # What a forked child sends to a notebook is dropped, with a warning for each message.
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
             options = replace(self.options, quiet=self.options.quiet or forked)
-            screen = Screen(running_shell())
+            screen = screen_here()
             self._watch = Watch(
                 options, monitor=monitor, screen=screen, title="training", recorded_if_possible=True
             )

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import movement
+from hfmem_widget.guard import harmless
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.one_line import LOST_RUN, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.screen import Bundle, Screen
 
 if TYPE_CHECKING:
+    from hfmem_widget.view.bottom import BottomLine
     from hfmem_widget.view.wire.protocol import Buffers, Message
     from hfmem_widget.view.wire.widget import MemoryWidget
 
@@ -135,26 +137,43 @@ class CellView(_View):
         self._clock = clock
         self._began = clock()
         self._card_id = ""
+        self._to_appear: Callable[[], None] = self._appear
+        self._to_draw_ranks: Callable[[], None] = self._draw_ranks
         self._asked_for_broadcast = self._asked_for_overview = False
         self._overview: Broadcast | None = None
+        self._bottom: BottomLine | None = None
         self._finished = False
         self._lock = threading.Lock()
 
     def begin(self, label: str) -> None:
         """Take the places of card and chart at the top of the cell's outputs."""
         if not self._screen.live:
+            self._begin_in_terminal()
             return
         self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
         self._screen.watch_clearing()
         if self._wants_chart:
-            # No MIME type at all is an output of no height, until there is something to show.
+            # An output of no height, until there is something to show.
             self._chart_id = self._screen.show({})
         if self._wants_chart or self._wants_panel:
+            self._to_appear = self._screen.bound(self._appear)
+            self._to_draw_ranks = self._screen.bound(self._draw_ranks)
             self._recorder.subscribe(self._on_tick)
+
+    def _begin_in_terminal(self) -> None:
+        terminal = self._screen.terminal if self._wants_chart else None
+        if terminal is not None:
+            from hfmem_widget.view.bottom import BottomLine
+
+            self._bottom = BottomLine(terminal)
+            self._recorder.subscribe(self._bottom)
 
     def finish(self, span: Span, lead: Bundle | None = None) -> None:
         """Put the finished card and the still chart where the live ones were; `lead` stands above."""
         self._recorder.unsubscribe(self._on_tick)
+        if self._bottom is not None:
+            self._recorder.unsubscribe(self._bottom)
+            harmless(self._bottom.close)
         with self._lock:
             self._finished = True
         try:
@@ -202,10 +221,10 @@ class CellView(_View):
             broadcast(session, samples)
             if session.run is not None and not self._asked_for_overview:
                 self._asked_for_overview = True
-                self._aside(self._draw_ranks)
+                self._aside(self._to_draw_ranks)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
-            self._aside(self._appear)
+            self._aside(self._to_appear)
 
     def _appear(self) -> None:
         try:

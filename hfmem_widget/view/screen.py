@@ -13,6 +13,9 @@ from hfmem_widget.view.front_end import replaces_outputs
 
 Bundle = Mapping[str, Any]
 
+NOTHING: Bundle = {"text/html": ""}
+"""An output of no height. The classic notebook never shows what replaces an output without any data."""
+
 MARK = "hfmem-widget"
 """The metadata of an output that is to be replaced: its display id, which a reloaded page forgets, and
 what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/outputs.ts`)."""
@@ -101,6 +104,16 @@ class Screen:
         )
 
     @property
+    def terminal(self) -> int | None:
+        """The file descriptor of the terminal that IPython runs in; None elsewhere, or if turned off."""
+        is_wanted = os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+        if self._shell is None or self._is_kernels or not is_wanted:
+            return None
+        from hfmem_widget.view.bottom import terminal_of
+
+        return terminal_of(sys.stdout)
+
+    @property
     def _request(self) -> Mapping[str, Any]:
         """The execute request that runs; empty where there is none."""
         get_parent = getattr(self._shell, "get_parent", None)
@@ -112,7 +125,7 @@ class Screen:
         return getattr(publisher, "pub_socket", None) is not None
 
     def show(self, bundle: Bundle, *, lost: Bundle | None = None) -> str:
-        """Show a bundle of MIME types as a new output, and return its display id.
+        """Show a bundle of MIME types as a new output, of no height if it is empty; return its display id.
 
         `lost` stands there if nothing comes to replace this output.
         """
@@ -123,6 +136,10 @@ class Screen:
     def replace(self, display_id: str, bundle: Bundle, *, lost: Bundle | None = None) -> None:
         """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
         self._publish(bundle, display_id, update=not self.cleared, lost=lost)
+
+    def bound(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Return what does it on another thread, so that what it shows is the output of the running cell."""
+        return action
 
     def watch_clearing(self) -> None:
         """Watch from now on whether the user's code clears the outputs."""
@@ -147,7 +164,7 @@ class Screen:
     def _publish(
         self, bundle: Bundle, display_id: str, *, update: bool, lost: Bundle | None
     ) -> None:
-        data = dict(bundle)
+        data = dict(bundle or NOTHING)
         if not self._is_kernels and "text/plain" in data:
             data["text/plain"] = printable(
                 data["text/plain"], getattr(sys.stdout, "encoding", None)

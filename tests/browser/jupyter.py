@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,17 +20,17 @@ TIMEOUT = 240.0
 ENOUGH = "enough"
 """The file that ends a cell which is busy until a test has seen what it wanted; the cell takes it away."""
 
-# Nothing asks for a token, and the page gives its application object away, so that tests use commands
-# where a person would use menus.
+# Nothing asks for a token.
 OPTIONS = (
     "--no-browser",
     "--allow-root",
-    "--expose-app-in-browser",
     "--IdentityProvider.token=",
     "--ServerApp.disable_check_xsrf=True",
     "--ServerApp.port=0",
     "--ServerApp.terminals_enabled=False",
 )
+# The page gives its application object away, so that tests use commands where a person would use menus.
+PROGRAM = (sys.executable, "-m", "jupyterlab", "--expose-app-in-browser")
 APPUTILS = "@jupyterlab/apputils-extension"
 # Nobody is asked over the network, and no question covers the page.
 NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
@@ -44,6 +45,8 @@ class JupyterLab:
         An empty folder for everything it reads and writes.
     *options : str
         More of its command line.
+    program : tuple of str
+        What begins its command line.
 
     Attributes
     ----------
@@ -53,7 +56,7 @@ class JupyterLab:
         What it shows in its file browser.
     """
 
-    def __init__(self, home: Path, *options: str) -> None:
+    def __init__(self, home: Path, *options: str, program: Sequence[str] = PROGRAM) -> None:
         self.folder = home / "notebooks"
         self.folder.mkdir(parents=True)
         self._log = home / "server.log"
@@ -76,14 +79,7 @@ class JupyterLab:
             "JUPYTER_RUNTIME_DIR": str(self._runtime),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         }
-        command = [
-            sys.executable,
-            "-m",
-            "jupyterlab",
-            *OPTIONS,
-            *options,
-            f"--ServerApp.root_dir={self.folder}",
-        ]
+        command = [*program, *OPTIONS, *options, f"--ServerApp.root_dir={self.folder}"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=home, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -189,7 +185,8 @@ class JupyterLab:
         info = self._runtime / f"jpserver-{self._process.pid}.json"
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                self.url = f"http://127.0.0.1:{json.loads(info.read_text())['port']}/"
+                about = json.loads(info.read_text())
+                self.url = f"http://127.0.0.1:{about['port']}{about['base_url']}"
                 self.get("api/status")
             except (OSError, json.JSONDecodeError):
                 time.sleep(0.05)

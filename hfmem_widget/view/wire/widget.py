@@ -13,9 +13,15 @@ import anywidget
 import traitlets
 
 from hfmem_widget.session import Session
+from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.ranks import describe_ranks
+
+ELSEWHERE = (
+    "The live chart is on the page where this cell was run, and in JupyterLab's memory panel."
+)
+"""What stands where a page has no widget, such as another person's with whom the notebook is shared."""
 
 STATIC = Path(__file__).parents[2] / "static"
 
@@ -28,7 +34,10 @@ def _asset(name: str) -> str:
 def serves_labextensions() -> bool:
     """Return False on hosts known not to serve the wheel's labextension folder to the page."""
     variables = {"VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"}
-    return not ({"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys())
+    # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
+    is_vs_code = "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {})
+    is_known = {"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys()
+    return not (is_vs_code or is_known)
 
 
 def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
@@ -83,7 +92,7 @@ class MemoryWidget(anywidget.AnyWidget):
     def bundle(self) -> dict[str, Any]:
         """Return what displays the widget, as a bundle of MIME types."""
         data = self._repr_mimebundle_()
-        return dict((data[0] if isinstance(data, tuple) else data) or {})
+        return {**((data[0] if isinstance(data, tuple) else data) or {}), "text/plain": ELSEWHERE}
 
     def publish(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
         """Send a message of the wire; nothing happens once the widget is closed."""

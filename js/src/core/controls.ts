@@ -35,7 +35,7 @@ export class Controls {
     this.windows = WINDOWS.map(({ text, title }, index) =>
       button("choice", title, () => this.pickWindow(index), text),
     );
-    const unzoom = "reset the zoom (or double-click the chart)";
+    const unzoom = "reset the zoom (Escape, or double-click the chart)";
     this.unzoom = button("choice unzoom", unzoom, () => this.resetZoom(), "reset zoom");
     const unit = (text: string, title: string, percent: boolean) =>
       button("choice unit", title, () => this.change({ percent }), text);
@@ -81,11 +81,13 @@ export class Controls {
     this.windows[WINDOWS.indexOf(next)]!.focus({ preventScroll: true });
   }
 
-  /** The button goes, and the focus with it to what is shown now. */
-  private resetZoom(): void {
+  /** Returns whether there was a zoom. The button goes, and the focus with it to what is shown now. */
+  resetZoom(): boolean {
+    if (this.settings.zoom === null) return false;
     this.change({ zoom: null });
     const isOn = (node: HTMLElement) => !node.hidden && node.getAttribute("aria-pressed") === "true";
     (this.windows.find(isOn) ?? this.pause).focus({ preventScroll: true });
+    return true;
   }
 
   private showsOne(): boolean {

@@ -26,11 +26,25 @@ export function readTheme(probe: Element): Theme {
   };
 }
 
-/** Calls `onChange` when JupyterLab or the system changes between light and dark. */
+/**
+ * Whether a host's own text is light, and its page dark therefore. The system may be dark where the page is not: marimo
+ * and the classic notebook are light by themselves.
+ */
+export function isOnDark(host: Element): boolean {
+  const { color } = getComputedStyle(host);
+  const [first = 0, green = 0, blue = 0] = (color.match(/[\d.]+/g) ?? []).map(Number);
+  if (color.startsWith("rgb")) return 0.299 * first + 0.587 * green + 0.114 * blue > 127;
+  if (color.startsWith("color(")) return 0.299 * first + 0.587 * green + 0.114 * blue > 0.5;
+  // oklch, oklab, lch and lab begin with the lightness, of 1 or of 100.
+  return (first > 1 ? first / 100 : first) > 0.5;
+}
+
+/** Calls `onChange` when the page or the system changes between light and dark. */
 export function watchTheme(onChange: () => void, signal: AbortSignal): void {
   const observer = new MutationObserver(onChange);
-  const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "class", "data-theme"];
-  observer.observe(document.body, { attributes: true, attributeFilter });
+  const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "class", "data-theme", "theme"];
+  for (const node of [document.body, document.documentElement])
+    observer.observe(node, { attributes: true, attributeFilter });
   signal.addEventListener("abort", () => observer.disconnect());
   globalThis.matchMedia?.("(prefers-color-scheme: dark)").addEventListener("change", onChange, { signal });
 }

@@ -6,6 +6,7 @@ import { type Condition, conditionOf } from "./condition.ts";
 import { Controls } from "./controls.ts";
 import { make, setAttribute, setText } from "./dom.ts";
 import { Headline } from "./headline.ts";
+import { followKeys } from "./keys.ts";
 import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
 import { knowsParts } from "./parts.ts";
@@ -19,7 +20,7 @@ import type { Store } from "./store.ts";
 import { injectStyles } from "./styles.ts";
 import { Summary } from "./summary.ts";
 import { Tabs } from "./tabs.ts";
-import { watchTheme } from "./theme.ts";
+import { isOnDark, watchTheme } from "./theme.ts";
 
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
@@ -80,7 +81,7 @@ export class View {
     this.legend = new Legend(this.settings, changed);
     this.lens = new Lens(this.settings, changed);
     this.build(host);
-    this.live(signal);
+    this.live(host, signal);
     this.show();
   }
 
@@ -109,10 +110,16 @@ export class View {
     host.append(this.element);
   }
 
-  private live(signal: AbortSignal): void {
+  private live(host: HTMLElement, signal: AbortSignal): void {
+    const dress = () => this.element.classList.toggle("hfmem-on-dark", isOnDark(host));
+    dress();
     const unsubscribe = this.store.subscribe(() => this.follow());
     const timer = setInterval(() => this.beat(), BEAT);
-    watchTheme(() => this.chart.redraw(), signal);
+    watchTheme(() => {
+      dress();
+      this.chart.redraw();
+    }, signal);
+    followKeys(this.element, () => this.controls.resetZoom(), signal);
     this.element.addEventListener("pointerenter", () => this.glance(), { signal });
     signal.addEventListener("abort", () => {
       unsubscribe();

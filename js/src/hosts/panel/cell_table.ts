@@ -4,6 +4,7 @@ import { make, setAttribute, setText } from "../../core/dom.ts";
 import { formatBytes, formatChange, formatDuration } from "../../core/format.ts";
 import { Notice } from "../../core/notice.ts";
 import { type CellFacts, changeOn, worstOn } from "./cells.ts";
+import { __ } from "./translate.ts";
 
 const HEADINGS = [
   ["cell", "watched cells and blocks, newest first"],
@@ -45,13 +46,13 @@ class Row {
     this.element.classList.toggle("hfmem-cell-open", open);
     setText(this.took, formatDuration(duration));
     const change = changeOn(cell, device);
-    setText(this.change, open ? "running" : Number.isNaN(change) ? "–" : formatChange(change));
+    setText(this.change, open ? __("running") : Number.isNaN(change) ? "–" : formatChange(change));
     const memory = cell.devices[device];
     const bound = memory?.certainty === "at least" ? "≥ " : "";
     setText(this.peakText, memory?.peak == null ? "–" : bound + formatBytes(memory.peak));
     this.mark.hidden = !isWorst;
     this.peak.classList.toggle("hfmem-cell-worst", isWorst);
-    const words = [isWorst ? "the highest of these" : "", memory?.peak == null ? "" : memory.certainty];
+    const words = [isWorst ? __("the highest of these") : "", memory?.peak == null ? "" : memory.certainty];
     setAttribute(this.peak, "title", words.filter(Boolean).join(", "));
   }
 
@@ -67,9 +68,11 @@ export class CellTable {
   private readonly rows: Row[] = [];
 
   constructor() {
-    const headings = HEADINGS.map(([text, title]) => make("th", "", { scope: "col", title }, [text]));
+    const headings = HEADINGS.map(([text, title]) =>
+      make("th", "", { scope: "col", title: __(title) }, [__(text)]),
+    );
     const head = make("thead", "", {}, [make("tr", "", {}, headings)]);
-    this.element = make("table", "cells", { "aria-label": "recent cells" }, [head, this.body]);
+    this.element = make("table", "cells", { "aria-label": __("recent cells") }, [head, this.body]);
   }
 
   update(cells: CellFacts[], device: string): void {

@@ -4,6 +4,7 @@ import { digits, formatBytes, formatShare, unitFor } from "../../core/format.ts"
 import type { Device } from "../../core/protocol.ts";
 import { latestReading, leading, shareUsed } from "../../core/readings.ts";
 import type { Store } from "../../core/store.ts";
+import { __ } from "./translate.ts";
 
 export type Level = "" | "high" | "critical";
 
@@ -24,12 +25,18 @@ export function fullnessOf(store: Store): Fullness | null {
   const device = mostPressing(store);
   if (device === null) return null;
   const share = shareUsed(store, device);
-  const [, level, words] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
+  const [, level, told] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
+  const words = told === "" ? "" : __(told);
   const metric = leading(store, device);
   const held = latestReading(store, device, metric);
-  const percent = Number.isNaN(share) ? "" : `${formatShare(share)} of the device in use`;
+  const percent = Number.isNaN(share) ? "" : __("%1 of the device in use", formatShare(share));
   const parts = [
-    `${formatBytes(held)} ${metric === "allocated" ? metric : "in use"} on ${device.key} (${device.name})`,
+    __(
+      metric === "allocated" ? "%1 allocated on %2 (%3)" : "%1 in use on %2 (%3)",
+      formatBytes(held),
+      device.key,
+      device.name,
+    ),
     percent,
   ];
   const title = [...parts, words].filter(Boolean).join(", ");

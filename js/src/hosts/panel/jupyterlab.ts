@@ -112,6 +112,14 @@ export interface SettingRegistry {
   set(plugin: string, key: string, value: boolean): Promise<void>;
 }
 
+export interface Translations {
+  __(text: string, ...values: unknown[]): string;
+}
+
+export interface Translator {
+  load(domain: string): Translations;
+}
+
 export interface StatusBar {
   registerStatusItem(
     id: string,
@@ -126,6 +134,7 @@ export interface SharedModules {
   "@jupyterlab/notebook": { INotebookTracker: unknown };
   "@jupyterlab/settingregistry": { ISettingRegistry: unknown };
   "@jupyterlab/statusbar": { IStatusBar: unknown };
+  "@jupyterlab/translation": { ITranslator: unknown };
   "@jupyterlab/ui-components": { LabIcon: new (options: { name: string; svgstr: string }) => unknown };
   "@lumino/widgets": { Widget: new (options: { node: HTMLElement }) => Widget };
 }

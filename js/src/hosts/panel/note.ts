@@ -1,9 +1,9 @@
 /** Says once, in a panel that opened by itself, how to have it stay closed. */
 
 import { button, make, setText } from "../../core/dom.ts";
+import { __, withElements } from "./translate.ts";
 
 const KEY = "hfmem-widget/told-of-opening";
-const WHERE = "Settings › Settings Editor › Memory";
 
 export class Note {
   readonly element = make("p", "panel-note", { role: "note" });
@@ -18,15 +18,16 @@ export class Note {
     const turn = () => {
       turnOff?.();
       off.remove();
-      setText(text, `The panel no longer opens automatically. ${WHERE} turns this on again. `);
+      const words =
+        "The panel no longer opens automatically. Settings › Settings Editor › Memory turns this on again.";
+      setText(text, `${__(words)} `);
     };
-    const off = button("panel-off", "Turn off automatic opening of this panel", turn, "Turn off");
-    const text = make("span", "", {}, [
-      "This panel opens with the first watch of a notebook. ",
-      make("code", "", {}, ["--no-panel"]),
-      `, or ${WHERE}, keeps it closed. `,
-    ]);
-    const dismiss = button("panel-dismiss", "OK, do not show this again", () => this.element.remove(), "OK");
+    const off = button("panel-off", __("Turn off automatic opening of this panel"), turn, __("Turn off"));
+    const words =
+      "This panel opens with the first watch of a notebook. %1, or Settings › Settings Editor › Memory, keeps it closed.";
+    const text = make("span", "", {}, [...withElements(words, make("code", "", {}, ["--no-panel"])), " "]);
+    const remove = () => this.element.remove();
+    const dismiss = button("panel-dismiss", __("OK, do not show this again"), remove, __("OK"));
     this.element.replaceChildren(text, ...(turnOff ? [off, " "] : []), dismiss);
     this.element.hidden = false;
   }

@@ -10,6 +10,7 @@ import { Note } from "./note.ts";
 import type { Entry, Notebooks } from "./notebooks.ts";
 import { openPath } from "./path.ts";
 import { PathLine } from "./path_line.ts";
+import { __, withElements } from "./translate.ts";
 import { NARROWEST } from "./width.ts";
 
 /** Numbers that change more often cannot be read. */
@@ -28,7 +29,7 @@ interface Shown {
 export class MemoryPanel {
   readonly element = make("div", "panel", {
     role: "region",
-    "aria-label": "Memory",
+    "aria-label": __("Memory"),
     // Inline, because JupyterLab's own rule for what stands in its side bars is stronger than a class.
     style: `min-width: ${NARROWEST}px`,
   });
@@ -103,16 +104,11 @@ export class MemoryPanel {
   }
 
   private advise(isNotebook: boolean): void {
-    if (!isNotebook) setText(this.hint, "Open a notebook to see its memory here.");
+    if (!isNotebook) setText(this.hint, __("Open a notebook to see its memory here."));
     else if (this.hint.childElementCount === 0) {
       const code = (text: string) => make("code", "", {}, [text]);
-      this.hint.replaceChildren(
-        "To see this notebook’s memory here, run ",
-        code("%load_ext hfmem_widget"),
-        " and put ",
-        code("%%memwatch"),
-        " at the top of a cell.",
-      );
+      const words = "To see this notebook’s memory here, run %1 and put %2 at the top of a cell.";
+      this.hint.replaceChildren(...withElements(words, code("%load_ext hfmem_widget"), code("%%memwatch")));
     }
   }
 
@@ -144,7 +140,7 @@ export class MemoryPanel {
       (error) => {
         // Asked for again when the panel is next looked at anew.
         this.isLoading = false;
-        setText(this.chart, `The memory chart could not be loaded (${error}).`);
+        setText(this.chart, __("The memory chart could not be loaded (%1).", error));
       },
     );
   }

@@ -1,6 +1,7 @@
 /** The open spans as one line; where it is too narrow the outer ones go. */
 
 import { make, setAttribute, setText } from "../../core/dom.ts";
+import { __ } from "./translate.ts";
 
 const NOTHING = "nothing is being watched";
 
@@ -10,7 +11,7 @@ export class PathLine {
 
   /** Null while nothing is known yet. */
   update(path: string[] | null): void {
-    const parts = path === null ? [] : path.length === 0 ? [NOTHING] : path;
+    const parts = path === null ? [] : path.length === 0 ? [__(NOTHING)] : path;
     const text = parts.join(" › ");
     if (text === this.shown) return;
     this.shown = text;

@@ -14,6 +14,7 @@ import type {
   Plugin,
   SettingRegistry,
   StatusBar,
+  Translator,
   Widget,
 } from "./jupyterlab.ts";
 import { Notebooks } from "./notebooks.ts";
@@ -21,12 +22,12 @@ import { Opener } from "./opener.ts";
 import { type ChartParts, MemoryPanel } from "./panel.ts";
 import { type ShareScope, shared } from "./shared.ts";
 import { StatusItem } from "./status_item.ts";
+import { __, speakWith } from "./translate.ts";
 import { NARROWEST, resize, widthIn } from "./width.ts";
 
 const ID = "hfmem-widget:plugin";
 const PANEL = "hfmem-panel";
 const RANK = 900;
-const CATEGORY = "Memory";
 const SHOW = "hfmem-widget:show";
 const CLEAR = "hfmem-widget:clear";
 /** The toolbar's button in labextension/schema/plugin.json runs this. */
@@ -36,12 +37,13 @@ const OPENS = "openWithWatch";
 
 /** Every service is optional: Notebook 7 has no status bar, and some of its pages have no notebook. */
 export async function definePlugin(scope: ShareScope): Promise<Plugin> {
-  const [application, apputils, notebook, settings, statusbar, ui, lumino] = await Promise.all([
+  const [application, apputils, notebook, settings, statusbar, translation, ui, lumino] = await Promise.all([
     shared(scope, "@jupyterlab/application"),
     shared(scope, "@jupyterlab/apputils"),
     shared(scope, "@jupyterlab/notebook"),
     shared(scope, "@jupyterlab/settingregistry"),
     shared(scope, "@jupyterlab/statusbar"),
+    shared(scope, "@jupyterlab/translation"),
     shared(scope, "@jupyterlab/ui-components"),
     shared(scope, "@lumino/widgets"),
   ]);
@@ -58,9 +60,11 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       application?.ILayoutRestorer ?? absent,
       settings?.ISettingRegistry ?? absent,
       statusbar?.IStatusBar ?? absent,
+      translation?.ITranslator ?? absent,
     ],
-    activate(app, tracker, palette, restorer, registry, bar) {
+    activate(app, tracker, palette, restorer, registry, bar, translator) {
       if (!tracker || !lumino || !ui) return;
+      speakWith(translator as Translator | null);
       const makeWidget = (node: HTMLElement, id: string) => {
         const widget = new lumino.Widget({ node });
         widget.id = id;
@@ -121,7 +125,7 @@ function addPanel(
   restorer: LayoutRestorer | null,
 ): Widget {
   const widget = makeWidget(panel.element, PANEL);
-  widget.title.caption = CATEGORY;
+  widget.title.caption = __("Memory");
   widget.title.icon = icon;
   widget.disposed.connect(() => panel.dispose());
   app.shell.add(widget, "right", { rank: RANK });
@@ -136,17 +140,17 @@ function addCommands(
   palette: CommandPalette | null,
 ): void {
   app.commands.addCommand(SHOW, {
-    label: "Show Memory Panel",
-    caption: "Show the memory of the active notebook",
+    label: __("Show Memory Panel"),
+    caption: __("Show the memory of the active notebook"),
     execute: show,
   });
   app.commands.addCommand(CLEAR, {
-    label: "Clear Memory History",
-    caption: "Forget the finished runs of the active notebook",
+    label: __("Clear Memory History"),
+    caption: __("Forget the finished runs of the active notebook"),
     isEnabled: () => notebooks.front?.runs.isEmpty === false,
     execute: () => notebooks.front?.runs.clear(),
   });
-  for (const command of [SHOW, CLEAR]) palette?.addItem({ command, category: CATEGORY });
+  for (const command of [SHOW, CLEAR]) palette?.addItem({ command, category: __("Memory") });
 }
 
 function addWatchCell(
@@ -156,8 +160,8 @@ function addWatchCell(
   palette: CommandPalette | null,
 ): void {
   app.commands.addCommand(WATCH_CELL, {
-    label: "Watch the Memory of the Selected Cell",
-    caption: "Put %%memwatch above the selected cell, or take it away",
+    label: __("Watch the Memory of the Selected Cell"),
+    caption: __("Put %1 above the selected cell, or take it away", "%%memwatch"),
     icon,
     isEnabled: () => takesMagic(tracker.activeCell),
     execute: () => {
@@ -166,7 +170,7 @@ function addWatchCell(
     },
   });
   tracker.activeCellChanged.connect(() => app.commands.notifyCommandChanged(WATCH_CELL));
-  palette?.addItem({ command: WATCH_CELL, category: CATEGORY });
+  palette?.addItem({ command: WATCH_CELL, category: __("Memory") });
 }
 
 function addStatus(

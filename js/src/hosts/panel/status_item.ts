@@ -5,6 +5,7 @@ import { formatClock } from "../../core/format.ts";
 import { Beat } from "./beat.ts";
 import { fullnessOf } from "./fullness.ts";
 import type { Entry, Notebooks } from "./notebooks.ts";
+import { __ } from "./translate.ts";
 
 const BEAT = 500;
 
@@ -50,8 +51,8 @@ export class StatusItem {
     setText(this.element, fullness.text);
     setAttribute(this.element, "data-hfmem-level", fullness.level);
     const isOver = store.status?.state !== "running";
-    const when = isOver ? `As of ${formatClock(store.heardAt)}, when the watch ended: ` : "";
-    const title = `${when}${fullness.title}. Click to show the memory panel.`;
+    const when = isOver ? `${__("As of %1, when the watch ended:", formatClock(store.heardAt))} ` : "";
+    const title = `${when}${fullness.title}. ${__("Click to show the memory panel.")}`;
     setAttribute(this.element, "title", title);
     setAttribute(this.element, "aria-label", `${fullness.text}. ${title}`);
   }

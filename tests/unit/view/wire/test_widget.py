@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -36,6 +36,13 @@ def test_a_host_known_by_its_module_is_sent_the_whole_chart(
 ) -> None:
     """Neither do Colab and marimo."""
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert not widget.serves_labextensions()
+
+
+def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells every Python kernel where the notebook is."""
+    shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/notebook.ipynb"})
+    monkeypatch.setattr(widget, "running_shell", lambda: shell)
     assert not widget.serves_labextensions()
 
 

@@ -1,0 +1,140 @@
+"""The chart and the panel without a pointer, in a real JupyterLab, whose own keys move from cell to cell."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Locator, Page
+
+from tests.browser.lab import Lab, busy
+from tests.browser.panel import Panel
+from tests.browser.test_panel import LOAD, wait_for_panel
+from tests.browser.test_watched_cell import wait_for_chart
+
+IN_CELL = ".jp-Cell-outputArea .hfmem-root"
+CONTROLS = "button, input, select, a"
+SEEN = """all => all.filter(it => it.checkVisibility({ visibilityProperty: true }))
+    .map(it => it.ariaLabel ?? it.textContent)"""
+FOCUSED = "() => document.activeElement.ariaLabel ?? document.activeElement.textContent"
+RING = """() => {
+    const it = document.activeElement.closest('label') ?? document.activeElement;
+    const { outlineStyle, outlineWidth } = getComputedStyle(it);
+    return `${outlineStyle} ${outlineWidth}`;
+}"""
+PLACE = "() => [notebook().content.mode, notebook().content.activeCellIndex]"
+
+
+@pytest.fixture
+def watched(lab: Lab) -> Lab:
+    """Return a page with a live chart in a cell and in the panel."""
+    lab.page.set_viewport_size({"width": 1600, "height": 900})
+    lab.open(LOAD, busy("--label fine-tune"), "1 + 1")
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_chart(lab, 1)
+    wait_for_panel(lab)
+    Panel(lab).wait_for_cell("fine-tune")
+    return lab
+
+
+def end(lab: Lab) -> None:
+    lab.let_end()
+    assert lab.errors == []
+
+
+def walk(page: Page, within: Locator) -> tuple[list[str], list[str], set[str]]:
+    """Return what is there to reach in a place, what Tab reaches, and the rings that it shows."""
+    controls = within.locator(CONTROLS)
+    there: list[str] = controls.evaluate_all(SEEN)
+    controls.locator("visible=true").first.focus()
+    reached, rings = [], set()
+    for _ in there:
+        reached.append(page.evaluate(FOCUSED))
+        # Only what a key has focused shows a ring.
+        if len(reached) > 1:
+            rings.add(page.evaluate(RING))
+        page.keyboard.press("Tab")
+    return there, reached, rings
+
+
+def test_tab_reaches_every_control_in_the_order_in_which_they_stand(watched: Lab) -> None:
+    """With a ring around each, in the cell and in the panel."""
+    for place in (IN_CELL, "#hfmem-panel"):
+        there, reached, rings = walk(watched.page, watched.page.locator(place))
+
+        assert len(there) > 2
+        assert reached == there
+        assert rings == {"solid 2px"}
+    watched.screenshot("keyboard-focus")
+    end(watched)
+
+
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_a_key_presses_a_control(watched: Lab, key: str) -> None:
+    """The notebook does not take it for one of its own: no cell is edited or run."""
+    before = watched.page.evaluate(PLACE)
+    for place in (IN_CELL, "#hfmem-panel"):
+        pause = watched.page.locator(f"{place} .hfmem-pause")
+        pause.focus()
+        watched.page.keyboard.press(key)
+        watched.page.locator(f"{place} .hfmem-pause[aria-pressed='true']").wait_for()
+
+    assert watched.page.evaluate(PLACE) == before
+    end(watched)
+
+
+def test_arrows_move_within_a_group(watched: Lab) -> None:
+    """Round and round, as far as what is shown; the notebook's cells stay where they are."""
+    page = watched.page
+    before = page.evaluate(PLACE)
+    legend = page.locator(f"{IN_CELL} .hfmem-legend button:visible")
+    names = legend.evaluate_all(SEEN)
+    legend.first.focus()
+    reached = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "Home", "End"):
+        page.keyboard.press(key)
+        reached.append(page.evaluate(FOCUSED))
+
+    assert len(names) == 2
+    assert reached == [names[1], names[0], names[1], names[0], names[1]]
+    assert page.evaluate(PLACE) == before
+    end(watched)
+
+
+def test_escape_leaves_a_zoom(watched: Lab) -> None:
+    """The focus goes to a control that is there; without a zoom the key is the page's."""
+    page = watched.page
+    box = page.locator(f"{IN_CELL} .nsewdrag").first.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.2 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
+    page.mouse.up()
+    reset = page.locator(f"{IN_CELL} .hfmem-unzoom")
+    reset.wait_for()
+    watched.screenshot("keyboard-zoomed")
+    reset.focus()
+    page.keyboard.press("Escape")
+    reset.wait_for(state="hidden")
+
+    assert page.evaluate("() => document.activeElement.closest('.hfmem-root') !== null")
+    end(watched)
+
+
+@pytest.mark.new_page
+def test_nothing_moves_by_itself(lab: Lab) -> None:
+    """For who has asked for reduced motion, and for everybody else: no transition, no animation."""
+    lab.page.emulate_media(reduced_motion="reduce")
+    lab.page.set_viewport_size({"width": 1600, "height": 900})
+    lab.open(LOAD, busy("--label fine-tune"))
+    lab.run_cell(0)
+    lab.run_cell(1, wait=False)
+    wait_for_chart(lab, 1)
+    wait_for_panel(lab)
+    moving = lab.page.evaluate(
+        """() => [...document.querySelectorAll('.hfmem-root, #hfmem-panel, #hfmem-status')].flatMap(
+            it => it.getAnimations({ subtree: true })).length"""
+    )
+
+    assert moving == 0
+    end(lab)

@@ -1,0 +1,68 @@
+"""JupyterLab as a site serves it: below a path, with a policy for its pages, with strangers' notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from playwright.sync_api import BrowserContext
+
+from tests.browser.jupyter import JupyterLab
+from tests.browser.lab import Lab, busy
+from tests.browser.test_panel import LOAD, wait_for_panel
+from tests.browser.test_watched_cell import STILL, wait_for_chart
+
+# JupyterLab itself needs the first two for scripts (its settings' schemas are compiled), anywidget the third.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self' blob:"
+)
+BELOW = "/user/x/"
+
+
+def test_a_hub_serves_it_below_a_path_and_with_a_policy(
+    browser: BrowserContext, tmp_path: Path, shots: Path
+) -> None:
+    """Live in the cell and in the panel, and nothing is fetched from elsewhere."""
+    headers = {"headers": {"Content-Security-Policy": POLICY}}
+    options = (f"--ServerApp.base_url={BELOW}", f"--ServerApp.tornado_settings={headers!r}")
+    page = browser.new_page()
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    with JupyterLab(tmp_path, *options) as server:
+        lab = Lab(page, server, shots)
+        lab.open(LOAD, busy("--label fine-tune"))
+        lab.run_all(wait=False)
+        wait_for_chart(lab, 1)
+        wait_for_panel(lab)
+        lab.screenshot("hub-live")
+        lab.let_end()
+        lab.wait_for_text(1, "left behind")
+        page.close()
+
+    ours = [url for url in fetched if "hfmem-widget/static/chart.js" in url]
+    assert len(ours) == 1
+    assert ours[0].startswith(f"{server.url}lab/extensions/")
+    assert all(url.startswith((server.url, "blob:", "data:")) for url in fetched)
+    assert lab.errors == []
+
+
+def test_a_notebook_that_is_not_trusted_shows_what_was_saved(lab: Lab) -> None:
+    """JupyterLab cleans a stranger's HTML; the figures and the chart are all there."""
+    code = (
+        "%%memwatch --label fine-tune\nimport time\nkept = bytearray(50_000_000)\ntime.sleep(1.5)"
+    )
+    cells = [nbformat.v4.new_code_cell(text) for text in (LOAD, code)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook).execute()
+    nbformat.write(notebook, lab.server.folder / "stranger.ipynb")
+    lab.open_path("stranger.ipynb", kernel=False)
+    lab.wait_for_text(1, "left behind")
+    lab.cell(1).locator(STILL).wait_for()
+    lab.screenshot("untrusted")
+
+    assert lab.page.evaluate("() => notebook().content.widgets[1].model.trusted") is False
+    assert "headroom at the peak" in lab.cell(1).inner_text()
+    assert lab.errors == []

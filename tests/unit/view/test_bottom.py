@@ -1,0 +1,158 @@
+"""The live line of a terminal: on a pseudo-terminal of 20 rows and 60 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import struct
+import termios
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from hfmem_widget.testing import FakeClock, scripted_run
+from hfmem_widget.view.bottom import BottomLine, terminal_of
+from hfmem_widget.view.screen import Screen
+
+SESSION = scripted_run("training")
+RESERVED = "\x1b[1;19r"
+GIVEN_BACK = "\x1b[r\x1b[20;1H\x1b[K"
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self._other, self.number = os.openpty()
+        self.resize(20)
+        os.set_blocking(self._other, False)
+
+    def resize(self, rows: int) -> None:
+        fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 60, 0, 0))
+
+    def read(self) -> str:
+        """Return what was written since the last look."""
+        try:
+            return os.read(self._other, 1 << 16).decode()
+        except BlockingIOError:
+            return ""
+
+    def close(self) -> None:
+        os.close(self._other)
+        os.close(self.number)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    opened = Terminal()
+    yield opened
+    opened.close()
+
+
+def drawn(terminal: Terminal, line: BottomLine, clock: FakeClock) -> str:
+    clock.advance(1.0)
+    line(SESSION, ())
+    return terminal.read()
+
+
+def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
+    """Reserved once, and written by going there and back; it is given back empty."""
+    clock = FakeClock()
+    line = BottomLine(terminal.number, clock=clock)
+    first, second = drawn(terminal, line, clock), drawn(terminal, line, clock)
+    line.close()
+
+    assert RESERVED in first
+    assert RESERVED not in second
+    assert '\x1b[20;1H\x1b[?7l\x1b[2mmemwatch "' in second
+    assert second.startswith("\x1b7")
+    assert second.endswith("\x1b8")
+    assert GIVEN_BACK in terminal.read()
+
+
+def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
+    """What does not fit is cut: a line that wraps would scroll."""
+    clock = FakeClock()
+    line = BottomLine(terminal.number, clock=clock)
+    text = drawn(terminal, line, clock)
+    line.close()
+    shown = text.partition("\x1b[2m")[2].partition("\x1b[22m")[0]
+
+    assert len(shown) == 59
+
+
+def test_a_quick_cell_shows_none(terminal: Terminal) -> None:
+    """Nothing is written in the first half second, nor at the end."""
+    line = BottomLine(terminal.number, clock=FakeClock())
+    line(SESSION, ())
+    line.close()
+
+    assert terminal.read() == ""
+
+
+def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
+    """A tick may be under way when the cell ends."""
+    clock = FakeClock()
+    line = BottomLine(terminal.number, clock=clock)
+    drawn(terminal, line, clock)
+    line.close()
+    terminal.read()
+
+    assert drawn(terminal, line, clock) == ""
+
+
+def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
+    """When it has ended, the other may have it."""
+    clock = FakeClock()
+    first, second = (BottomLine(terminal.number, clock=clock) for _ in range(2))
+    drawn(terminal, first, clock)
+    beside = drawn(terminal, second, clock)
+    second.close()
+    first.close()
+    terminal.read()
+    third = BottomLine(terminal.number, clock=clock)
+    later = drawn(terminal, third, clock)
+    third.close()
+
+    assert beside == ""
+    assert RESERVED in later
+
+
+def test_another_height_reserves_another_row(terminal: Terminal) -> None:
+    """A window that is resized keeps its line at the bottom."""
+    clock = FakeClock()
+    line = BottomLine(terminal.number, clock=clock)
+    drawn(terminal, line, clock)
+    terminal.resize(30)
+    after = drawn(terminal, line, clock)
+    line.close()
+
+    assert "\x1b[1;29r" in after
+
+
+@pytest.mark.parametrize(("term", "is_able"), [("xterm-256color", True), ("dumb", False)])
+def test_only_a_terminal_that_can_has_one(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, *, is_able: bool
+) -> None:
+    """No file, no pipe, no dumb terminal."""
+    monkeypatch.setenv("TERM", term)
+    with os.fdopen(os.dup(terminal.number), "w") as stream:
+        assert (terminal_of(stream) == stream.fileno()) is is_able
+    assert terminal_of(io.StringIO()) is None
+
+
+def test_a_kernel_and_a_script_have_none(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPython in a terminal has one, unless live views are turned off."""
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(os.dup(terminal.number), "w") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        in_terminal = Screen(SimpleNamespace(display_pub=SimpleNamespace()))
+        kernels = Screen(SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object())))
+        found = [each.terminal for each in (in_terminal, kernels, Screen())]
+        monkeypatch.setenv("HFMEM_WIDGET", "static")
+        turned_off = in_terminal.terminal
+
+        assert found == [stream.fileno(), None, None]
+        assert turned_off is None
