@@ -144,6 +144,20 @@ class Poller:
         self.turn()
         self.monitor.catch_up()
 
+    def marked_step(self) -> None:
+        """Make a step of which no phases are measured: both of its edges are only marked."""
+        self.clock.advance(EDGE_SECONDS)
+        step = self.monitor.mark_begin(self.session, "step", "step")
+        self.clock.advance(EDGE_SECONDS)
+        if step is None or not self.monitor.mark_end(self.session, step):
+            message = "a step could not be marked"
+            raise RuntimeError(message)
+
+    def marked_step_and_enter(self) -> None:
+        """Do so, and the bookkeeping that is otherwise left to the poller."""
+        self.marked_step()
+        self.monitor.catch_up()
+
     def enter_elsewhere(self) -> None:
         """Do the bookkeeping on a thread of its own, whose CPU time is not ours, as the poller does."""
 
@@ -197,18 +211,20 @@ def edges() -> tuple[dict[str, Way], list[PeakLedger]]:
         reset(0)
         statistics_of(0)
 
-    nested, turned, entered = (Poller(charted=False) for _ in range(3))
+    nested, turned, entered, marked, both = pollers = [Poller(charted=False) for _ in range(5)]
     for one in (nested, turned, entered):
         one.open_parts()
-    nested.enter_elsewhere()
-    turned.enter_elsewhere()
+    for one in (nested, turned, marked):
+        one.enter_elsewhere()
     ways: dict[str, Way] = {
         EDGE_BASE: raw_calls,
         "hfmem_widget: open_span and close_span, two edges": nested.two_edges,
         "hfmem_widget: turn, one edge": turned.turn,
         "hfmem_widget: turn, with the poller's share": entered.turn_and_enter,
+        "hfmem_widget: a step without phases, both edges": marked.marked_step,
+        "hfmem_widget: the same, with the poller's share": both.marked_step_and_enter,
     }
-    return ways, [nested.ledger, turned.ledger, entered.ledger]
+    return ways, [poller.ledger for poller in pollers]
 
 
 def back_to_back(way: Way) -> float:
