@@ -31,9 +31,11 @@ import pynvml
 import torch
 from common import gpu_stand_in, measure
 
+from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD
@@ -106,6 +108,8 @@ class Poller:
             self.ledger,
             clock=self.clock.read,
             wall=self.clock.read,
+            # As in a kernel: what was counted at an edge is known to the monitor.
+            attribution=Attribution(tensors, Subjects(dict), clock=self.clock.read),
             make_ticker=self._ticker,
         )
         self.session = self.monitor.begin(WatchOptions())
