@@ -146,6 +146,7 @@ def follow(server: JupyterLab, name: str, seconds: float) -> list[str]:
     return [
         name,
         f"{100 * tail / passed:.1f} %",
+        f"{1e6 * tail / (len(last['late']) - len(first['late'])):.0f}",
         f"{100 * (last['process'] - first['process']) / passed:.1f} %",
         f"{(last['rss'] - before['rss']) / 1e6:.0f}",
         f"{1e3 * p50:.0f} / {1e3 * p95:.0f} / {1e3 * p99:.0f}",
@@ -171,6 +172,7 @@ def main() -> None:
         [
             "ranks",
             "CPU of the thread",
+            "µs of it a write",
             "CPU of the kernel",
             "MB added",
             "latency p50 / p95 / p99 in ms",
