@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 import transformers
-from forecasts import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

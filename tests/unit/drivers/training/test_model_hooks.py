@@ -111,6 +111,18 @@ def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
     assert hooks_of(made) == hooks_of(model) == [1, 1, 1, 1]
 
 
+def test_a_pass_begins_before_what_other_hooks_do() -> None:
+    """FSDP's gathers parameters, which is no part of what was there before the pass."""
+    told: list[str] = []
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_pre_hook(lambda *_: told.append("theirs"), prepend=True)
+    hooks = hooked(model, told)
+    model(torch.ones(1, 2))
+    hooks.remove()
+
+    assert told == ["before", "theirs", "after"]
+
+
 def test_a_copy_is_what_its_class_says() -> None:
     """A class with a ``__getstate__`` of its own is asked as ever."""
     model = Averaged(2, 2)

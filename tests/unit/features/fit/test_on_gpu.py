@@ -12,7 +12,7 @@ from hfmem_widget.features.fit import media
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.trial import Checked
-from hfmem_widget.features.fit.workspaces import within
+from hfmem_widget.features.fit.workspaces import prefers_cudnn, within
 from hfmem_widget.text import MIB
 
 FUNCTIONAL = torch.nn.functional
@@ -53,6 +53,72 @@ def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
     of_queries = 2 * 128 * (4 + 192 * 4)
     assert within(kernel, (query, query, key, value)) == of_queries + 2 * LENGTH * (256 + 128) * 4
     assert within(kernel, (query, value, value, value)) == 2 * 128 * (4 + 128 * 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "mib"),
+    [
+        ((4096, 1024), [0], 32.0),
+        ((4096, 4096), [0], 128.0),
+        ((12608, 1024), [0], 98.5),
+        ((12608, 4096), [0], 132.0),
+        ((8, 2048, 1024), [0, 1], 128.0),
+        ((4, 512, 128), [0, 1], 2.0),
+        ((64, 1024), [0], 0.0),
+        ((4096, 1024), [1], 0.0),
+    ],
+)
+def test_a_sum_over_rows_keeps_partial_sums(
+    shape: tuple[int, ...], dims: list[int], mib: float
+) -> None:
+    """As measured on an H100: blocks of threads that share a sum leave theirs in memory; no CPU does."""
+    values = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+    assert within(torch.ops.aten.sum.dim_IntList, (values, dims)) == mib * MIB
+    assert within(torch.ops.aten.sum.dim_IntList, (values, dims), on_gpu=False) == 0
+
+
+IS_CUDNN = pytest.mark.skipif(not prefers_cudnn(), reason="attention is flash's in this PyTorch")
+
+
+@IS_CUDNN
+@pytest.mark.parametrize(
+    ("shape", "keys", "mib"), [((64, 16, 197, 64), 16, 50.02), ((8, 16, 2048, 64), 4, 129.0)]
+)
+def test_cudnns_attention_sums_gradients_of_queries(
+    shape: tuple[int, int, int, int], keys: int, mib: float
+) -> None:
+    """As measured on an H100: in float32, and beside them those of keys that several heads share."""
+    query = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    key = query[:, :keys]
+    kernel = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+
+    assert within(kernel, (query, query, key, key)) == pytest.approx(mib * MIB, rel=1e-4)
+
+
+@IS_CUDNN
+@pytest.mark.parametrize(("chosen", "name"), [("0", "Cudnn"), ("1", "Flash")])
+def test_whose_attention_it_is(chosen: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper it is cuDNN's in half precision, unless PyTorch is told otherwise."""
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", chosen)
+    query = torch.empty(1, 2, LENGTH, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    with AsOnDevice("cuda"):
+        out = FUNCTIONAL.scaled_dot_product_attention(query, query, query)
+
+    assert name in type(out.grad_fn).__name__
+
+
+def test_cross_entropy_under_autocast_keeps_its_shares_in_both_types() -> None:
+    """On a GPU `log_softmax` is told to stay in half precision, and only the loss is of float32."""
+    logits = torch.empty(128, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    labels = torch.zeros(128, dtype=torch.long, device="meta")
+    live = LiveBytes()
+    live.leave_out([logits, labels])
+    with live, AsOnDevice("cuda", torch.bfloat16):
+        loss = FUNCTIONAL.cross_entropy(logits, labels)
+
+    assert loss.dtype == torch.float32
+    assert live.now == 128 * 64 * (2 + 4) + 2 * 4  # the loss, and the sum of the weights
 
 
 def attended(device: str, *, learned: bool, width: int = 16, dropout: float = 0.0) -> int:
