@@ -52,8 +52,12 @@ class ModelHooks:
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
             before_hook.is_brief, after_hook.failures = brief, failures
             register = module.register_forward_pre_hook
+            hooks = module._forward_pre_hooks  # noqa: SLF001  (torch has no other way to order them)
+            ours = [key for key, hook in hooks.items() if isinstance(hook, _Hook)]
             # Before those that are there: FSDP's gathers parameters, which is part of the pass.
             self._handles.append(register(before_hook, prepend=True, with_kwargs=True))
+            for key in reversed(ours):  # but after those of ours
+                hooks.move_to_end(key, last=False)
             self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
             self.remove()
