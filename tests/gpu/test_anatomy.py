@@ -85,7 +85,8 @@ with hfmem_widget.watch("train", quiet=True, interval=0.02) as session:
     shared_monitor().recorder(session).subscribe(note)
     trainer.train()
 pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+uuid = torch.cuda.get_device_properties(0).uuid  # which the driver may count as another
+handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 listed = [one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
           if one.pid == os.getpid()][0]
 off = sorted(abs(parts - used) for parts, _, used, _ in rows)
