@@ -195,9 +195,10 @@ def swatch(stroke: Stroke, width: int) -> str:
 
 
 def _small(shape: str, width: int) -> str:
+    # marimo's style sheet makes every svg a block, which would stand above its word.
     return (
         f'<svg width="{width}" height="10" aria-hidden="true" '
-        f'style="width:{width}px;height:10px;vertical-align:-1px">{shape}</svg>'
+        f'style="display:inline-block;width:{width}px;height:10px;vertical-align:-1px">{shape}</svg>'
     )
 
 
