@@ -80,6 +80,20 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """By class: those in whose text tokens stand for images."""
 
+RAISES = {"Llama4ForConditionalGeneration": "5.24.0"}
+"""By class, the release of transformers in which its own forward pass raises an error."""
+
+WITH_IMAGES = [
+    pytest.param(
+        kind,
+        marks=pytest.mark.skipif(
+            RAISES.get(kind) == transformers.__version__,
+            reason="this release of transformers raises in its own forward pass",
+        ),
+    )
+    for kind in PARTS
+]
+
 SPECIAL = (
     "image_token_id",
     "image_token_index",
@@ -132,7 +146,7 @@ def real_batch(batch: Batch) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
-@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_an_image_is_part_of_each_row(kind: str) -> None:
     """The whole model runs, and keeps what a real step with an image in each row keeps."""
     config = config_of(kind, PARTS[kind])
@@ -149,7 +163,7 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
 
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_what_is_assumed_of_an_image_is_said(kind: str, *, training: bool) -> None:
     """Its size, and how many tokens it takes; nothing is left out, and nothing is called exact."""
     config = config_of(kind, PARTS[kind])
