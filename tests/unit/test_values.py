@@ -16,7 +16,7 @@ import hfmem_widget
 CHANGING = {
     "_Edge", "rows._Group", "_Patch", "_Reader", "_Sum", "_Watched",
     "Bucket", "Deferred", "Edges", "Execution", "files.File", "Found", "Polling", "Tick", "Watched", "Window",
-    # Made for each file at each look, or each line of 1,024 ranks: frozen, they would take three times as long.
+    # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
     "Piece", "Extremes", "Finished", "StepsLine",
 }  # fmt: skip
 """What is counted up while it goes on; `Polling` alone is handed out, of a session that runs."""
