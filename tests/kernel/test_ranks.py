@@ -33,7 +33,7 @@ def train():
             model(torch.randn(256, 512)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            time.sleep(0.25)
+            time.sleep(0.5)  # a busy machine draws late
 
 def variables():
     return {name: os.environ.get(name) for name in ("HFMEM_RUN", "PYTHONPATH", "HFMEM_CLAIMED")}
