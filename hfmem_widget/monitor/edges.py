@@ -410,12 +410,8 @@ class Edges:
 
     def _enter(self, edge: LateEdge, polled: Sequence[Row]) -> None:
         """Enter an edge in its session."""
-        row, watched, ended, begun = (
-            self._row_then(edge, polled),
-            edge.watched,
-            edge.ended,
-            edge.begun,
-        )
+        watched, ended, begun = edge.watched, edge.ended, edge.begun
+        row = self._row_then(edge, polled)
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

@@ -457,4 +457,5 @@ class Register:
         self._lock = threading.RLock()
         for watched in self._watched.values():
             watched.edges = threading.RLock()
+            watched.marks.clear()  # as all that was left for later
             watched.recorder.replace_lock()
