@@ -40,10 +40,14 @@ _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 def follow_optimizers() -> None:
     """Follow every optimizer from now on, if torch has been imported; doing so again does nothing."""
     module: Any = sys.modules.get(OPTIMIZER)
-    if module is None or _handles or not hasattr(module, "register_optimizer_step_pre_hook"):
+    if module is None or not hasattr(module, "register_optimizer_step_pre_hook"):
         return
-    _handles.append(module.register_optimizer_step_pre_hook(_steps))
-    _handles.append(module.register_optimizer_step_post_hook(_stepped))
+    # All of it: a fault may have kept some of it from being taken off, or put on.
+    while 0 < len(_handles) < 2:
+        _handles.pop().remove()
+    if not _handles:
+        _handles.append(module.register_optimizer_step_pre_hook(_steps))
+        _handles.append(module.register_optimizer_step_post_hook(_stepped))
     for owner, name, around in _places():
         surround(owner, name, around, unless=rests)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
+
+import pytest
 
 from hfmem_widget.ranks.directory import streams
 from tests.ranks.launch import BARE, SCRIPTS, TORCHRUN, followed, free_port, python, sessions
@@ -105,6 +108,10 @@ def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
     assert (said["codes"], said["outcome"]) == ([0, 0], "done")
 
 
+@pytest.mark.skipif(
+    "HFMEM_ELASTIC" not in os.environ,
+    reason="where torchrun's agents miss each other it takes minutes: HFMEM_ELASTIC=1 runs it",
+)
 def test_a_node_that_is_lost_leaves_a_smaller_world(tmp_path: Path) -> None:
     """Of two elastic agents of torchrun one stands still, which is one sentence; the other goes on alone."""
     done = python(SCRIPTS / "agents.py", tmp_path / "run", tmp_path, free_port())

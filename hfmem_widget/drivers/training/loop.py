@@ -370,7 +370,11 @@ _rest = _Rest()
 
 def rests() -> bool:
     """Return whether nothing is to be done on this thread but to count optimizers' steps."""
-    return _rest.thread == threading.get_ident() or is_quiet()
+    if _rest.thread == threading.get_ident():
+        if _rest.loop is not None and _rest.loop.session.running:
+            return True
+        _rest.end()  # a fault has kept its loop from ending it
+    return is_quiet()
 
 
 def wakes() -> bool:

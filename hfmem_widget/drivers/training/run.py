@@ -30,13 +30,14 @@ _IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 P = ParamSpec("P")
 
 
-_quiet: set[int] = set()
-"""The threads on which a step goes by that is told by a Trainer and needs nothing but its edges."""
+_quiet: dict[int, Session] = {}
+"""By thread, in which session a step goes by that is told by a Trainer and needs nothing but its edges."""
 
 
 def is_quiet() -> bool:
     """Return whether nothing that happens within the step on this thread is looked at."""
-    return threading.get_ident() in _quiet
+    session = _quiet.get(threading.get_ident())
+    return session is not None and session.running
 
 
 def _guarded(
@@ -169,7 +170,7 @@ class TrainingRun:
             attribution.rests = self.governor.how == "bare"
             # Without a counter a step's peak is the highest sample: one is added as its backward pass begins.
             if attribution.rests and not self.needs_events and self._monitor.counts_peaks:
-                _quiet.add(self._thread)
+                _quiet[self._thread] = self.session
         self._counts = {"step": float(number)}
         self._substeps = 0
         self._begin_step(f"step {number}")
@@ -343,7 +344,7 @@ class TrainingRun:
 
     def rouse(self) -> None:
         """Look at everything again."""
-        _quiet.discard(self._thread)
+        _quiet.pop(self._thread, None)
         self._monitor.attribution.rests = False
 
     @property

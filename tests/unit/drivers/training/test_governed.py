@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training.loop import rests, resume_steps, wakes, yield_steps
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
@@ -415,6 +416,16 @@ def test_a_loops_own_events_are_always_needed() -> None:
 
     assert training.run.governor.how == "bare"
     assert not rests()
+
+
+def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
+    """Whatever has kept its loop from ending it: else nothing would be followed on this thread again."""
+    ended = Training()
+    ended.ends()
+    loop = following.Loop(ended.bench.monitor, ended.session)
+    following._rest.begin(loop, until=1e9, told_of_step=1)
+
+    assert (rests(), following._rest.loop) == (False, None)
 
 
 def test_a_training_that_is_left_in_a_step_leaves_nothing_quiet() -> None:
