@@ -28,7 +28,7 @@ from dataclasses import astuple
 import numpy as np
 import torch
 from common import measure
-from common.blocks import ALLOWED, Block, row_of
+from common.blocks import ALLOWED, Block, finish, row_of
 from common.loops import (
     FEWER_TENSORS,
     TENSORS,
@@ -36,7 +36,6 @@ from common.loops import (
     chain,
     described,
     device_for,
-    finish,
     llama,
 )
 from common.ways import CONTROL, Way, step_in_spans, watched

@@ -50,6 +50,8 @@ SCRIPTS = {
 } | {
     "8 ranks, a write a second": replace(PLAIN, world=8, interval=0.1),
     "1,024 ranks, a write a second": PLAIN,
+    # A write is three lines, so these write one a second.
+    "1,024 ranks, a line a second": replace(PLAIN, pace=3.0),
     "1,024 ranks, at their own pace": replace(PLAIN, pace=4.0),
     "1,024 ranks with faults, a write a second": replace(
         PLAIN,

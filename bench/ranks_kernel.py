@@ -29,6 +29,7 @@ from tests.browser.jupyter import JupyterLab
 NAMES = (
     "8 ranks, a write a second",
     "1,024 ranks, at their own pace",
+    "1,024 ranks, a line a second",
     "1,024 ranks, a write a second",
 )
 

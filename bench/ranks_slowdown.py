@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import measure
-from common.blocks import ALLOWED, LARGE, Block, row_of
+from common.blocks import BLOCK_SECONDS, LARGE, Block, finish, report
 from common.ways import CONTROL
 from transformers import (
     BertConfig,
@@ -51,9 +51,6 @@ from hfmem_widget.session import Session
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 FOLLOWED = "the ranks are followed"
-BLOCK_SECONDS = 1.2
-"""A little more than the time between two lines of a rank."""
-
 WARM_STEPS, UNTIMED, LEAST = 20, 2, 3
 TOKENS_ON_CPU = 64
 
@@ -116,7 +113,7 @@ class Turns(TrainerCallback):
         for _ in range(WARM_STEPS):
             began = time.perf_counter()
             yield
-            _finish()
+            finish()
             took.append(time.perf_counter() - began)
         step = told_by_first(float(np.median(took[WARM_STEPS // 2 :])))
         # What is imported and made once.
@@ -142,12 +139,12 @@ class Turns(TrainerCallback):
         session = self._begin() if way == FOLLOWED else None
         for _ in range(UNTIMED):
             yield
-        _finish()
+        finish()
         samples = session.timeline.samples if session is not None else 0
         started, cpu_started = time.perf_counter(), time.process_time()
         for _ in range(many):
             yield
-        _finish()
+        finish()
         wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
         if session is not None:
             samples = session.timeline.samples - samples
@@ -174,11 +171,6 @@ class Turns(TrainerCallback):
         self._ours.ends(None)
         self.trainer.remove_callback(self._ours)
         follow.end()
-
-
-def _finish() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def be_a_rank(output: Path, options: Any) -> None:
@@ -250,26 +242,13 @@ def main() -> None:
     found, said = launched(world, options)
     off = [before.wall for before, _, _ in found[CONTROL]]
     where = torch.cuda.get_device_name(0) if gpus > 1 else "CPU"
-    measure.report(
-        f"Slowdown of a Trainer on {world} {'GPUs' if gpus > 1 else 'CPU processes'} "
-        "(mean of the middle 60 % and 95 % interval)",
+    report(
+        f"Slowdown of a Trainer on {world} {'GPUs' if gpus > 1 else 'CPU processes'}",
         f"{measure.machine('torch', 'transformers')}, {where}; batch {options.batch}; "
         f"blocks of {np.median(off):.2f} s",
-        [
-            "way",
-            "pairs",
-            "% slower than off",
-            f"at most {ALLOWED:g} %",
-            "% more CPU time",
-            "samples/s",
-        ],
-        [row_of(name, triples) for name, triples in found.items()],
-        notes=[said],
-        raw={
-            name: [[astuple(one) for one in three] for three in triples]
-            for name, triples in found.items()
-        },
-        json_to=options.json,
+        found,
+        [said],
+        options.json,
     )
 
 

@@ -1,14 +1,14 @@
 """How much longer a training run takes while it is watched at the default rate, against an A/A control.
 
-One process trains one model on one batch. Short blocks of steps take turns: off, on, off, on, ..., each
-way once a round, each round in another order. A block is held against the mean of the two beside it, which
+One process trains one model on one batch. Blocks of 1.2 s take turns: off, on, off, on, ..., each way once
+a round, each round in another order. A block is held against the mean of the two beside it, which
 are off, so that drift cancels; what is reported is the mean of the middle 60 % of these differences and
 its bootstrap interval. For the control "on" is off as well: its interval says what this machine can tell
 apart.
 
-A watch is opened and closed outside the timed block (bench/startup.py has that), and is quiet, or feeds a
-publisher whose messages are packed as JSON and thrown away, as there is no page here. As a block is hardly
-longer than the time between two samples, it is reported beside how many came in a second of timed blocks.
+A watch is opened and closed outside the timed block, and its first 0.3 s are untimed, too: a long run has
+them once (bench/startup.py has what they take). It is quiet, or feeds a publisher whose messages are packed
+as JSON and thrown away, as there is no page here. How many samples came in a second is reported beside it.
 Garbage is collected between blocks only. Against it: the memory tracker that transformers' Trainer runs
 with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, what Lightning's
 DeviceStatsMonitor reads at both ends of a step, and what ipyexperiments does beside every cell.
@@ -22,15 +22,15 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 import warnings
-from dataclasses import astuple
 from importlib.util import find_spec
 
 import numpy as np
 import torch
 from common import measure
-from common.blocks import ALLOWED, BLOCK_SECONDS, GPU_CORES, LARGE, Block, row_of
+from common.blocks import BLOCK_SECONDS, GPU_CORES, LARGE, Block, report, train
 from common.ways import CONTROL, OFF, SLOW_WAYS, Way, watched, ways_for
 from transformers import BertConfig, BertForSequenceClassification
 
@@ -72,22 +72,13 @@ class Training:
             "labels": torch.zeros(batch, dtype=torch.long, device=self.device),
         }
         self.steps = 1
-        warm = [self.block(OFF).wall for _ in range(40)]
-        self.steps = max(2, round(BLOCK_SECONDS / float(np.median(warm[20:]))))
+        self.block(OFF)
+        warm = [self.block(OFF).wall for _ in range(9)]
+        self.steps = max(2, round(BLOCK_SECONDS / float(np.median(warm))))
 
     def block(self, way: Way) -> Block:
-        """Train some steps, the first of them untimed."""
-        with way.block() as session:
-            self._step(way)  # the tracker has emptied the allocator's cache
-            self._finish()
-            before = session.timeline.samples if session is not None else 0
-            started, cpu_started = time.perf_counter(), time.process_time()
-            for _ in range(self.steps):
-                self._step(way)
-            self._finish()
-            wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-            after = session.timeline.samples if session is not None else 0
-        return Block(wall, cpu, after - before)
+        """Train a block."""
+        return train(way, self._step, self.steps)
 
     def compare(
         self, ways: dict[str, Way], pairs: int, within: float
@@ -117,14 +108,10 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-    def _finish(self) -> None:
-        if self.on_gpu:
-            torch.cuda.synchronize()
-
 
 def wanted(name: str, only: str) -> bool:
     """Return whether a way is asked for; TraceML, which stays in the process, only by name."""
-    return any(text in name for text in only.split(",")) and (
+    return any(re.search(text, name) for text in only.split(",")) and (
         "TraceML" in only or "TraceML" not in name
     )
 
@@ -139,7 +126,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="of the model; fewer make shorter steps")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="ways with one of these, between commas"
+        "--only", default="", metavar="PATTERNS", help="ways with one of these, between commas"
     )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -165,26 +152,14 @@ def main() -> None:
     notes += [f"{name}: not measured." for name in SLOW_WAYS if name not in found]
     step = 1e3 * float(np.median([before.wall for before, _, _ in found[CONTROL]])) / training.steps
     where = torch.cuda.get_device_name(0) if training.on_gpu else "CPU"
-    measure.report(
-        "Slowdown of training at the default rate (mean of the middle 60 % and 95 % interval)",
+    report(
+        "Slowdown of training at the default rate",
         f"{measure.machine('torch', 'transformers')}, {where}; "
         f"batch {arguments.batch} of {arguments.tokens} tokens; "
         f"blocks of {training.steps} steps of {step:.1f} ms",
-        [
-            "way",
-            "pairs",
-            "% slower than off",
-            f"at most {ALLOWED:g} %",
-            "% more CPU time",
-            "samples/s",
-        ],
-        [row_of(name, triples) for name, triples in found.items()],
-        notes=notes,
-        raw={
-            name: [[astuple(one) for one in three] for three in all_]
-            for name, all_ in found.items()
-        },
-        json_to=arguments.json,
+        found,
+        notes,
+        arguments.json,
     )
 
 

@@ -1,18 +1,26 @@
-"""Short blocks of training that take turns, off, on, off: how long one is, what it took, and a way's row.
+"""Blocks of training that take turns, off, on, off: how long one is, what it took, and a way's row.
 
 Imported by the scripts in the folder above.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from common import measure
+from common.ways import Way
 
-BLOCK_SECONDS = 0.1
-"""One interval of the poller, so that a block has one tick in it wherever it begins."""
+BLOCK_SECONDS = 1.2
+"""Twelve intervals of the poller, and a little more than the time between two lines of a rank."""
+
+SETTLE_SECONDS = 0.3
+"""Untimed, before a block: the first ticks of a watch find cold caches, and a long run has them once."""
 
 ALLOWED = 1.0
 """Per cent that a watched run may take longer."""
@@ -37,6 +45,30 @@ class Block:
     samples: int
 
 
+def train(way: Way, step: Callable[[Way], object], steps: int) -> Block:
+    """Train some steps one way, and some before that untimed."""
+    with way.block() as session:
+        settled = time.perf_counter() + SETTLE_SECONDS
+        step(way)
+        while time.perf_counter() < settled:
+            step(way)
+        finish()
+        before = session.timeline.samples if session is not None else 0
+        started, cpu_started = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            step(way)
+        finish()
+        wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
+        after = session.timeline.samples if session is not None else 0
+    return Block(wall, cpu, after - before)
+
+
+def finish() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def row_of(name: str, triples: list[tuple[Block, Block, Block]]) -> list[str]:
     """Return a way's row of the table."""
     took = np.array([[(block.wall, block.cpu) for block in triple] for triple in triples])
@@ -57,3 +89,32 @@ def row_of(name: str, triples: list[tuple[Block, Block, Block]]) -> list[str]:
         measure.trimmed(cpu).text(digits=2),
         f"{samples:.1f}",
     ]
+
+
+def report(
+    title: str,
+    machine: str,
+    found: dict[str, list[tuple[Block, Block, Block]]],
+    notes: list[str],
+    json_to: Path | None,
+) -> None:
+    """Print a table with a row for each way."""
+    measure.report(
+        f"{title} (mean of the middle 60 % and 95 % interval)",
+        machine,
+        [
+            "way",
+            "pairs",
+            "% slower than off",
+            f"at most {ALLOWED:g} %",
+            "% more CPU time",
+            "samples/s",
+        ],
+        [row_of(name, triples) for name, triples in found.items()],
+        notes=notes,
+        raw={
+            name: [[astuple(one) for one in three] for three in triples]
+            for name, triples in found.items()
+        },
+        json_to=json_to,
+    )

@@ -6,14 +6,13 @@ Imported by the scripts in the folder above.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common.blocks import BLOCK_SECONDS, GPU_CORES, Block
+from common.blocks import BLOCK_SECONDS, GPU_CORES, Block, train
 from common.ways import OFF, Way
 
 LLAMA = {
@@ -56,9 +55,9 @@ class Loop:
         self.step(OFF)  # from now on there are states
 
     def fit_blocks(self) -> None:
-        """Let a block have as many steps as come in the time between two samples, one at least."""
-        took = [self.block(OFF).wall for _ in range(6)]
-        self.steps = max(1, round(BLOCK_SECONDS / float(np.median(took[3:]))))
+        """Let a block have as many steps as fit in its time, one at least."""
+        took = [self.block(OFF).wall for _ in range(3)]
+        self.steps = max(1, round(BLOCK_SECONDS / float(np.median(took))))
 
     def step(self, way: Way) -> None:
         """Train one step."""
@@ -71,18 +70,8 @@ class Loop:
             self.optimizer.zero_grad()
 
     def block(self, way: Way) -> Block:
-        """Train some steps, the first of them untimed."""
-        with way.block() as session:
-            self.step(way)
-            finish()
-            before = session.timeline.samples if session is not None else 0
-            started, cpu_started = time.perf_counter(), time.process_time()
-            for _ in range(self.steps):
-                self.step(way)
-            finish()
-            wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-            after = session.timeline.samples if session is not None else 0
-        return Block(wall, cpu, after - before)
+        """Train a block."""
+        return train(way, self.step, self.steps)
 
     def triple(self, way: Way, base: Way) -> tuple[Block, Block, Block]:
         """Train a block of one way between two of another."""
@@ -116,12 +105,6 @@ def described(name: str, loop: Loop) -> str:
     tensors = list(loop.model.parameters())
     elements = sum(one.numel() for one in tensors) / 1e6
     return f"{name}, {len(tensors):,} tensors, {elements:,.1f} M"
-
-
-def finish() -> None:
-    """Wait for the GPU, if there is one."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def device_for(*, small: bool) -> torch.device:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +27,28 @@ else:
 """
 
 Run = Callable[[str], Any]
+
+LOCKS = Path(tempfile.gettempdir())
+
+
+@pytest.fixture(autouse=True)
+def the_card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Share the card with tests in other processes, or with none where a test is marked `whole_card`."""
+    is_alone = request.node.get_closest_marker("whole_card") is not None
+    with _locked("hfmem-tests-card", shared=not is_alone, gate="hfmem-tests-gate"):
+        yield
+
+
+@contextmanager
+def _locked(name: str, *, shared: bool, gate: str = "") -> Iterator[None]:
+    """Hold a lock of this machine; who waits for it keeps the gate, so that nobody else comes before."""
+    with (LOCKS / name).open("w") as file:
+        if gate:
+            with _locked(gate, shared=False):
+                fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

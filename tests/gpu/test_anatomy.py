@@ -66,6 +66,7 @@ report([wrong, len(edges), [peak.allocated, allocated, session.peak("cuda:0/allo
     assert activations > 0
 
 
+@pytest.mark.whole_card
 def test_the_parts_come_to_the_process_use_at_every_tick(run_python: Run) -> None:
     """What is allocated, cached and the context come to what the driver says that this process uses."""
     ticks, off, context, driver_says = run_python(

@@ -59,6 +59,7 @@ def printed(cell: Any) -> str:
     return "".join(one.text for one in cell.outputs if one.get("name") == "stdout").strip()
 
 
+@pytest.mark.whole_card
 def test_memwatch_on_leaves_cuda_alone() -> None:
     """`%load_ext` and `%memwatch on` leave CUDA down, NVML's figure as it was, a fork able to use CUDA."""
     notebook = execute(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.gpu.conftest import Run
 from tests.gpu.scenarios import QUIET_CHECK, SETUP, TRAIN
 
@@ -58,6 +60,7 @@ def test_the_users_peak_functions_return_what_they_return_without_us(run_python:
     assert watched == bare
 
 
+@pytest.mark.whole_card
 def test_watching_before_cuda_is_up_leaves_it_down(run_python: Run) -> None:
     """With NVML polled and torch imported, CUDA stays uninitialised and the device's memory unchanged."""
     seen = run_python(

@@ -9,6 +9,8 @@ import pytest
 
 from tests.gpu.conftest import Run
 
+pytestmark = pytest.mark.whole_card
+
 HARNESS = """
 import contextlib, gc, io, os, re, sys, traceback
 {before}

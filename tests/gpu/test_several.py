@@ -218,6 +218,7 @@ print(torch.cuda.is_initialized(), ranks)
     assert cards
 
 
+@pytest.mark.whole_card
 def test_the_ranks_of_a_notebook_launcher_are_named_as_children() -> None:
     """The card of the cell leads with the devices that they filled; of this process there is nothing."""
     nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
