@@ -105,6 +105,15 @@ class Allocator(Protocol):
         None where another source reads them, and on a device that this process has not opened.
         """
 
+    def processes(self, index: int) -> Mapping[int, float] | None:
+        """Return what each process has of such a device by its id, in bytes; as `free_and_total` otherwise.
+
+        It may take milliseconds, and raise what the driver's library does.
+        """
+
+    def busy(self, index: int) -> float:
+        """Return how busy such a device is, in percent; NaN where nobody tells."""
+
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.
 

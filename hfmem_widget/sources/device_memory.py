@@ -1,35 +1,57 @@
-"""What is in use on a device, whoever uses it, where no library of its driver's is read."""
+"""What is in use on a device, and by whom, where NVML does not tell."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator
-from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.sources.procfs import ProcessIds, process_ids
+from hfmem_widget.sources.source import BaseSource, Looks
 from hfmem_widget.text import plain
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks while no device tells."""
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks while no device tells, and between two at how busy one is."""
+
+SHARES: Final = (
+    ("process", "this process"),
+    ("others",),
+    ("context",),
+    ("utilization", "GPU busy (%)"),
+)
 
 
 class DeviceMemorySource(BaseSource):
     """Memory in use on AMD's and Intel's GPUs, as their driver tells PyTorch.
 
-    A device is read once this process uses it: to ask before that would open it.
+    On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this
+    process uses it: to ask before that would open it. `cpu` returns the CPU seconds of the calling thread.
     """
 
     name = "driver"
     blocks = True
 
-    def __init__(self, allocators: Sequence[Allocator]) -> None:
+    def __init__(
+        self,
+        allocators: Sequence[Allocator],
+        *,
+        pids: Callable[[], ProcessIds] = process_ids,
+        cpu: Callable[[], float] = time.thread_time,
+    ) -> None:
         super().__init__()
         self._allocators = allocators
         self._allocator: Allocator | None = None
+        self._pids, self._cpu = pids, cpu
+        self._looks: list[Looks] = []
+        self._shares: list[list[float]] = []
+        self._busy_due = -math.inf
 
     def read(self, now: float) -> Sequence[float]:
-        """Return the values of `series` in bytes."""
+        """Return the values of `series` in bytes, and in percent."""
         if self._allocator is None:  # one torch has one accelerator
             self._allocator = next((each for each in self._allocators if each.devices()), None)
         if (allocator := self._allocator) is None:
@@ -43,7 +65,53 @@ class DeviceMemorySource(BaseSource):
             if not any(told):  # as on NVIDIA's, which NVML reads
                 self.due = now + LOOK_EVERY
                 return ()
-            kind = allocator.device_type
-            self.series = tuple(Series(f"{kind}:{at}", "device_used") for at in range(len(told)))
+            keys = [f"{allocator.device_type}:{index}" for index in range(len(told))]
+            self.series = tuple(Series(key, "device_used") for key in keys)
+            if self._tells_shares(allocator):
+                self.series += tuple(Series(key, *share) for key in keys for share in SHARES)
+                self._looks = [Looks() for _ in keys]
+                self._shares = [[NOT_AVAILABLE] * len(SHARES) for _ in keys]
         used = [NOT_AVAILABLE if pair is None else pair[1] - pair[0] for pair in told]
-        return self._padded(used)
+        self._look(allocator, used, now)
+        return self._padded([*used, *(value for shares in self._shares for value in shares)])
+
+    def _tells_shares(self, allocator: Allocator) -> bool:
+        try:
+            return any(allocator.processes(at) is not None for at in allocator.devices())
+        except Exception as error:  # noqa: BLE001  (AMD SMI may raise what it likes)
+            self._is_left(error)
+            return False
+
+    def _look(self, allocator: Allocator, used: Sequence[float], now: float) -> None:
+        """Read again who uses the devices, as far as that is due, and how busy they are."""
+        is_busy_due = bool(self._looks) and now >= self._busy_due
+        try:
+            for at, looks in enumerate(self._looks):
+                if math.isnan(used[at]):  # this process does not use it yet
+                    continue
+                if looks.is_due(now, used[at]):
+                    started = self._cpu()
+                    self._shares[at][:3] = self._shares_of(allocator, at, used[at])
+                    looks.took(now, used[at], self._cpu() - started)
+                if is_busy_due:
+                    self._busy_due = now + LOOK_EVERY
+                    self._shares[at][3] = allocator.busy(at)
+        except Exception as error:  # noqa: BLE001
+            self._is_left(error)
+
+    def _shares_of(self, allocator: Allocator, at: int, used: float) -> list[float]:
+        listed, pids = allocator.processes(at) or {}, self._pids()
+        own = pids.own & listed.keys()
+        # In a container other ids may be listed: no guess is made.
+        unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
+        process = listed[min(own)] if own else unlisted
+        reserved = float(allocator.stats(at)["reserved_bytes"]["all"]["current"])
+        return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
+
+    def _is_left(self, error: Exception) -> None:
+        """Ask AMD SMI no more."""
+        self._looks, self._shares = [], []
+        self._note(
+            f"AMD SMI did not tell whose memory is in use on the devices ({plain(error)}); "
+            "the sum for all processes is not affected."
+        )

@@ -11,6 +11,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import LOST, MISSING, Fault, code_of, why_unread
 from hfmem_widget.sources.procfs import ProcessIds
+from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import plain
 
 METRICS: Final = (
@@ -26,13 +27,6 @@ NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
 BUSY_INTERVAL: Final = 1.0
 """Seconds between looks at how busy a GPU is, over as long as the driver averages it."""
-
-UNCHANGED_INTERVAL: Final = 5.0
-"""Seconds between looks at the process list while the device's use stays the same."""
-
-LOOKING_SHARE: Final = 0.01
-"""The share of time that these looks may take where the device's use changes from tick to tick: a look takes
-10 µs on an H200 and milliseconds on some drivers (MangoHud#2104)."""
 
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
@@ -85,8 +79,8 @@ class Gpu:
         self._knows_v2 = True
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
-        self._busy_due = self._list_due = self._change_due = -math.inf
-        self._used_then = 0.0
+        self._busy_due = -math.inf
+        self._looks = Looks()
         if handle is not None:
             self._describe()
 
@@ -99,13 +93,10 @@ class Gpu:
             used, reserve = self._used_and_reserve()
         except self._nvml.NVMLError as error:
             self._take(error)
-        # CUDA loads its libraries piece by piece, so the process list is read when the use has changed.
-        if now >= self._list_due or (abs(used - self._used_then) > 0 and now >= self._change_due):
+        if self._looks.is_due(now, used):
             started = self._cpu()
             self._share_out(used)
-            self._list_due = now + UNCHANGED_INTERVAL
-            self._change_due = now + (self._cpu() - started) / LOOKING_SHARE
-            self._used_then = used
+            self._looks.took(now, used, self._cpu() - started)
         if now >= self._busy_due:
             busy = self._unless_missing(
                 lambda: self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -66,3 +66,31 @@ class BaseSource(Source):
     def _padded(self, values: Sequence[float]) -> Sequence[float]:
         """Return values with NaN for the series that were not read."""
         return [*values, *[NOT_AVAILABLE] * (len(self.series) - len(values))]
+
+
+class Looks:
+    """When a device's list of processes is read again.
+
+    That is once its use has changed, as CUDA loads its libraries piece by piece. A look takes 10 µs on an
+    H200 and milliseconds on some drivers (MangoHud#2104), so looks may take a share of the time only where
+    the use changes from tick to tick.
+    """
+
+    UNCHANGED_INTERVAL: Final = 5.0
+    """Seconds between two looks while the use stays the same."""
+
+    SHARE: Final = 0.01
+
+    def __init__(self) -> None:
+        self._due = self._change_due = -math.inf
+        self._used = 0.0
+
+    def is_due(self, now: float, used: float) -> bool:
+        """Return whether to look at some second, where so many bytes are in use."""
+        return now >= self._due or (abs(used - self._used) > 0 and now >= self._change_due)
+
+    def took(self, now: float, used: float, seconds: float) -> None:
+        """Take in that a look took so many seconds."""
+        self._due = now + self.UNCHANGED_INTERVAL
+        self._change_due = now + seconds / self.SHARE
+        self._used = used

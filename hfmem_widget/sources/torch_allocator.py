@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import History, RanOut, ReadStats, ResetPeak, Stats
 from hfmem_widget.text import plain
 
@@ -102,6 +103,16 @@ class TorchAllocator:
         """Return the device's free and total bytes, as its driver counts them."""
         free, total = self._module().mem_get_info(index)
         return float(free), float(total)
+
+    def processes(self, index: int) -> Mapping[int, float] | None:
+        """Return nothing: torch has no library that tells."""
+        del index
+        return None
+
+    def busy(self, index: int) -> float:
+        """Return nothing: torch has no library that tells."""
+        del index
+        return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""

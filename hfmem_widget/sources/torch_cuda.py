@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.torch_allocator import TorchAllocator
 from hfmem_widget.sources.torch_cuda_history import CudaHistory, backend_of
 from hfmem_widget.text import plain
@@ -26,6 +29,10 @@ class CudaAllocator(TorchAllocator):
 
     device_type = "cuda"
 
+    def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
+        super().__init__(modules)
+        self._handles: dict[int, tuple[Any, Any] | None] = {}
+
     def device(self, index: int) -> Device:
         """Return what an initialised device is, with NVML's UUID."""
         properties = self._module().get_device_properties(index)
@@ -42,11 +49,45 @@ class CudaAllocator(TorchAllocator):
 
     def free_and_total(self, index: int) -> tuple[float, float] | None:
         """Return the device's free and total bytes on ROCm; None beside NVML, and without a context."""
+        return super().free_and_total(index) if self._is_open_on_rocm(index) else None
+
+    def processes(self, index: int) -> Mapping[int, float] | None:
+        """Return what AMD SMI says that each process has of a device, where it is installed beside ROCm."""
+        if (smi := self._amd_smi(index)) is None:
+            return None
+        library, handle = smi
+        listed = library.amdsmi_get_gpu_process_list(handle)
+        # Before ROCm 6.1 it gave handles, which are to be asked one by one.
+        known = [one for one in listed if isinstance(one, Mapping)]
+        if len(known) < len(listed):
+            return None
+        return {int(one["pid"]): float(one["memory_usage"]["vram_mem"]) for one in known}
+
+    def busy(self, index: int) -> float:
+        """Return how busy AMD SMI says that a device is."""
+        if (smi := self._amd_smi(index)) is None:
+            return NOT_AVAILABLE
+        library, handle = smi
+        busy = library.amdsmi_get_gpu_activity(handle)["gfx_activity"]
+        return float(busy) if isinstance(busy, int) else NOT_AVAILABLE  # "N/A"
+
+    def _amd_smi(self, index: int) -> tuple[Any, Any] | None:
+        """Return AMD SMI, and by what it knows a device; None where torch has not found it."""
+        if index not in self._handles and self._is_open_on_rocm(index):
+            # torch has imported it with care for two copies of its library (ROCm/amdsmi#72), and knows which
+            # of its devices is which of HIP's.
+            cuda = self._module()
+            library, find = (
+                getattr(cuda, each, None) for each in ("amdsmi", "_get_amdsmi_handler")
+            )
+            is_there = library is not None and find is not None
+            self._handles[index] = (library, find(index)) if is_there else None
+        return self._handles.get(index)
+
+    def _is_open_on_rocm(self, index: int) -> bool:
         torch: Any = self._modules["torch"]
         is_rocm = getattr(getattr(torch, "version", None), "hip", None) is not None
-        if not is_rocm or not torch._C._cuda_hasPrimaryContext(index):
-            return None
-        return super().free_and_total(index)
+        return is_rocm and bool(torch._C._cuda_hasPrimaryContext(index))
 
     def pinned(self) -> float:
         """Return the bytes of pinned memory on the host that PyTorch has taken; 0 if none, or not known."""

@@ -6,6 +6,7 @@ torch/cuda/memory.py of torch 2.13. What would initialise a device, or synchroni
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import ModuleType, SimpleNamespace
@@ -34,6 +35,59 @@ def rocm(allocator: FakeAllocator) -> FakeTorch:
     torch.cuda.mem_get_info = _driver(allocator)
     built: FakeTorch = torch
     return built
+
+
+class AmdSmi:
+    """AMD SMI 7.0.2 (amdsmi_interface.py), as far as it is asked: what each process has, and how busy one is.
+
+    It is None to `torch.cuda` where it is not installed. `listed` is by process id; a `fault` is raised.
+    """
+
+    def __init__(self, allocator: FakeAllocator) -> None:
+        self._allocator = allocator
+        self.listed: dict[int, int] = {os.getpid(): 3 * GIB, 1: GIB}
+        self.activity: int | str = 87
+        self.fault: Exception | None = None
+        self.as_handles = False  # as before ROCm 6.1
+        self.asked = 0
+
+    def handler(self, index: int) -> str:
+        """Return by what it knows a device of HIP's, as `torch.cuda._get_amdsmi_handler` does."""
+        if not self._allocator.initialized:
+            raise AssertionError("AMD SMI was asked before the device was initialised")
+        return f"processor {index}"
+
+    def amdsmi_get_gpu_process_list(self, handle: str) -> list[Any]:
+        """Return the processes on a device."""
+        assert handle == "processor 0"
+        self.asked += 1
+        if self.fault is not None:
+            raise self.fault
+        if self.as_handles:
+            return [object() for _ in self.listed]
+        return [
+            {
+                "name": "N/A",
+                "pid": pid,
+                "mem": size,
+                "engine_usage": {"gfx": 0, "enc": 0},
+                "memory_usage": {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": size},
+                "cu_occupancy": "N/A",
+            }
+            for pid, size in self.listed.items()
+        ]
+
+    def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, Any]:
+        """Return how busy a device is; "N/A" where that is not known."""
+        assert handle == "processor 0"
+        return {"gfx_activity": self.activity, "umc_activity": 3, "mm_activity": "N/A"}
+
+
+def with_amd_smi(torch: Any, allocator: FakeAllocator) -> AmdSmi:
+    """Have a build for AMD's GPUs find AMD SMI, as torch/cuda/__init__.py does when it is imported."""
+    torch.cuda.amdsmi = smi = AmdSmi(allocator)
+    torch.cuda._get_amdsmi_handler = smi.handler
+    return smi
 
 
 def xpu(allocator: FakeAllocator) -> FakeTorch:

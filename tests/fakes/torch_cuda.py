@@ -253,6 +253,12 @@ class FakeAllocator:
     def free_and_total(self, index: int) -> tuple[float, float] | None:
         return None
 
+    def processes(self, index: int) -> dict[int, float] | None:
+        return None
+
+    def busy(self, index: int) -> float:
+        return float("nan")
+
     def snapshot(self, *, quick: bool = False) -> list[dict[str, Any]]:
         """Return one segment for each device, with a block for each that is live, and one that is free."""
         return [

@@ -14,7 +14,7 @@ from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import OBSERVER
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session
-from tests.fakes.accelerators import BUILDS, GIB
+from tests.fakes.accelerators import BUILDS, GIB, with_amd_smi
 from tests.fakes.torch_cuda import FakeAllocator
 
 MIB = 1 << 20
@@ -149,6 +149,34 @@ def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
     reserved = session.latest(machine.key("reserved"))
 
     assert session.latest(machine.key("device_used")) == reserved + GIB
+
+
+@pytest.mark.parametrize("machine", ["rocm"], indirect=True)
+def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
+    """What this process has, what of it torch has not reserved, what others have, and how busy the GPU is."""
+    with_amd_smi(machine.torch, machine.memory)
+    session = watched(machine)
+    told = {
+        metric: session.latest(machine.key(metric))
+        for metric in ("process", "context", "others", "utilization", "device_used", "reserved")
+    }
+
+    assert told["process"] == 3 * GIB
+    assert told["context"] == 3 * GIB - told["reserved"]
+    assert told["others"] == max(0, told["device_used"] - 3 * GIB)
+    assert told["utilization"] == 87
+
+
+@pytest.mark.parametrize("machine", ["rocm"], indirect=True)
+def test_a_fault_of_amd_smi_is_a_note(machine: Machine) -> None:
+    """What all processes use together is told all the same."""
+    smi = with_amd_smi(machine.torch, machine.memory)
+    smi.fault = RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+    session = watched(machine)
+    reserved = session.latest(machine.key("reserved"))
+
+    assert session.latest(machine.key("device_used")) == reserved + GIB
+    assert any("AMDSMI_STATUS_NOT_SUPPORTED" in note for note in session.notes)
 
 
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
