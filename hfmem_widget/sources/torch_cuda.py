@@ -80,8 +80,9 @@ class CudaAllocator(TorchAllocator):
             library, find = (
                 getattr(cuda, each, None) for each in ("amdsmi", "_get_amdsmi_handler")
             )
-            is_there = library is not None and find is not None
-            self._handles[index] = (library, find(index)) if is_there else None
+            self._handles[index] = None
+            if library is not None and find is not None:
+                self._handles[index] = library, find(index)
         return self._handles.get(index)
 
     def _is_open_on_rocm(self, index: int) -> bool:
