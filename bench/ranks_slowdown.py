@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import measure
-from common.blocks import BLOCK_SECONDS, LARGE, Block, finish, report
+from common.blocks import LARGE, Block, finish, report
 from common.ways import CONTROL
 from transformers import (
     BertConfig,
@@ -51,6 +51,9 @@ from hfmem_widget.session import Session
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 FOLLOWED = "the ranks are followed"
+BLOCK_SECONDS = 1.2
+"""A little more than the time between two lines of a rank."""
+
 WARM_STEPS, UNTIMED, LEAST = 20, 2, 3
 TOKENS_ON_CPU = 64
 

@@ -1,13 +1,13 @@
 """How much longer a training run takes while it is watched at the default rate, against an A/A control.
 
-One process trains one model on one batch. Blocks of 1.2 s take turns: off, on, off, on, ..., each way once
+One process trains one model on one batch. Blocks of 0.3 s take turns: off, on, off, on, ..., each way once
 a round, each round in another order. A block is held against the mean of the two beside it, which
 are off, so that drift cancels; what is reported is the mean of the middle 60 % of these differences and
 its bootstrap interval. For the control "on" is off as well: its interval says what this machine can tell
 apart.
 
-A watch is opened and closed outside the timed block, and its first 0.3 s are untimed, too: a long run has
-them once (bench/startup.py has what they take). It is quiet, or feeds a publisher whose messages are packed
+A watch is opened and closed outside the timed block, and what comes in its first 0.15 s is untimed, too: a
+long run has that once (bench/startup.py has what they take). It is quiet, or feeds a publisher whose messages are packed
 as JSON and thrown away, as there is no page here. How many samples came in a second is reported beside it.
 Garbage is collected between blocks only. Against it: the memory tracker that transformers' Trainer runs
 with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, what Lightning's

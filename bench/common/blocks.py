@@ -16,10 +16,10 @@ import torch
 from common import measure
 from common.ways import Way
 
-BLOCK_SECONDS = 1.2
-"""Twelve intervals of the poller, and a little more than the time between two lines of a rank."""
+BLOCK_SECONDS = 0.3
+"""Three intervals of the poller: what slows a machine down for seconds is in the blocks beside it, too."""
 
-SETTLE_SECONDS = 0.3
+SETTLE_SECONDS = 0.15
 """Untimed, before a block: the first ticks of a watch find cold caches, and a long run has them once."""
 
 ALLOWED = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import mmap
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from hfmem_widget.sources.cgroup import Machine
 from hfmem_widget.sources.host import (
     MANY_FREE_PIECES,
+    DarwinMemory,
     HostSource,
     Mallinfo,
     PsutilMemory,
@@ -320,6 +322,42 @@ def test_without_proc_nothing_is_available(tmp_path: Path) -> None:
 
     assert values["allocated"] == 0
     assert all(math.isnan(values[one]) for one in ("reserved", "peak", "device_used"))
+
+
+class LibSystem:
+    """macOS' library: it writes a struct rusage_info_v4 (XNU, bsd/sys/resource.h)."""
+
+    def __init__(self) -> None:
+        self.fails = 0
+
+    def proc_pid_rusage(self, pid: int, flavor: int, buffer: object) -> int:
+        """Write what a process takes, and return 0, or 1 if it fails."""
+        assert (pid, flavor) == (os.getpid(), 4)
+        words = ctypes.cast(buffer, ctypes.POINTER(ctypes.c_uint64))  # type: ignore[arg-type]  # by reference
+        words[2 + 6], words[2 + 7], words[2 + 28] = 5 * MB, 700 * MB, 900 * MB
+        return self.fails
+
+
+def test_on_macos_the_footprint_stands_for_the_heap() -> None:
+    """With its peak; the resident set, which misses tensors on Apple's GPU, is there besides."""
+    source = HostSource(DarwinMemory(LibSystem()), find_heap=lambda: None)
+    values = read(source)
+    labels = {series.metric: series.label for series in source.series}
+
+    assert (values["allocated"], values["peak"]) == (700 * MB, 900 * MB)
+    assert (labels["allocated"], labels["peak"]) == ("footprint", "footprint peak")
+    assert 0 < values["reserved"] != 700 * MB
+    assert "footprint" in source.notes[0]
+
+
+def test_where_macos_tells_no_footprint_a_note_says_so() -> None:
+    """Nothing is raised, and nothing is made up."""
+    library = LibSystem()
+    library.fails = 1
+    source = HostSource(DarwinMemory(library), find_heap=lambda: None)
+
+    assert math.isnan(read(source)["allocated"])
+    assert "proc_pid_rusage" in source.notes[-1]
 
 
 @linux
