@@ -7,8 +7,9 @@ its bootstrap interval. For the control "on" is off as well: its interval says w
 apart.
 
 A watch is opened and closed outside the timed block, and what comes in its first 0.15 s is untimed, too: a
-long run has that once (bench/startup.py has what they take). It is quiet, or feeds a publisher whose messages are packed
-as JSON and thrown away, as there is no page here. How many samples came in a second is reported beside it.
+long run has that once (bench/startup.py has what they take). It is quiet, or feeds a publisher whose messages
+are packed as JSON and thrown away, as there is no page here. How many samples came in a second is reported
+beside it.
 Garbage is collected between blocks only. Against it: the memory tracker that transformers' Trainer runs
 with skip_memory_metrics=False; and, where they are installed, TraceML, stormlog, what Lightning's
 DeviceStatsMonitor reads at both ends of a step, and what ipyexperiments does beside every cell.
