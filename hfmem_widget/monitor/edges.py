@@ -18,11 +18,11 @@ from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
-from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Polled, Sampler
 from hfmem_widget.monitor.watched import HAS_ENDED, Mark, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
-from hfmem_widget.session.recorder import NO_COUNTS, NO_STEP
+from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.sources.allocator import Instant
 
 Row = Sequence[float]
@@ -56,15 +56,14 @@ class LateEdge:
     begun: Span | None
     closing: Window | None
 
-    def is_begin_of(self, following: LateEdge) -> bool:
-        """Return whether a span begins here and ends at the following edge, and nothing else happens."""
-        begun, ended = self.begun, following.ended
-        if begun is None or ended is None or begun.id != ended.id or begun.kind != "step":
-            return False
-        if ended.outcome == NO_STEP:  # it becomes something else
-            return False
-        alone = self.ended is None and following.begun is None and following.watched is self.watched
-        return alone and not self.watched.has_echo
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A step of which nothing but its edges is known, and that no other session has."""
+
+    watched: Watched
+    begin: Mark
+    end: Mark
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +83,7 @@ class Edges:
     clock: Callable[[], float]
     _rebase_due: float = -math.inf
     _look_due: float = -math.inf
-    _waiting: deque[LateEdge] = field(default_factory=deque)
+    _waiting: deque[LateEdge | WholeStep] = field(default_factory=deque)
     _making: threading.RLock = field(default_factory=threading.RLock)
     _entering: threading.RLock = field(default_factory=threading.RLock)
 
@@ -179,9 +178,15 @@ class Edges:
 
     def settle(self, watched: Watched) -> None:
         """Make edges of what was only marked; the caller holds the session's `Watched.edges`."""
-        while watched.marks:
+        marks = watched.marks
+        while marks:
             with self._making:
-                self._settle(watched, watched.marks.popleft())
+                mark = marks.popleft()
+                is_whole = mark.begins and marks and marks[0].span_id == mark.span_id
+                if is_whole and not watched.has_echo:
+                    self._waiting.append(WholeStep(watched, mark, marks.popleft()))
+                else:
+                    self._settle(watched, mark)
 
     def _settle(self, watched: Watched, mark: Mark) -> None:
         ended = begun = closing = None
@@ -247,15 +252,14 @@ class Edges:
             polled = self.sampler.polled()
             while self._waiting:
                 edge = self._waiting.popleft()
-                following = self._waiting[0] if self._waiting else None
-                entered += 1
+                is_whole = isinstance(edge, WholeStep)
+                entered += 1 + is_whole
                 try:
                     self.ledger.fold()
                     if not edge.watched.session.running:
                         continue
-                    if following is not None and edge.is_begin_of(following):
-                        entered += 1
-                        self._enter_whole(edge, self._waiting.popleft(), polled)
+                    if isinstance(edge, WholeStep):
+                        self._enter_whole(edge, polled)
                     else:
                         self._enter(edge, polled)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
@@ -281,7 +285,7 @@ class Edges:
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
         self.register.take_over(watched)
-        watched.rebase(row)
+        watched.rebase(watched.values_of(row))
 
     def look(self, watched: Watched) -> None:
         """Add a sample, unless that would take too much of the time."""
@@ -347,9 +351,10 @@ class Edges:
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
         self.register.take_over(watched)
+        values = watched.values_of(row)
         if begins is not None:
-            watched.base(*begins, row)
-        return watched.append(row, self.clock() - watched.origin if time is None else time)
+            watched.base(*begins, values)
+        return watched.append(values, self.clock() - watched.origin if time is None else time)
 
     def _late_edge(
         self,
@@ -389,29 +394,28 @@ class Edges:
             self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
-    def _row_then(self, edge: LateEdge, polled: Sequence[Row]) -> Row:
+    def _row_then(self, readings: Readings, held: Sequence[float], polled: Polled) -> Row:
         """Return what the ledger read at an edge, and the rest as last polled."""
-        if edge.row is not None:
-            return edge.row
-        instant = Instant(self.ledger.allocator, edge.readings, edge.held)
-        return self.sampler.passed(instant, polled)
+        return self.sampler.passed(Instant(self.ledger.allocator, readings, held), polled)
 
-    def _enter_whole(self, begin: LateEdge, end: LateEdge, polled: Sequence[Row]) -> None:
-        """Enter a step of which nothing but its edges is known; one sample is enough for both of these."""
-        watched, span = begin.watched, cast("Span", end.ended)
+    def _enter_whole(self, step: WholeStep, polled: Polled) -> None:
+        """Enter a step at once; one sample is enough for both of its edges."""
+        watched, begin, end = step.watched, step.begin, step.end
+        kind, label = cast("tuple[SpanKind, str]", begin.begins)
         self.register.take_over(watched)
-        row = self._row_then(begin, polled)
-        watched.base(span.id, span.kind, span.label, row)
-        before = watched.sample(row, max(begin.time, watched.session.last_sample.time))
-        after = watched.append(self._row_then(end, polled), end.time)
-        known = span.id, span.kind, span.label, before.time, before
-        whole = Span(*known, outcome=span.outcome, counts=span.counts)
-        watched.add(whole, after, cast("Window", end.closing).peaks)
+        values = watched.values_of(self._row_then(begin.readings, begin.held, polled))
+        watched.base(begin.span_id, kind, label, values)
+        before = watched.sample(values, max(begin.time, watched.session.last_sample.time))
+        values = watched.values_of(self._row_then(end.readings, end.held, polled))
+        after = watched.append(values, end.time)
+        watched.add(begin.span_id, (kind, label), (before, after), begin.window.peaks, end.counts)
 
-    def _enter(self, edge: LateEdge, polled: Sequence[Row]) -> None:
+    def _enter(self, edge: LateEdge, polled: Polled) -> None:
         """Enter an edge in its session."""
         watched, ended, begun = edge.watched, edge.ended, edge.begun
-        row = self._row_then(edge, polled)
+        row = edge.row
+        if row is None:
+            row = self._row_then(edge.readings, edge.held, polled)
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

@@ -76,6 +76,14 @@ class _Layout:
         return tuple(map(row.__getitem__, self.order))
 
 
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A row as it was last polled, and by which functions of an instant which of its columns are read."""
+
+    row: list[float]
+    read: list[tuple[Callable[[Instant], Sequence[float] | None], tuple[int, ...]]]
+
+
 class Sampler:
     """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
 
@@ -108,27 +116,27 @@ class Sampler:
         """
         return self._read_all(instant, at_edge=True, share=share)
 
-    def polled(self) -> list[Sequence[float]]:
+    def polled(self) -> Polled:
         """Return what each source said when it was last polled, for `passed`."""
-        now = self._clock()
-        return [
-            _fitted(_latest(reader, now), len(own))
-            for reader, own in zip(self._readers, self._layout.columns, strict=True)
-        ]
+        now, row, read = self._clock(), [NOT_AVAILABLE] * len(self._layout.order), []
+        for reader, own in zip(self._readers, self._layout.columns, strict=True):
+            for column, value in zip(own, _fitted(_latest(reader, now), len(own)), strict=True):
+                row[column] = value
+            if (at := reader.source.at) is not None:
+                read.append((at, own))
+        return Polled(row, read)
 
-    def passed(self, instant: Instant, polled: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    def passed(self, instant: Instant, polled: Polled) -> Sequence[float]:
         """Return a row of an instant that has passed: what was read of it, and the rest as last polled."""
-        layout = self._layout
-        row: list[float] = []
-        for reader, own, latest in zip(self._readers, layout.columns, polled, strict=True):
-            at = reader.source.at
-            values = None if at is None else at(instant)
-            if values is None:
-                values = latest
+        row = polled.row.copy()
+        for at, own in polled.read:
+            if (values := at(instant)) is None:
+                continue
             if len(values) != len(own):  # it has devices that its source has not seen
                 return self.edge(instant)
-            row += values
-        return layout.in_order(row)
+            for column, value in zip(own, values, strict=True):
+                row[column] = value
+        return row
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""

@@ -177,50 +177,50 @@ class Watched:
             self.recorder.adopt(devices, [each for _, each in columns])
             self._parts = [_Parts.of(device.key, self.session) for device in devices]
 
-    def append(self, row: Sequence[float], time: float) -> Sample:
-        """Add what was read at some second of the session."""
+    def append(self, values: Sequence[float], time: float) -> Sample:
+        """Add the `values_of` what was read at some second of the session."""
         session = self.session
-        sample = self.sample(row, time)
+        sample = self.sample(values, time)
         last = session.last_sample.time
         if session.timeline.samples and time - last > GAP * session.polling.current_interval:
             session.timeline.add_gap(last, time)
         return self.recorder.append(sample)
 
-    def sample(self, row: Sequence[float], time: float) -> Sample:
+    def sample(self, values: Sequence[float], time: float) -> Sample:
         """Return what was read at some second of the session as a sample of it."""
         if not self._has_begun:
-            self._unexplained(row)
-        # First: another thread may add series meanwhile, and base what they have.
-        known = self._before | self._bases
-        values = self._wanted_of(row)
-        for at, value in known.items():
-            values[at] = value
-        return Sample(time, tuple(values))
+            self._unexplained(values)
+        known = list(values)
+        for at, value in (self._before | self._bases).items():
+            if at < len(known):  # else another thread has added series meanwhile
+                known[at] = value
+        return Sample(time, tuple(known))
 
-    def base(self, span_id: int, kind: SpanKind, label: str, row: Sequence[float]) -> None:
-        """Keep what nothing explains in a row at which a span begins, if it is one that makes activations."""
+    def base(self, span_id: int, kind: SpanKind, label: str, values: Sequence[float]) -> None:
+        """Keep what nothing explains where a span begins, if it is one that makes activations."""
         # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
         # was not known when such a span began is known by now.
         is_block = label in BASED_BLOCKS and bool(self.windows)
         is_based = self.based_on is not None
         if (is_block and not self._bases) or (not is_based and (is_block or kind in BASED_KINDS)):
-            self.rebase(row)
+            self.rebase(values)
             self.based_on = span_id
             self._based_on_forward = kind == "forward"
         elif kind not in FINE_KINDS:
-            self._unexplained(row)
+            self._unexplained(values)
 
-    def rebase(self, row: Sequence[float]) -> None:
-        """Keep what nothing explains in a row, from which on there are activations."""
+    def rebase(self, values: Sequence[float]) -> None:
+        """Keep what nothing explains of what was read, from which on there are activations."""
         # Whole, for the poller goes through them on its own thread.
-        self._bases = self._bases | self._unexplained(row)
+        self._bases = self._bases | self._unexplained(values)
 
-    def _unexplained(self, row: Sequence[float]) -> dict[int, float]:
-        """Return what nothing explains in a row, by the column of it; less what was there before.
+    def _unexplained(self, values: Sequence[float]) -> dict[int, float]:
+        """Return what nothing explains of what was read, by its column; less what was there before.
 
         That can only shrink: what was freed, or is explained by now, is not there again.
         """
-        read = self._wanted_of(row)
+        # Another thread may have added series meanwhile.
+        read = [*values, *repeat(NOT_AVAILABLE, len(self._columns) - len(values))]
         before, bases = dict(self._before), {}
         for parts in self._parts:
             taken = next((read[at] for at in parts.taken if read[at] == read[at]), NOT_AVAILABLE)
@@ -287,18 +287,22 @@ class Watched:
                 echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
         return span
 
-    def add(self, span: Span, after: Sample, peaks: Mapping[str, Peak]) -> Span:
+    def add(
+        self,
+        span_id: int,
+        called: tuple[SpanKind, str],
+        edges: tuple[Sample, Sample],
+        peaks: Mapping[str, Peak],
+        counts: Mapping[str, float],
+    ) -> Span:
         """Enter a span that is over, and between whose edges no sample came; no other session has it."""
-        self._is_no_base(span.id)
+        self._is_no_base(span_id)
         for key, peak in peaks.items():
             if peak.certainty != "exact":
-                read = (self.session.value(sample, key) for sample in (span.before, after))
+                read = (self.session.value(sample, key) for sample in edges)
                 # As in `close`: a sample that is not known is NaN.
                 peaks = {**peaks, key: Peak(max(peak.value, *read), peak.certainty)}
-        known = span.id, span.kind, span.label, span.start, span.before
-        wanted = self.wanted(peaks)
-        whole = Span(*known, peaks=wanted, outcome=span.outcome, counts=span.counts)
-        return self.recorder.add_span(whole, after)
+        return self.recorder.add_span(span_id, called, edges, self.wanted(peaks), counts)
 
     def _is_no_base(self, span_id: int) -> None:
         """Note that a span ends, as far as what nothing explained when it began has counted in it."""
@@ -342,7 +346,7 @@ class Watched:
     def _echo_running(self) -> Watched | None:
         return self.echo if self.echo is not None and self.echo.session.running else None
 
-    def _wanted_of(self, row: Sequence[float]) -> list[float]:
+    def values_of(self, row: Sequence[float]) -> list[float]:
         """Return the values of the session's series, as far as they are in a row."""
         # The series may be newer than the row: another thread may have taken them over.
         missing = self._width - len(row)

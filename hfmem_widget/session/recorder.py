@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.session.highs import NOTHING, highest_of
+from hfmem_widget.session.highs import NOTHING
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -136,34 +136,33 @@ class Recorder(Writer):
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
             if span.kind == "step":
-                span = self._numbered(span, counts)
+                span = replace(span, label=self._number(span.label, counts))
             span = self._ended(span, after, outcome, peaks, counts)
             self._account(span)
         return span
 
-    def add_span(self, span: Span, after: Sample) -> Span:
-        """Add a span that is over, and between whose edges no sample came; `after` has been appended.
+    def add_span(
+        self,
+        span_id: int,
+        called: tuple[SpanKind, str],
+        edges: tuple[Sample, Sample],
+        peaks: Mapping[str, Peak],
+        counts: Mapping[str, float],
+    ) -> Span:
+        """Add a span that is over, and between whose edges no sample came.
 
-        It takes half as long as to open it and to close it.
+        It is `called` by its kind and label, and the sample at its end has been appended. It takes half as
+        long as to open it and to close it.
         """
+        (kind, label), (before, after), counts = called, edges, dict(counts)
         with self.lock:
-            self._newest_id = max(self._newest_id, span.id)
-            counts = dict(span.counts)
-            if span.kind == "step":
-                span = self._numbered(span, counts)
-            peaks = self._with_sampled(span.peaks, highest_of([span.before.values, after.values]))
-            known = (
-                span.id,
-                span.kind,
-                plain(span.label),
-                span.start,
-                span.before,
-                after.time,
-                after,
-            )
+            self._newest_id = max(self._newest_id, span_id)
+            label = self._number(label, counts) if kind == "step" else label
+            peaks = self._with_sampled(peaks, before.values, after.values)
             parent = self._spans.highs.newest()
-            self._spans.highs.note(span.before.values)
-            span = Span(*known, peaks, parent, span.outcome, counts)
+            self._spans.highs.note(before.values)
+            known = span_id, kind, plain(label), before.time, before, after.time, after
+            span = Span(*known, peaks, parent, "done", counts)
             self._spans.add(span)
             self._spans.forget_old(len(self.session.series))
             self._account(span)
@@ -269,19 +268,22 @@ class Recorder(Writer):
         self._spans.add(span)
         return span
 
-    def _with_sampled(self, known: Mapping[str, Peak], highs: Sequence[float]) -> dict[str, Peak]:
+    def _with_sampled(self, known: Mapping[str, Peak], *rows: Sequence[float]) -> dict[str, Peak]:
+        """Return peaks, and for the series without one the highest value in some rows."""
         peaks = dict(known)
         for column, key in self._roles:
-            if column < len(highs) and (high := highs[column]) != NOTHING and key not in peaks:
-                peaks[key] = Peak(high, "sampled")
+            if key not in peaks:
+                # Begins with no value: `max` keeps a NaN that comes first, and no other.
+                high = max(NOTHING, *[row[column] for row in rows if column < len(row)], NOTHING)
+                if high != NOTHING:
+                    peaks[key] = Peak(high, "sampled")
         return peaks
 
-    def _numbered(self, step: Span, counts: dict[str, float]) -> Span:
-        """Give a step that nobody has numbered its number, and return it with the name of its group."""
+    def _number(self, label: str, counts: dict[str, float]) -> str:
+        """Give a step that nobody has numbered its number, and return its label, or that of its group."""
         last = counts.setdefault("step", float(self.session.steps.count + 1))
-        if (first := counts.get("first", last)) < last:
-            return replace(step, label=f"steps {first:.0f} to {last:.0f}")
-        return step
+        first = counts.get("first", last)
+        return f"steps {first:.0f} to {last:.0f}" if first < last else label
 
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""

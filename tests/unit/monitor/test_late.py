@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.edges import MOST_WAITING, Row
+from hfmem_widget.monitor.sampler import Polled
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from hfmem_widget.sources.allocator import Instant
@@ -146,10 +146,9 @@ def test_a_step_that_is_entered_at_once_adds_one_sample() -> None:
     step = Step()
     before = step.session.timeline.samples
     for _ in range(3):
+        step.begin_briefly()
         step.bench.clock.advance(0.001)
-        span = step.monitor.open_span(step.session, "step").id
-        step.bench.clock.advance(0.001)
-        step.monitor.mark_end(step.session, span)
+        step.end_briefly()
     starts = [span.before.time for span in step.session.spans[1:]]
 
     assert starts == pytest.approx([0.001, 0.003, 0.005])
@@ -298,7 +297,7 @@ def test_who_looks_waits_for_another_thread_to_finish_entering(
     entering, go_on = threading.Event(), threading.Event()
     read = step.bench.sampler.passed
 
-    def held(instant: Instant, polled: Sequence[Row]) -> tuple[float, ...]:
+    def held(instant: Instant, polled: Polled) -> Row:
         if threading.current_thread() is other:
             entering.set()
             go_on.wait()

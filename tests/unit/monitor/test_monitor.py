@@ -506,11 +506,28 @@ def test_a_row_older_than_the_series_is_taken() -> None:
     metrics = ("allocated", *HELD, "unattributed")
     series = tuple(Series("cpu", metric, metric) for metric in metrics)
     watched.adopt((Device("cpu", "host"),), series)
-    watched.rebase([7.0, 4.0, *[0.0] * (len(HELD) - 1), math.nan])
-    watched.rebase([10.0, 4.0, *[0.0] * (len(HELD) - 1), math.nan])
+    for allocated in (7.0, 10.0):
+        row = [allocated, 4.0, *[0.0] * (len(HELD) - 1), math.nan]
+        watched.rebase(watched.values_of(row))
+    appended = [
+        watched.append(watched.values_of(row), 1.0).values
+        for row in ([10.0], [12.0, 4.0, 0.0, 0.0, 0.0, math.nan])
+    ]
 
-    assert watched.append([10.0], 1.0).values[0] == 10.0
-    assert watched.append([12.0, 4.0, 0.0, 0.0, 0.0, math.nan], 2.0).values[-1] == 3.0
+    assert appended[0][0] == 10.0
+    assert appended[1][-1] == 3.0
+
+
+def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
+    """What was taken of a row before another thread told of them is added all the same."""
+    watched = Watched(Recorder(), WatchOptions(), 0.0)
+    series = tuple(Series("cpu", metric, metric) for metric in ("allocated", *HELD))
+    watched.adopt((Device("cpu", "host"),), series)
+    values = watched.values_of([7.0, 4.0, *[0.0] * (len(HELD) - 1)])
+    watched.adopt((Device("cpu", "host"),), (*series, Series("cpu", "unattributed")))
+    watched.base(1, "step", "step", values)
+
+    assert watched.append(values, 1.0).values[0] == 7.0
 
 
 def test_the_end_of_all_tells_what_it_leaves(bench: Bench) -> None:
