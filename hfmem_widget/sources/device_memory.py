@@ -84,20 +84,23 @@ class DeviceMemorySource(BaseSource):
 
     def _look(self, allocator: Allocator, used: Sequence[float], now: float) -> None:
         """Read again who uses the devices, as far as that is due, and how busy they are."""
-        is_busy_due = bool(self._looks) and now >= self._busy_due
+        # Those that this process does not use yet are not asked for.
+        opened = [at for at in range(len(self._looks)) if not math.isnan(used[at])]
         try:
-            for at, looks in enumerate(self._looks):
-                if math.isnan(used[at]):  # this process does not use it yet
-                    continue
-                if looks.is_due(now, used[at]):
+            for at in opened:
+                if self._looks[at].is_due(now, used[at]):
                     started = self._cpu()
                     self._shares[at][:3] = self._shares_of(allocator, at, used[at])
-                    looks.took(now, used[at], self._cpu() - started)
-                if is_busy_due:
-                    self._busy_due = now + LOOK_EVERY
-                    self._shares[at][3] = allocator.busy(at)
+                    self._looks[at].took(now, used[at], self._cpu() - started)
         except Exception as error:  # noqa: BLE001
             self._is_left(error)
+        if now >= self._busy_due and self._looks:
+            self._busy_due = now + LOOK_EVERY
+            try:
+                for at in opened:
+                    self._shares[at][3] = allocator.busy(at)
+            except Exception:  # noqa: BLE001  (virtual machines do not tell, and it is an extra)
+                self._busy_due = math.inf
 
     def _shares_of(self, allocator: Allocator, at: int, used: float) -> list[float]:
         listed, pids = allocator.processes(at) or {}, self._pids()

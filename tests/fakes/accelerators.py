@@ -46,7 +46,7 @@ class AmdSmi:
     def __init__(self, allocator: FakeAllocator) -> None:
         self._allocator = allocator
         self.listed: dict[int, int] = {os.getpid(): 3 * GIB, 1: GIB}
-        self.activity: int | str = 87
+        self.activity: int | str | Exception = 87
         self.fault: Exception | None = None
         self.as_handles = False  # as before ROCm 6.1
         self.asked = 0
@@ -80,6 +80,8 @@ class AmdSmi:
     def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, Any]:
         """Return how busy a device is; "N/A" where that is not known."""
         assert handle == "processor 0"
+        if isinstance(self.activity, Exception):
+            raise self.activity
         return {"gfx_activity": self.activity, "umc_activity": 3, "mm_activity": "N/A"}
 
 

@@ -76,6 +76,17 @@ def test_what_is_not_known_of_the_engine_is_not_available() -> None:
     assert math.isnan(machine.read(0.0)["utilization"])
 
 
+def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is() -> None:
+    """As in a virtual machine; nothing is said, since it is an extra."""
+    machine = Machine()
+    machine.smi.activity = RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+    told = machine.read(0.0)
+
+    assert told["process"] == 3 * GIB
+    assert math.isnan(told["utilization"])
+    assert not machine.source.notes
+
+
 def test_a_fault_in_the_middle_leaves_the_sum() -> None:
     """Nothing more is asked of AMD SMI then, and a sentence says so once."""
     machine = Machine()
