@@ -39,7 +39,7 @@ PEERS: Final = ("accelerate", "DeepSpeed", "hf-mem")
 HEAD: Final = (
     *("model", "kind", "precision", "batch", "forecast MiB", "measured MiB", "off"),
     *(f"{name} off" for name in PEERS),
-    "forecast s",
+    *("forecast s", "reserved, forecast MiB", "reserved, measured MiB", "reserved off"),
 )
 
 
@@ -51,11 +51,11 @@ def forward(model: Any, given: Mapping[str, Any]) -> Any:
         return model(**given, **{name: extra[name] for name in extra if name in takes})
 
 
-def on_gpu(case: Case, config: Any) -> float:
-    """Return the allocator's peak in bytes."""
+def on_gpu(case: Case, config: Any) -> tuple[float, float]:
+    """Return the allocator's peak in bytes, and what it has reserved by then."""
     gc.collect()
-    torch.cuda.empty_cache()
     torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  (so that each case pays for its own)
+    torch.cuda.empty_cache()
     left = max(0, torch.cuda.memory_allocated() - WORKSPACES)
     torch.cuda.reset_peak_memory_stats()
     model, batch = built(case, config, "cuda")
@@ -63,7 +63,7 @@ def on_gpu(case: Case, config: Any) -> float:
         torch.cuda.reset_peak_memory_stats()
         with Checked():
             forward(model, given_to(batch, "cuda"))
-        return float(torch.cuda.max_memory_allocated() - left)
+        return float(torch.cuda.max_memory_allocated() - left), float(torch.cuda.memory_reserved())
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
@@ -73,11 +73,11 @@ def on_gpu(case: Case, config: Any) -> float:
         optimizer.step()
         optimizer.zero_grad()
         del loss
-    return float(torch.cuda.max_memory_allocated() - left)
+    return float(torch.cuda.max_memory_allocated() - left), float(torch.cuda.memory_reserved())
 
 
-def on_cpu(case: Case, config: Any) -> float:
-    """Return the peak of tensors that were alive, in bytes; without the optimizer's step."""
+def on_cpu(case: Case, config: Any) -> tuple[float, float]:
+    """Return the peak of tensors that were alive, in bytes, without the optimizer's step."""
     model, batch = built(case, config, "cpu")
     live = LiveBytes(device="cpu")
     live.leave_out([*model.parameters(), *model.buffers()])
@@ -94,7 +94,7 @@ def on_cpu(case: Case, config: Any) -> float:
             loss.backward()
         else:
             forward(model, copy)
-    return float(held + live.peak)
+    return float(held + live.peak), float("nan")
 
 
 def others(case: Case, config: Any, told: Forecast) -> dict[str, float]:
@@ -119,7 +119,7 @@ def others(case: Case, config: Any, told: Forecast) -> dict[str, float]:
 
 def off(told: float, real: float) -> str:
     """Return by how much a figure is too high, in percent."""
-    return "-" if math.isnan(told) else f"{(told / real - 1) * 100:+.1f} %"
+    return "-" if math.isnan(told / real) else f"{(told / real - 1) * 100:+.1f} %"
 
 
 def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
@@ -137,7 +137,7 @@ def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
         **case.options,
     )
     took = time.monotonic() - begun
-    real = (on_cpu if small else on_gpu)(case, config)
+    real, reserved = (on_cpu if small else on_gpu)(case, config)
     errors.append((told.total / real - 1) * 100)
     peers = others(case, config, told)
     return [
@@ -149,6 +149,8 @@ def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
         off(told.total, real),
         *(off(peers[name], real) for name in PEERS),
         f"{took:.1f}",
+        *(f"{size / 2**20:,.0f}" for size in (told.reserved, reserved)),
+        off(told.reserved, reserved),
     ]
 
 

@@ -10,9 +10,9 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import run_backward
 from hfmem_widget.features.fit.checkpointing import checkpoint_layers
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
+from hfmem_widget.features.fit.playing import Allocator, Event, given, play
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
@@ -53,6 +54,7 @@ class Step:
     gradients: int  # all of them, when they are complete
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Inference:
     kv_cache: int
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
+    events: tuple[Event, ...] = ()
 
 
 def training_step(
@@ -110,9 +113,27 @@ def training_step(
         kept = live.now - live.marked
         forward = Pass(live.peak, live.marked_at_peak)
         live.restart()
+        live.in_backward = True
         run_backward(roots, accumulated)
         backward = Pass(live.peak, live.marked_at_peak)
-    return Step(forward, backward, kept, live.marked, mode.routes, live.knowing.assumed)
+        routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
+    return Step(forward, backward, kept, live.marked, routes, assumed, events)
+
+
+def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tuple[Step, int]:
+    """Return a step as an allocator gives it after a first one, and the bytes of the optimizer's states.
+
+    The allocator has given the weights. The states are made at the end of the first step, of which nothing
+    is left but free blocks.
+    """
+    first = play(step.events, allocator)
+    of_states = given(allocator, states)
+    for block in first.left:
+        allocator.take_back(block)
+    held = allocator.allocated
+    second = play(step.events, allocator)
+    forward, backward = (Pass(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
+    return replace(step, forward=forward, backward=backward, gradients=second.marked), of_states
 
 
 def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
@@ -127,7 +148,8 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
         outputs = model(**batch, **options)
         cache = _storages(getattr(outputs, "past_key_values", None))
         kept = sum(map(live.rounded, cache.values()))
-        return Inference(live.peak, kept, mode.routes, live.knowing.assumed)
+        events = tuple(live.events)
+        return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
 
 
 def generation_options(model: Any) -> dict[str, Any]:

@@ -95,6 +95,9 @@ class Forecast:
         Plain sentences.
     left_out : tuple of str
         What a real run needs memory for but no figure has: activations, or sub-models that got no input.
+    reserved : int
+        Bytes that the allocator of a GPU takes from it by the end of the second step, if there is room;
+        0 where that is unknown. Near the limit it gives back what it can first.
     """
 
     model: str
@@ -107,6 +110,7 @@ class Forecast:
     trainable: int = 0
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    reserved: int = 0
 
     def bytes(self, name: str) -> int:
         """Return the bytes of a part at the peak; 0 if there is none of it."""

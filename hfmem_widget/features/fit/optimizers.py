@@ -60,11 +60,16 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that an optimizer needs: its states, the paged ones apart, and a step's temporaries."""
+    """Bytes that an optimizer needs: for each of its states, for the paged ones, and a step's temporaries."""
 
-    states: int
+    sizes: tuple[int, ...]
     paged: int
     temporaries: int
+
+    @property
+    def states(self) -> int:
+        """The bytes of all states that are not paged."""
+        return sum(self.sizes)
 
 
 def like_parameter(count: int) -> States:
@@ -236,13 +241,10 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     return found
 
 
-def needs(
-    optimizer: Optimizer,
-    trained: Iterable[Trained],
-    rounded: Callable[[int], int] = lambda size: size,
-) -> Needs:
-    """Return what an optimizer needs for the tensors it trains; `rounded` is what the allocator gives."""
-    states = paged = total = largest = 0
+def needs(optimizer: Optimizer, trained: Iterable[Trained]) -> Needs:
+    """Return what an optimizer needs for the tensors it trains."""
+    sizes: list[int] = []
+    paged = total = largest = 0
     copies = optimizer.one_by_one
     for tensor in trained:
         is_paged = optimizer.paged and tensor.numel >= LEAST_PAGED
@@ -251,11 +253,11 @@ def needs(
             if is_paged and size >= tensor.numel:
                 paged += size
             else:
-                states += rounded(size)
-        total += rounded(tensor.numel * tensor.size)
+                sizes.append(size)
+        total += tensor.numel * tensor.size
         largest = max(largest, tensor.numel * FLOAT)
         if tensor.size < FLOAT:
             copies = optimizer.one_by_one + optimizer.when_cast
     if total and optimizer.shared:
-        states += rounded(optimizer.shared)
-    return Needs(states, paged, int(optimizer.at_once * total + copies * largest))
+        sizes.append(optimizer.shared)
+    return Needs(tuple(sizes), paged, int(optimizer.at_once * total + copies * largest))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -14,13 +15,20 @@ import torch
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
 from hfmem_widget.features.fit.checkpointing import is_checkpointed
-from hfmem_widget.features.fit.dry_run import GRANULARITY, Inference, Step, inference, training_step
+from hfmem_widget.features.fit.dry_run import (
+    GRANULARITY,
+    Inference,
+    Step,
+    inference,
+    second_step,
+    training_step,
+)
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
-from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart, Setting
 from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
 from hfmem_widget.features.fit.optimizers import Needs, Trained
+from hfmem_widget.features.fit.playing import Allocator, allocator_of, given, play
 from hfmem_widget.features.fit.quantized import checked, quantized_bytes
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
@@ -182,22 +190,20 @@ def _forecast(
 ) -> Forecast:
     name = type(model).__name__
     has_inputs = hasattr(getattr(model, "config", None), "model_type")
-    rounded = LiveBytes(GRANULARITY[setting.device]).rounded
-
-    def allocated(tensor: torch.Tensor) -> int:
-        return rounded(tensor.untyped_storage().nbytes())
-
-    sizes: Mapping[int, int] = {}
+    allocator = allocator_of(setting.device)
+    sizes: Mapping[int, tuple[int, ...]] = {}
     unpacked = 0
     if setting.quantized:
-        sizes, largest = quantized_bytes(model, setting.quantized, rounded)
-        unpacked = rounded(largest * 2)
+        sizes, largest = quantized_bytes(model, setting.quantized)
+        unpacked = largest * 2
     inputs = _batch(model, setting, partial=partial) if has_inputs else Batch({})
     model = _as_trained(model, setting, trainable, lora)
     parameters = list(storages(model.parameters()))
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    weights = sum(sizes.get(id(weight), allocated(weight)) for weight in parameters)
-    buffers = sum(map(allocated, storages(model.buffers())))
+    weights = given(
+        allocator, chain.from_iterable(sizes.get(id(one), (_bytes(one),)) for one in parameters)
+    )
+    buffers = given(allocator, map(_bytes, storages(model.buffers())))
     held = Forecast(
         model=name,
         setting=setting,
@@ -210,17 +216,25 @@ def _forecast(
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in trained),
     )
-    gradients = sum(map(allocated, trained)) if setting.training else 0
     needed = None
     if optimizer is not None:
-        needed = optimizers.needs(optimizer, _trained(model, trained), rounded)
+        needed = optimizers.needs(optimizer, _trained(model, trained))
+
+    def without_a_run(why: str) -> Forecast:
+        fresh = allocator_of(setting.device)  # a run that failed has left things in the other
+        states = 0 if needed is None else given(fresh, needed.sizes)
+        gradients = given(fresh, map(_bytes, trained)) if setting.training else 0
+        return _of_what_is_held(held, states, gradients, why)
+
     if not has_inputs:
-        return _of_what_is_held(held, needed, gradients, UNKNOWN_INPUTS.format(plain(name)))
+        return without_a_run(UNKNOWN_INPUTS.format(plain(name)))
     if isinstance(inputs, OptionError):
-        return _of_what_is_held(held, needed, gradients, f"{inputs}.")
+        return without_a_run(f"{inputs}.")
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
-            forecast = _dry(model, inputs, held, unpacked, needed)
+            forecast = _dry(
+                model, inputs, held, unpacked=unpacked, needed=needed, allocator=allocator
+            )
             if not setting.shards:
                 return forecast
             gathered, share = _divisible(model, setting, weights)
@@ -228,7 +242,11 @@ def _forecast(
     except OptionError as error:
         if not partial or error.__cause__ is None:
             raise
-        return _of_what_is_held(held, needed, gradients, f"{error}.")
+        return without_a_run(f"{error}.")
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())
 
 
 def _batch(model: Any, setting: Setting, *, partial: bool) -> Batch | OptionError:
@@ -280,17 +298,26 @@ def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, l
 
 
 def _dry(
-    model: Any, inputs: Batch, held: Forecast, unpacked: int, needed: Needs | None
+    model: Any,
+    inputs: Batch,
+    held: Forecast,
+    *,
+    unpacked: int,
+    needed: Needs | None,
+    allocator: Allocator,
 ) -> Forecast:
     setting = held.setting
     if setting.device == "cuda":
-        size, is_sure = of_cublas(training=setting.training)
+        each, is_sure = of_cublas()
+        size = given(allocator, [each] * (2 if setting.training else 1))
         libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
     waiting = idle(model)
     if needed is None:
         run = inference(model, inputs, device=setting.device)
-        forecast = _of_inference(held, unpacked, run)
+        before = allocator.allocated
+        peak = play(run.events, allocator).peaks[-1].bytes - before
+        forecast = _of_inference(held, unpacked, replace(run, peak=peak))
     else:
         step = training_step(
             model,
@@ -300,8 +327,13 @@ def _dry(
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
         )
-        forecast = _of_training(held, unpacked, step, needed)
-    forecast = replace(forecast, notes=(*forecast.notes, *inputs.notes))
+        step, states = second_step(step, allocator, needed.sizes)
+        forecast = _of_training(held, unpacked, step, needed, states)
+    # What is unpacked or quantised as it goes is in no event.
+    is_whole = setting.device == "cuda" and not (unpacked or setting.kv)
+    reserved = max(allocator.reserved, forecast.total) if is_whole else 0
+    notes = (*forecast.notes, *inputs.notes)
+    forecast = replace(forecast, notes=notes, reserved=reserved)
     if inputs.notes:
         forecast = _activations_as(forecast, "estimate")
     if not waiting:
@@ -331,11 +363,11 @@ def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> Forecas
     return ForecastPart(name, size, size, source, bound)
 
 
-def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Forecast:
+def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, states: int) -> Forecast:
     """Return the forecast of a training step.
 
     `held` has the weights and buffers, and `unpacked` are the bytes of the largest quantised weight when it
-    is unpacked, or 0.
+    is unpacked, or 0. `states` are those of the optimizer, as the allocator gives them.
     """
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {
@@ -347,9 +379,7 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Fo
     most, gradients = above[moment]
     by_rule = moment == "optimizer"
     parts = (
-        ForecastPart(
-            "optimizer", needed.states, needed.states + needed.paged, FROM_A_RULE, "exact"
-        ),
+        ForecastPart("optimizer", states, states + needed.paged, FROM_A_RULE, "exact"),
         ForecastPart("gradients", gradients, step.gradients, FROM_SHAPES, "exact"),
         ForecastPart(
             "activations",
@@ -366,7 +396,7 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs) -> Fo
             f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
             "when the device is full."
         )
-    base = sum(part.bytes for part in held.parts) + needed.states
+    base = sum(part.bytes for part in held.parts) + states
     peaks = {name: base + total for name, (total, _) in above.items()}
     return _completed(held, parts, moment, peaks, tuple(notes))
 
@@ -388,13 +418,12 @@ def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
     return _completed(held, parts, "forward", {"forward": total}, _assumptions(run))
 
 
-def _of_what_is_held(held: Forecast, needed: Needs | None, gradients: int, why: str) -> Forecast:
-    """Return the forecast of a model whose activations are unknown, and a sentence why.
-
-    `needed` is of the optimizer; None where the model is not trained.
-    """
-    states = () if needed is None else (_whole("optimizer", needed.states, FROM_A_RULE),)
-    parts = (*states, _whole("gradients", gradients, FROM_SHAPES))
+def _of_what_is_held(held: Forecast, states: int, gradients: int, why: str) -> Forecast:
+    """Return the forecast of a model whose activations are unknown, and a sentence why."""
+    parts = (
+        _whole("optimizer", states, FROM_A_RULE),
+        _whole("gradients", gradients, FROM_SHAPES),
+    )
     total = sum(part.bytes for part in (*held.parts, *parts))
     return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 

@@ -28,18 +28,14 @@ RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
 """The bytes of each tensor that is kept for a matrix of some rows and elements."""
 
 
-def quantized_bytes(
-    model: Any, how: str, rounded: Callable[[int], int]
-) -> tuple[dict[int, int], int]:
+def quantized_bytes(model: Any, how: str) -> tuple[dict[int, tuple[int, ...]], int]:
     """Return the bytes of a model's weights by identity when quantised, and the elements of the largest.
 
-    The largest is unpacked while it is used. `rounded` returns what the allocator gives for a size.
+    Each weight is several tensors. The largest is unpacked while it is used.
     """
     rule = RULES[checked(how)]
     weights = list(_quantised(model))
-    sizes = {
-        id(weight): sum(map(rounded, rule(weight.shape[0], weight.numel()))) for weight in weights
-    }
+    sizes = {id(weight): rule(weight.shape[0], weight.numel()) for weight in weights}
     return sizes, max((weight.numel() for weight in weights), default=0)
 
 

@@ -84,5 +84,5 @@ def sharded(forecast: Forecast, text: str, *, gathered: int, share: float) -> Fo
     parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
     notes = (*forecast.notes, NOTE.format(ranks=ranks, way=way, parts=shared))
-    forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks)
+    forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0)
     return replace(forecast, parts=tuple(parts), notes=notes)

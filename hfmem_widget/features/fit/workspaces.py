@@ -40,20 +40,18 @@ _SOFTMAX: Final = _ATEN._safe_softmax.default  # noqa: SLF001  (likewise)
 _FLOAT: Final = 4
 
 
-def of_cublas(*, training: bool, environ: Mapping[str, str] = os.environ) -> tuple[int, bool]:
-    """Return the bytes of cuBLAS' workspaces, and whether they are sure.
+def of_cublas(environ: Mapping[str, str] = os.environ) -> tuple[int, bool]:
+    """Return the bytes of a workspace of cuBLAS, and whether they are sure; nothing is initialised.
 
-    Each thread has one: that of the forward pass, and autograd's for the backward pass. Nothing is
-    initialised.
+    Each thread has one: that of the forward pass, and autograd's for the backward pass.
     """
-    threads = 2 if training else 1
     chosen = re.findall(r":(\d+):(\d+)", environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if chosen:
-        return threads * sum(int(size) * 1024 * int(count) for size, count in chosen), True
+        return sum(int(size) * 1024 * int(count) for size, count in chosen), True
     if not torch.cuda.is_initialized():
-        return threads * LARGE, False
+        return LARGE, False
     major, _ = torch.cuda.get_device_capability()
-    return threads * (LARGE if major >= _LARGE_FROM else USUAL), True
+    return (LARGE if major >= _LARGE_FROM else USUAL), True
 
 
 def prefers_cudnn(environ: Mapping[str, str] = os.environ) -> bool:

@@ -124,9 +124,8 @@ def test_another_way_to_divide_is_refused(text: str) -> None:
 
 def test_every_thread_has_a_workspace_of_cublas() -> None:
     """Autograd's too; without the device the largest is counted, so that no forecast is too low."""
-    assert of_cublas(training=True, environ={}) == (2 * LARGE, False)
-    assert of_cublas(training=False, environ={}) == (LARGE, False)
-    assert of_cublas(training=True, environ={"CUBLAS_WORKSPACE_CONFIG": ":16:8"}) == (1 << 18, True)
+    assert of_cublas(environ={}) == (LARGE, False)
+    assert of_cublas(environ={"CUBLAS_WORKSPACE_CONFIG": ":16:8"}) == (1 << 17, True)
 
 
 def test_the_workspaces_are_in_a_forecast_for_a_gpu() -> None:

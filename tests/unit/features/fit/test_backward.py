@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hfmem_widget.features.fit.backward import run_backward
+from hfmem_widget.features.fit.live_bytes import LiveBytes
 from tests.data.fit_models import CONFIGS, batch, built
 
 
@@ -59,3 +60,27 @@ def test_a_second_pass_adds() -> None:
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [10.0, 10.0]
     assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda scores, places: scores.gather(1, places),
+        lambda scores, places: scores[places[0]],
+        lambda scores, _: scores.max(1).values,
+    ],
+    ids=["gather", "index", "max"],
+)
+def test_zeros_for_a_gradient_are_made_once(select: Any) -> None:
+    """On a device autograd writes into them; of meta tensors it would make others."""
+    leaf = torch.empty(64, 64, device="meta", requires_grad=True)
+    places = torch.zeros(64, 1, dtype=torch.long, device="meta")
+    live = LiveBytes()
+    live.leave_out([leaf, places])
+    with live:
+        loss = select(leaf, places).sum()
+        kept = live.now
+        live.in_backward = True
+        run_backward([(loss, None)])
+
+    assert live.peak - kept < 1.5 * leaf.untyped_storage().nbytes()

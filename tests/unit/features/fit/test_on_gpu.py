@@ -20,21 +20,6 @@ LENGTH = 64
 SCORES = 2 * LENGTH**2
 
 
-@pytest.mark.parametrize(
-    ("size", "given"),
-    [
-        (1, 512),
-        (9 * MIB + 1, 9 * MIB + 512),
-        (125 * MIB, 126 * MIB),
-        (124 * MIB + 1, 124 * MIB + 512),
-    ],
-)
-def test_a_large_tensor_gets_its_segment_whole(size: int, given: int) -> None:
-    """Segments are multiples of 2 MiB, and one is not cut where no more than 1 MiB would be left."""
-    assert LiveBytes(512).rounded(size) == given
-    assert LiveBytes(1).rounded(size) == size
-
-
 def test_a_safe_softmax_marks_what_is_infinite() -> None:
     """A byte for each score, and one for each row."""
     scores = torch.empty(2, LENGTH, LENGTH, device="meta")

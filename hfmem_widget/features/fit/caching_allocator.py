@@ -1,0 +1,111 @@
+"""PyTorch's caching allocator for a GPU, played through: which block each request would get.
+
+A request gets a whole block, and a block is not always cut to its size: so what counts as allocated depends
+on what was freed before. The rules are those of `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp
+(torch 2.11), with the sizes of c10/core/AllocatorConfig.h, for one stream with default settings, where the
+device has room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import Final
+
+ROUNDED_TO: Final = 512  # the least that is cut off a block of the small pool
+SMALL: Final = 1 << 20  # the largest request to that pool; of the other, more than this is cut off
+SMALL_SEGMENT: Final = 2 << 20
+LARGE_SEGMENT: Final = 20 << 20
+OWN_SEGMENT: Final = (
+    10 << 20
+)  # requests from here on get a segment of their own, a multiple of this:
+MULTIPLE: Final = 2 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A piece of a segment, with its neighbours there."""
+
+    address: int
+    size: int
+    is_small: bool
+    is_free: bool = False
+    before: Block | None = None
+    after: Block | None = None
+
+
+class CachingAllocator:
+    """Blocks that are given and taken back, and how many bytes these are.
+
+    Attributes
+    ----------
+    allocated, reserved : int
+        Bytes of the blocks that are given, and of all segments. Segments are kept.
+    """
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
+        self._free: tuple[list[tuple[int, int]], ...] = (
+            [],
+            [],
+        )  # large and small, by size and address
+        self._at: dict[int, Block] = {}
+
+    def give(self, size: int) -> Block:
+        """Return the block for a request: the smallest free one, or a part of it, or of a new segment."""
+        size = max(1, -(-size // ROUNDED_TO)) * ROUNDED_TO
+        is_small = size <= SMALL
+        free = self._free[is_small]
+        place = bisect_left(free, (size, 0))
+        block = self._at[free.pop(place)[1]] if place < len(free) else self._segment(size)
+        left = block.size - size
+        if left >= ROUNDED_TO if is_small else left > SMALL:
+            self._cut(block, size)
+        block.is_free = False
+        self.allocated += block.size
+        return block
+
+    def take_back(self, block: Block) -> None:
+        """Join a block that is free again with the free ones beside it."""
+        self.allocated -= block.size
+        first, last = block, block
+        if block.before is not None and block.before.is_free:
+            first = block.before
+            self._hold_back(first)
+        if block.after is not None and block.after.is_free:
+            last = block.after
+            self._hold_back(last)
+        first.size = last.address + last.size - first.address
+        first.after = last.after
+        if first.after is not None:
+            first.after.before = first
+        self._offer(first)
+
+    def _segment(self, size: int) -> Block:
+        if size <= SMALL:
+            whole = SMALL_SEGMENT
+        elif size < OWN_SEGMENT:
+            whole = LARGE_SEGMENT
+        else:
+            whole = -(-size // MULTIPLE) * MULTIPLE
+        # Later segments lie above: it only matters where free blocks are of one size.
+        block = Block(self.reserved, whole, size <= SMALL)
+        self.reserved += whole
+        return block
+
+    def _cut(self, block: Block, size: int) -> None:
+        rest = Block(block.address + size, block.size - size, block.is_small)
+        rest.before, rest.after = block, block.after
+        if rest.after is not None:
+            rest.after.before = rest
+        block.size, block.after = size, rest
+        self._offer(rest)
+
+    def _offer(self, block: Block) -> None:
+        block.is_free = True
+        self._at[block.address] = block
+        insort(self._free[block.is_small], (block.size, block.address))
+
+    def _hold_back(self, block: Block) -> None:
+        free = self._free[block.is_small]
+        del free[bisect_left(free, (block.size, block.address))]

@@ -1,0 +1,168 @@
+"""What PyTorch's allocator gives.
+
+Cases follow `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp of torch 2.11.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hfmem_widget.features.fit.caching_allocator import Block, CachingAllocator
+from hfmem_widget.features.fit.playing import Heap, Moment, Peak, play
+
+KIB, MIB = 1 << 10, 1 << 20
+
+MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "reserved"),
+    [
+        (1, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (9 * MIB + 1, 9 * MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB, 10 * MIB),
+        (124 * MIB + 1, 124 * MIB + 512, 126 * MIB),
+        (125 * MIB - 512, 125 * MIB - 512, 126 * MIB),
+        (125 * MIB, 126 * MIB, 126 * MIB),
+    ],
+)
+def test_a_first_request(asked: int, got: int, reserved: int) -> None:
+    """A multiple of 512 bytes; the whole segment of 2, 20 or more MiB where no more than 1 MiB is left."""
+    allocator = CachingAllocator()
+
+    assert allocator.give(asked).size == allocator.allocated == got
+    assert allocator.reserved == reserved
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "got", "reserved"),
+    [
+        # Of the small pool everything is cut off that is a block at all.
+        ([1536], 1024, 1024, 2 * MIB),
+        ([1 * MIB], 1 * MIB, 1 * MIB, 2 * MIB),
+        # Of the large pool only more than 1 MiB is.
+        ([32 * MIB], 31 * MIB, 32 * MIB, 32 * MIB),
+        ([32 * MIB], 31 * MIB - 512, 31 * MIB - 512, 32 * MIB),
+        ([12 * MIB], 2 * MIB, 2 * MIB, 12 * MIB),
+        # The smallest that is large enough, whichever was freed last.
+        ([40 * MIB, 14 * MIB, 20 * MIB], 13 * MIB, 14 * MIB, 74 * MIB),
+        ([40 * MIB, 14 * MIB, 20 * MIB], 15 * MIB, 15 * MIB, 74 * MIB),
+        ([40 * MIB, 14 * MIB, 20 * MIB], 41 * MIB, 42 * MIB, 116 * MIB),
+        # Neither pool serves the other.
+        ([40 * MIB], 512 * KIB, 512 * KIB, 42 * MIB),
+        ([512 * KIB], 2 * MIB, 2 * MIB, 22 * MIB),
+    ],
+)
+def test_a_request_after_others_were_freed(
+    before: list[int], asked: int, got: int, reserved: int
+) -> None:
+    """What is free is used before a new segment, though it may be larger than asked."""
+    allocator = CachingAllocator()
+    for block in [allocator.give(size) for size in before]:
+        allocator.take_back(block)
+
+    assert allocator.give(asked).size == allocator.allocated == got
+    assert allocator.reserved == reserved
+
+
+def test_of_blocks_of_one_size_the_lowest_is_given() -> None:
+    """In whatever order they were freed."""
+    allocator = CachingAllocator()
+    blocks = [allocator.give(12 * MIB) for _ in range(3)]
+    for block in reversed(blocks):
+        allocator.take_back(block)
+
+    assert allocator.give(12 * MIB).address == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])
+def test_free_neighbours_become_one(order: tuple[int, ...]) -> None:
+    """In whatever order they are freed, and with what was left over beside them."""
+    allocator = CachingAllocator()
+    blocks = [allocator.give(6 * MIB) for _ in range(3)]
+    for at in order:
+        allocator.take_back(blocks[at])
+
+    assert allocator.give(20 * MIB).address == 0
+    assert allocator.reserved == 20 * MIB
+
+
+def test_neighbours_in_use_keep_free_ones_apart() -> None:
+    """Two holes of 6 MiB do not serve 12."""
+    allocator = CachingAllocator()
+    blocks = [allocator.give(size) for size in (6 * MIB, 2 * MIB, 6 * MIB, 6 * MIB)]
+    for at in (0, 2):
+        allocator.take_back(blocks[at])
+
+    assert allocator.give(12 * MIB).size == 12 * MIB
+    assert allocator.reserved == 32 * MIB
+
+
+def test_segments_do_not_become_one() -> None:
+    """Though one lies beside the other."""
+    allocator = CachingAllocator()
+    for block in [allocator.give(12 * MIB) for _ in range(2)]:
+        allocator.take_back(block)
+    allocator.give(24 * MIB)
+
+    assert allocator.reserved == 48 * MIB
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40 * MIB)), max_size=60))
+@settings(max_examples=60)
+def test_every_byte_of_a_segment_is_in_one_block(requests: list[tuple[int, int]]) -> None:
+    """Given or free: blocks are large enough, never overlap, and together are what is reserved."""
+    allocator = CachingAllocator()
+    blocks: list[Block] = []
+    for at, size in requests:
+        if at < len(blocks):
+            allocator.take_back(blocks.pop(at))
+        blocks.append(allocator.give(size))
+        assert blocks[-1].size >= size
+    free = chain.from_iterable(allocator._free)
+    spans = sorted(
+        [*free, *((block.size, block.address) for block in blocks)], key=lambda one: one[1]
+    )
+
+    assert allocator.allocated == sum(block.size for block in blocks)
+    assert sum(size for size, _ in spans) == allocator.reserved
+    ends = [0, *(address + size for size, address in spans)]
+    assert ends[:-1] == [address for _, address in spans]
+
+
+def test_peaks_between_restarts() -> None:
+    """Each with what was marked in it; what an operation takes besides counts while it runs."""
+    events = (
+        (MADE, 1, 100),
+        (RESTARTED, 0, 0),
+        (MADE, 2, 50),
+        (MARKED, 2, 0),
+        (GONE, 1, 0),
+        (RESTARTED, 0, 0),
+        (BESIDES, 0, 500),
+        (MADE, 3, 0),
+        (GONE, 2, 0),
+    )
+    played = play(events, Heap())
+
+    assert played.peaks == (Peak(100, 0), Peak(150, 0), Peak(550, 50))
+    assert played.left == ()
+    assert played.marked == 0
+
+
+def test_what_was_freed_before_is_not_always_used_tightly() -> None:
+    """A request gets all of a block of which little would be left."""
+    request = ((MADE, 3, 12 * MIB + 512 * KIB),)
+    fresh, used = CachingAllocator(), CachingAllocator()
+    play(((MADE, 1, 40 * MIB), (GONE, 1, 0), (MADE, 2, 27 * MIB)), used)
+
+    assert play(request, fresh).peaks == (Peak(12 * MIB + 512 * KIB, 0),)
+    assert play(request, used).peaks == (Peak(40 * MIB, 0),)
