@@ -65,8 +65,6 @@ def _play(case: Case) -> Played:
         on_gpu=next(iter(trends_of(session)), None),
         on_host=next(iter(trends_of(beside)), None),
         cries=frozenset(
-            rule
-            for rule, rise in (("mean", rises.mean()), ("any", rises[1:].max()))
-            if rise > MB
+            rule for rule, rise in (("mean", rises.mean()), ("any", rises[1:].max())) if rise > MB
         ),
     )
