@@ -1,4 +1,4 @@
-"""Has a fault happen at the Nth line of ours that a thread runs, for every N."""
+"""Has a fault happen at a line of ours, the first time that a thread runs it below an entry."""
 
 from __future__ import annotations
 
@@ -76,37 +76,46 @@ def places_that_can_fail(code: CodeType) -> frozenset[int]:
 
 
 class Injection:
-    """Raises once, at the Nth place of ours that is reached below an entry.
+    """Raises once, as a place of ours is reached below an entry.
 
     Parameters
     ----------
-    at : int
-        Which, counted from 1; 0 only counts.
+    at : Place, optional
+        Which; without one it raises nowhere, and notes all that are reached.
 
     Attributes
     ----------
-    reached : dict of Place to int
-        As which it was reached first.
+    reached : dict of Place to None
+        Those that were, in the order in which they were first.
     where : str
         The place at which it raised.
     """
 
-    def __init__(self, at: int = 0) -> None:
-        self.at = at
-        self.reached: dict[Place, int] = {}
+    def __init__(self, at: Place | None = None) -> None:
+        self.reached: dict[Place, None] = {}
         self.where = ""
-        self._count = 0
+        self._code, self._offset = at or (None, 0)
 
     def __call__(self, act: Callable[[], Any]) -> Any:
         """Do something of the user's with it."""
         before = sys.gettrace()
-        sys.settrace(self._call)
+        sys.settrace(self._note if self._code is None else self._aim)
         try:
             return act()
         finally:
             sys.settrace(before)
 
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _aim(self, frame: FrameType, event: str, arg: Any) -> Any:
+        # Of a run that has a fault this is most of the time: other functions' lines are not looked at.
+        return self._raise if frame.f_code is self._code and _is_below_an_entry(frame) else None
+
+    def _raise(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line" and frame.f_lasti == self._offset:
+            self.where = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
+            raise InjectedError(self.where)  # Python ends the tracing with it
+        return self._raise
+
+    def _note(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
         if not code.co_filename.startswith(OURS) or not _is_below_an_entry(frame):
             return None
@@ -115,18 +124,10 @@ class Injection:
 
         def line(frame: FrameType, event: str, arg: Any) -> Any:
             if event == "line" and frame.f_lasti in places:
-                self._come_to(frame)
+                self.reached.setdefault((frame.f_code, frame.f_lasti))
             return line
 
         return line
-
-    def _come_to(self, frame: FrameType) -> None:
-        self._count += 1
-        if self._count == self.at:
-            self.where = f"{frame.f_code.co_filename[len(OURS) + 1 :]}:{frame.f_lineno}"
-            raise InjectedError(self.where)
-        if not self.at:
-            self.reached.setdefault((frame.f_code, frame.f_lasti), self._count)
 
 
 def _is_below_an_entry(frame: FrameType | None) -> bool:

@@ -12,8 +12,16 @@ SAMPLES: Final = 16_000  # of raw sound
 
 LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 
-DEEP: Final = ("funnel", "gpt_neo", "jamba", "prophetnet")
-"""Those whose layers differ, and are all needed."""
+OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "funnel": {"block_sizes": [2, 2, 2]},
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "jamba": {"num_hidden_layers": 8},
+    "prophetnet": {"num_encoder_layers": 2, "num_decoder_layers": 2},
+}
+"""What makes those shallow whose layers differ, or are told otherwise; each kind of layer is there."""
+
+DEEP: Final = ("mllama", "vipllava")
+"""Those whose parts need all their layers, which are named one by one."""
 
 FORECAST: Final = (
     "albert", "bart", "beit", "bert", "big_bird", "blenderbot", "blip", "bloom", "camembert",
@@ -49,13 +57,18 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 def shallow(name: str) -> Any:
-    """Return the default configuration of a type, with two layers where their number is one number."""
+    """Return the default configuration of a type, of two layers where that is one number; so its parts."""
     kind = transformers.CONFIG_MAPPING[name]
-    if name in DEEP:
-        return kind()
-    known = kind()
-    less = {key: 2 for key in LAYERS if isinstance(getattr(known, key, None), int)}
-    return kind(**less)
+    made = kind(**OTHERWISE.get(name, dict.fromkeys(_numbers_of_layers(kind()), 2)))
+    if name not in DEEP:
+        for part in filter(None, (getattr(made, one, None) for one in kind.sub_configs)):
+            for layers in _numbers_of_layers(part):
+                setattr(part, layers, 2)
+    return made
+
+
+def _numbers_of_layers(config: Any) -> list[str]:
+    return [name for name in LAYERS if isinstance(getattr(config, name, None), int)]
 
 
 def length_of(name: str) -> int:

@@ -7,7 +7,7 @@ import functools
 import gc
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,26 @@ from torch import nn
 
 from hfmem_widget import span
 from tests.data.leak_mirror import Mirror
+
+CRIES: Mapping[str, frozenset[str]] = {
+    "mean": frozenset({
+        "a list of losses with their graphs", "a running total of losses",
+        "a hook registered anew at every step", "parameter groups that are added again",
+        "a chain of exceptions", "closures over activations",
+        "a cache that fills and is full", "three models, loaded one after another",
+    }),
+    "any": frozenset({
+        "a list of losses with their graphs", "a running total of losses",
+        "a hook registered anew at every step", "parameter groups that are added again",
+        "a chain of exceptions", "closures over activations",
+        "checks that are kept every tenth step", "0.1 MiB a step among batches of any size",
+        "outputs of every evaluation",
+        "workspaces of cuBLAS", "cycles that only the collector frees",
+        "another optimizer from the middle on", "a cache that fills and is full", "an LRU cache",
+        "metrics that are cleared after each epoch", "three models, loaded one after another",
+    }),
+}  # fmt: skip
+"""What "more than 1 MB an iteration" calls a leak, by whether it is the mean or any iteration."""
 
 WIDTH, HIDDEN, BATCH, LARGE = 128, 640, 128, 400
 MIB = 2**20

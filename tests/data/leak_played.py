@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import warnings
 from dataclasses import dataclass
@@ -27,22 +26,19 @@ class Played:
     case : Case
     on_gpu, on_host : Trend or None
         What we say of the mirrored GPU and of this process' heap.
-    mean : bool
-        Whether memory rose by more than 1 MB an iteration, from the first to the last.
-    any : bool
-        Whether it ever rose by more than 1 MB from one iteration to the next, after the first.
+    cries : frozenset of str
+        Which rules call it a leak: memory rose by more than 1 MB an iteration, from the first to the last
+        ("mean"), or ever from one to the next, after the first ("any").
     """
 
     case: Case
     on_gpu: Trend | None
     on_host: Trend | None
-    mean: bool
-    any: bool
+    cries: frozenset[str]
 
 
-@functools.cache
 def played(case: Case) -> Played:
-    """Play a case, once."""
+    """Play a case."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -68,6 +64,7 @@ def _play(case: Case) -> Played:
         case,
         on_gpu=next(iter(trends_of(session)), None),
         on_host=next(iter(trends_of(beside)), None),
-        mean=bool(rises.mean() > MB),
-        any=bool(rises[1:].max() > MB),
+        cries=frozenset(
+            rule for rule, rise in (("mean", rises.mean()), ("any", rises[1:].max())) if rise > MB
+        ),
     )
