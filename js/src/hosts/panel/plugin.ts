@@ -65,6 +65,8 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       translation?.ITranslator ?? absent,
     ],
     activate(app, tracker, palette, restorer, registry, bar, translator) {
+      // Outputs look the same where there is no notebook around them, as in Voilà.
+      addStyles(still);
       if (!tracker || !lumino || !ui) return;
       speakWith(translator as Translator | null);
       const makeWidget = (node: HTMLElement, id: string) => {
@@ -74,7 +76,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       };
       const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
       const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
-      document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles, still]));
+      addStyles(styles);
       const panel = new MemoryPanel(notebooks, importChart, localStorage);
       const widget = addPanel(app, makeWidget, panel, icon, restorer as LayoutRestorer | null);
       const place = new Place(app, notebooks, widget);
@@ -89,6 +91,10 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       });
     },
   };
+}
+
+function addStyles(text: string): void {
+  document.head.append(make("style", "", { "data-hfmem-panel": "" }, [text]));
 }
 
 /** The panel's place beside the notebook in front. */
