@@ -43,11 +43,15 @@ def _is_between(value: object, least: float, most: float) -> TypeGuard[float]:
     return isinstance(value, int | float) and value is not True and least <= value <= most
 
 
-def seconds(interval: object) -> float:
-    """Return the seconds between samples, from 0.01 to 3600."""
-    if not _is_between(interval, 0.01, 3600):
-        raise wrong_value(interval, "interval", "a number of seconds from 0.01 to 3600")
-    return interval
+INTERVAL = 0.1
+"""Seconds between samples where neither a watch nor JupyterLab's settings name any."""
+
+
+def seconds(interval: object) -> float | None:
+    """Return the seconds between samples, from 0.01 to 3600; None where none are named."""
+    if interval is None or _is_between(interval, 0.01, 3600):
+        return interval
+    raise wrong_value(interval, "interval", "a number of seconds from 0.01 to 3600")
 
 
 OF_WHAT = {"allocated": "allocated", "reserved": "reserved", "device": "device_used"}
@@ -154,9 +158,9 @@ def _value(
     *,
     heading: str = "",
     off: tuple[str, str] = ("", ""),
+    kind: type[float] | None = None,
 ) -> Any:
     *names, metavar = flags.split()
-    kind = float if isinstance(default, float) else None
     argument = {"metavar": metavar, "type": kind, "help": text.replace("%", "%%")}
     known = Option(default, text, tuple(names), argument, heading, parse, off)
     return field(default=default, metadata={"option": known})
@@ -173,7 +177,7 @@ class WatchKeywords(TypedDict, total=False):
     """The options as keyword arguments, in every form in which one may be given."""
 
     label: str
-    interval: float
+    interval: float | None
     devices: str | Sequence[str] | None
     ranks: bool | str | os.PathLike[str]
     chart: bool
@@ -212,11 +216,12 @@ class WatchOptions:
         "What to call it. The default of a cell is its number.",
         heading="what is watched",
     )
-    interval: float = _value(
-        0.1,
+    interval: float | None = _value(
+        None,
         "-i --interval SECONDS",
-        "Seconds between samples, from 0.01 to 3600. Default: 0.1.",
+        "Seconds between samples, from 0.01 to 3600. Default: what JupyterLab's settings say, or 0.1.",
         seconds,
+        kind=float,
     )
     devices: tuple[str, ...] = _value(
         (),

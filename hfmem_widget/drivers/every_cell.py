@@ -43,7 +43,12 @@ class EveryCell:
         self._companions: tuple[Companion, ...] = ()
         self.least = least
         self._view = NotebookView(
-            self._recorder, screen, chart=options.chart, panel=options.panel, least=least
+            self._recorder,
+            screen,
+            chart=options.chart,
+            panel=options.panel,
+            prefer=monitor.prefer,
+            least=least,
         )
         if not options.quiet:
             self._view.begin()

@@ -140,6 +140,7 @@ class Watch(Decorates):
                 chart=self._options.chart,
                 panel=self._options.panel,
                 aside=self._monitor.aside,
+                prefer=self._monitor.prefer,
             )
             harmless(self._view.begin, self._label)
         self._span = self._monitor.open_span(session, self._kind, self._label)

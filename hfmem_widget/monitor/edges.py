@@ -97,7 +97,7 @@ class Edges:
         self._enter_waiting(watched)
         if not watched.windows:
             self.register.opens_here(watched)
-            if not self.poller.claim(watched, watched.options.interval):
+            if not self.poller.claim(watched, watched.session.polling.interval):
                 watched.session.polling.stopped = NO_THREAD
         window = self.ledger.open(bounded=not watched.options.ledger)
         span_id = watched.recorder.next_span_id()

@@ -22,7 +22,7 @@ from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import Register, Watched
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
 
@@ -74,6 +74,7 @@ class Monitor:
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
         )
+        self._interval = INTERVAL
         self._pid = os.getpid()
 
     def __reduce__(self) -> NoReturn:
@@ -139,11 +140,22 @@ class Monitor:
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall(), catch_up=self.catch_up)
         session = recorder.session
-        session.polling.interval = session.polling.current_interval = options.interval
+        interval = self._interval if options.interval is None else options.interval
+        session.polling.interval = session.polling.current_interval = interval
         watched = Watched(recorder, options, self._clock(), is_one_reading=is_one_reading)
         self._register.take_over(watched)
         self._register.add(watched, if_first=self._begin_anew)
         return session
+
+    def prefer(self, interval: float) -> None:
+        """Poll every `interval` seconds for whoever names no interval, from now on."""
+        if interval == self._interval:
+            return
+        self._interval = interval
+        for watched in self._register.all():
+            if watched.options.interval is None:
+                watched.session.polling.interval = interval
+                self._poller.repace(watched, interval)
 
     def recorder(self, session: Session) -> Recorder:
         """Return what writes a session; raise `WatchStateError` if it has ended."""

@@ -27,7 +27,7 @@ class Poller:
         self._tick = tick
         self._make_ticker = make_ticker
         self._ticker: Ticker | None = None
-        self._claims: set[Hashable] = set()
+        self._claims: dict[Hashable, float] = {}
         self._hung: list[Ticker] = []
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
@@ -53,7 +53,7 @@ class Poller:
             be given back all the same.
         """
         with self._lock:
-            self._claims.add(by)
+            self._claims[by] = interval
             ticker = self._ticker
             if ticker is not None and ticker.alive and not ticker.stopping:
                 ticker.interval = min(ticker.interval, interval)
@@ -69,10 +69,19 @@ class Poller:
         # A thread may also end at once, where `threading.settrace` was given a function that raises.
         return started.tick_now(FIRST_TICK_TIMEOUT) or started.alive
 
+    def repace(self, by: Hashable, interval: float) -> None:
+        """Poll at least every `interval` seconds for a claim that there is; the others keep theirs."""
+        with self._lock:
+            if by not in self._claims:
+                return
+            self._claims[by] = interval
+            if self._ticker is not None:
+                self._ticker.interval = min(self._claims.values())
+
     def release(self, by: Hashable) -> None:
         """Give a claim back; the last one ends the thread. Giving it back again does nothing."""
         with self._lock:
-            self._claims.discard(by)
+            self._claims.pop(by, None)
             if self._claims or self._ticker is None:
                 return
             ticker, self._ticker = self._ticker, None
@@ -122,7 +131,7 @@ class Poller:
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
         self._ticker = None
-        self._claims = set()
+        self._claims = {}
 
     def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
         if not self._claims:

@@ -32,7 +32,9 @@ class Broadcast:
     is a widget even where no chart is shown.
     """
 
-    def __init__(self, session: Session, *, panel: bool) -> None:
+    def __init__(
+        self, session: Session, *, panel: bool, prefer: Callable[[float], None] | None = None
+    ) -> None:
         from hfmem_widget.view.wire.publisher import Publisher
         from hfmem_widget.view.wire.widget import MemoryWidget
 
@@ -45,6 +47,7 @@ class Broadcast:
             panel=panel,
             on_seen=self._publisher.seen,
             on_resync=self._publisher.resync,
+            on_interval=prefer,
         )
 
     def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -79,14 +82,26 @@ class Broadcast:
 
 
 class _View:
-    """Among a cell's outputs, a live chart where the front end can show one."""
+    """Among a cell's outputs, a live chart where the front end can show one.
 
-    def __init__(self, recorder: Recorder, screen: Screen, *, chart: bool, panel: bool) -> None:
+    `prefer` is called with the interval that the page's settings say.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        screen: Screen,
+        *,
+        chart: bool,
+        panel: bool,
+        prefer: Callable[[float], None] | None = None,
+    ) -> None:
         self._recorder = recorder
         self._session = recorder.session
         self._screen = screen
         self._wants_chart = chart
         self._wants_panel = panel
+        self._prefer = prefer
         self._chart_id = ""
         self._chart_shown = False
         self._broadcast: Broadcast | None = None
@@ -97,7 +112,7 @@ class _View:
 
         if not (self._wants_chart or serves_labextensions()):
             return None
-        broadcast = Broadcast(self._session, panel=self._wants_panel)
+        broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
         self._show_chart(broadcast)
         return broadcast
 
@@ -130,9 +145,10 @@ class CellView(_View):
         aside: Callable[[Callable[[], None]], object],
         chart: bool = True,
         panel: bool = True,
+        prefer: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(recorder, screen, chart=chart, panel=panel)
+        super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
         self._aside = aside
         self._clock = clock
         self._began = clock()
@@ -264,9 +280,10 @@ class NotebookView(_View):
         *,
         chart: bool = True,
         panel: bool = True,
+        prefer: Callable[[float], None] | None = None,
         least: float = 0.0,
     ) -> None:
-        super().__init__(recorder, screen, chart=chart, panel=panel)
+        super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
         self._least = least
 
     def begin(self) -> None:

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { CustomHandler, Model } from "../src/hosts/anywidget.ts";
-import { frame, level } from "./frames.ts";
+import { frame, level, STATUS } from "./frames.ts";
 import { paint, preparePage } from "./page.ts";
 
 vi.mock("../src/core/plotly.ts", () => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
@@ -105,6 +105,27 @@ describe("chart.js as an anywidget front end", () => {
     vi.advanceTimersByTime(250);
     el.querySelector(".hfmem-root")!.dispatchEvent(new Event("pointerenter"));
     expect(model.sent).toEqual([]);
+  });
+
+  test("an interval that a person has set is told once for each run that has another one", async () => {
+    const { wantInterval } = await import("../src/hosts/interval.ts");
+    const [one, other] = [new FakeModel(), new FakeModel()];
+    await start(one);
+    await start(other);
+    deliver(one, "snapshot", 0, [level(0, 1)]);
+    expect(one.sent).toEqual([]);
+    wantInterval(2);
+    deliver(one, "snapshot", 1, [level(1, 1)]);
+    deliver(one, "rows", 2, [level(2, 1)]);
+    deliver(other, "snapshot", 0, [level(0, 1)], { status: { ...STATUS, interval: 2 } });
+    expect(one.sent).toEqual([{ kind: "interval", seconds: 2 }]);
+    expect(other.sent).toEqual([]);
+    wantInterval(5);
+    deliver(one, "rows", 3, [level(3, 1)], { status: { ...STATUS, interval: 2 } });
+    deliver(other, "snapshot", 1, [level(1, 1)], { status: { ...STATUS, state: "stopped" } });
+    expect(one.sent).toEqual([2, 5].map((seconds) => ({ kind: "interval", seconds })));
+    expect(other.sent).toEqual([]);
+    wantInterval(0.1);
   });
 
   test("a loss asks for a snapshot once, and not again within five seconds", async () => {

@@ -12,7 +12,7 @@ import { resize, widthIn } from "../src/hosts/panel/width.ts";
 import { SEEN } from "../src/hosts/seen.ts";
 import { level, SCHEMA, STATUS, span } from "./frames.ts";
 import { active, paint, preparePage } from "./page.ts";
-import { FakeTracker } from "./signals.ts";
+import { FakeSignal, FakeTracker } from "./signals.ts";
 
 vi.mock("../src/core/plotly.ts", () => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
 
@@ -336,6 +336,14 @@ describe("the plugin", () => {
       }
     },
   };
+  const registryOf = (composite: Record<string, unknown>) => {
+    const changed = new FakeSignal<unknown, unknown>();
+    const set = vi.fn(async (_: string, key: string, value: unknown) => {
+      composite[key] = value;
+      changed.emit(null, undefined);
+    });
+    return { load: async () => ({ composite, changed }), set };
+  };
   const scopeOf = (modules: Record<string, object>) =>
     Object.fromEntries(
       Object.entries(modules).map(([name, exports]) => [
@@ -405,10 +413,7 @@ describe("the plugin", () => {
           "@lumino/widgets": lumino,
         }),
       );
-      const registry = {
-        load: async () => ({ composite: { openWithWatch: wanted ?? undefined } }),
-        set: vi.fn(),
-      };
+      const registry = registryOf({ openWithWatch: wanted ?? undefined });
       vi.spyOn(HTMLElement.prototype, "offsetWidth", "get").mockReturnValue(width);
       const tracker = new FakeTracker();
       plugin.activate(app, tracker, null, null, registry, null);
@@ -418,6 +423,57 @@ describe("the plugin", () => {
       expect(added[0]!.node.querySelector<HTMLElement>(".hfmem-panel-note")!.hidden).toBe(!opens);
     },
   );
+
+  async function activate(composite: Record<string, unknown>) {
+    const { app, added } = application();
+    const plugin = await definePlugin(
+      scopeOf({
+        "@jupyterlab/notebook": { INotebookTracker: {} },
+        "@jupyterlab/ui-components": { LabIcon: class {} },
+        "@lumino/widgets": lumino,
+      }),
+    );
+    const tracker = new FakeTracker();
+    const notebook = tracker.open("a");
+    const registry = registryOf(composite);
+    plugin.activate(app, tracker, null, null, registry, null);
+    document.body.append(added[0]!.node);
+    look(true);
+    for (let turn = 0; turn < 10; turn++) await Promise.resolve();
+    return { registry, notebook, tracker, first: document.querySelector<HTMLElement>(".hfmem-panel-first")! };
+  }
+
+  test("shows the toolbar's button until a first watch is seen, and never again", async () => {
+    const { registry, notebook, tracker, first } = await activate({ showHint: true });
+    expect(first.hidden).toBe(false);
+    expect(first.querySelector("svg")).not.toBeNull();
+    notebook.sessionContext.say("snapshot", 1, [level(0, 1)]);
+    tracker.open("b");
+    expect(first.hidden).toBe(true);
+    expect(registry.set.mock.calls).toEqual([["hfmem-widget:plugin", "showHint", false]]);
+  });
+
+  test("shows it no more once a person has read it", async () => {
+    const { registry, notebook, first } = await activate({ showHint: true });
+    first.querySelector("button")!.click();
+    expect(first.hidden).toBe(true);
+    notebook.sessionContext.say("snapshot", 1, [level(0, 1)]);
+    expect(registry.set).toHaveBeenCalledOnce();
+    const again = await activate({ showHint: false });
+    expect(again.first.hidden).toBe(true);
+    again.notebook.sessionContext.say("snapshot", 1, [level(0, 1)]);
+    expect(again.registry.set).not.toHaveBeenCalled();
+  });
+
+  test("tells the page an interval that a person has set, and says nothing of the usual one", async () => {
+    const { wantedInterval } = await import("../src/hosts/interval.ts");
+    const usual = await activate({ interval: 0.1 });
+    expect(wantedInterval()).toBeUndefined();
+    await usual.registry.set("", "interval", 2);
+    expect(wantedInterval()).toBe(2);
+    await usual.registry.set("", "interval", 0.1);
+    expect(wantedInterval()).toBe(0.1);
+  });
 
   test("takes of a shared module the version that is loaded, else the newest", async () => {
     const token = (name: string) => ({ get: () => () => ({ INotebookTracker: name }) });

@@ -3,6 +3,7 @@
 
 import { afterEach, describe, expect, test } from "vitest";
 import { CellTable } from "../src/hosts/panel/cell_table.ts";
+import { Hint } from "../src/hosts/panel/hint.ts";
 import { Note } from "../src/hosts/panel/note.ts";
 import { PathLine } from "../src/hosts/panel/path_line.ts";
 import { __, speakWith, withElements } from "../src/hosts/panel/translate.ts";
@@ -51,8 +52,13 @@ test("everything that the panel says by itself is translated", () => {
   path.update([]);
   const note = new Note({ getItem: () => null, setItem: () => {} } as unknown as Storage);
   note.show(() => {});
+  const hint = new Hint();
+  hint.greet(() => true, null);
+  hint.update(true);
   const { element: table } = new CellTable();
+  const [words, first] = hint.element.children;
   const parts = [path.element, ...table.querySelectorAll("th"), ...note.element.children];
+  parts.push(words!, ...first!.children);
 
-  expect(parts.map((part) => part.textContent!.trim()).filter((text) => !/^«.*»$/.test(text))).toEqual([]);
+  expect(parts.map((part) => part.textContent!.trim()).filter((text) => !/^«.*»$/s.test(text))).toEqual([]);
 });

@@ -488,6 +488,42 @@ describe("View", () => {
     });
   });
 
+  test("what became of a run is said once, however many show it, and no figure that moves", () => {
+    const [one, two] = [new Store(Date.now), new Store(Date.now)];
+    for (const store of [one, two]) open(store);
+    const region = document.querySelector('[role="status"]')!;
+    expect(document.querySelectorAll('[role="status"]')).toHaveLength(1);
+    region.textContent = "";
+    const heard: string[] = [];
+    const hear = (seq: number, more: object) => {
+      for (const store of [one, two]) {
+        store.apply(
+          message(seq === 0 ? "snapshot" : "rows", seq, [level(seq, 100)], { run: "said", ...more }),
+        );
+        vi.advanceTimersByTime(600);
+        if (region.textContent !== "") heard.push(region.textContent!);
+        region.textContent = "";
+      }
+    };
+    const leak = (title: string) => [
+      { kind: "leak", severity: "warn", title, span: 1, device: "cuda:0", time: 1 },
+    ];
+    hear(0, { spans: [span(1, null, "cell", 0, 1)] });
+    hear(1, { status: { ...STATUS, elapsed: 2 } });
+    hear(2, { findings: leak("+40 MiB a step") });
+    hear(3, { findings: leak("+41 MiB a step") });
+    hear(4, { status: { ...STATUS, state: "stopped", elapsed: 5 } });
+    expect(heard).toEqual(["test: warning: +40 MiB a step", "test: stopped · 5.0 s"]);
+  });
+
+  test("a run that was over before it was shown is not announced", () => {
+    const store = new Store(Date.now);
+    store.apply(snapshot({ run: "over", status: { ...STATUS, state: "stopped" } }));
+    open(store);
+    vi.advanceTimersByTime(600);
+    expect(document.querySelector('[role="status"]')!.textContent).toBe("");
+  });
+
   test("a warning takes the place of figures that the chart has, and moves nothing", () => {
     const store = new Store(Date.now);
     const guides = [
@@ -514,7 +550,6 @@ describe("View", () => {
     expect(find("notice").hidden).toBe(false);
     expect(find("notice").textContent).toBe(`▲warning: ${title}`);
     expect(find("notice").title).toBe(title);
-    expect(find("notice").getAttribute("role")).toBe("status");
     expect(find("head").querySelectorAll("*")).toHaveLength(parts);
   });
 });

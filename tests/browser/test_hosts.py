@@ -19,6 +19,7 @@ LOAD = "%load_ext hfmem_widget"
 DRAWN = "[data-hfmem-draws]"
 # One of several extensions in the environment of the other front ends.
 ALONE = "--YDocExtension.disable_rtc=True"
+CARD = "xpath=ancestor::div[contains(@style, 'max-width')][1]"
 RED_OF_TEXT = "it => Number(getComputedStyle(it).color.match(/\\d+/)[0])"
 PROGRAM = """import marimo
 app = marimo.App()
@@ -160,7 +161,7 @@ def test_the_classic_notebook(browser: Any, tmp_path: Path, shots: Path) -> None
 
 @needs("voila")
 def test_voila(browser: Any, tmp_path: Path, shots: Path) -> None:
-    """It runs the notebook before it shows the page: card and still chart."""
+    """It runs the notebook before it shows the page: card and still chart, of one width."""
     with (
         JupyterLab(tmp_path, ALONE, program=program("notebook")) as server,
         opened(browser, shots) as page,
@@ -173,6 +174,12 @@ def test_voila(browser: Any, tmp_path: Path, shots: Path) -> None:
         page.get_by_text("left behind").first.wait_for()
         page.locator(".js-plotly-plot").first.wait_for()
         page.screenshot(path=shots / "voila-done.png")
+        chart = page.locator(".js-plotly-plot").bounding_box()
+        card = page.get_by_text("left behind").first.locator(CARD).bounding_box()
+
+    assert chart is not None
+    assert card is not None
+    assert chart["width"] <= card["width"]
 
 
 @needs("jupyter_server_ydoc")

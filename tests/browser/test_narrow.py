@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, ViewportSize
 
 from hfmem_widget.testing import scripted_run
+from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab
+from tests.browser.test_anatomy_live import LOAD, SHOW
 
 CARDS = """%load_ext hfmem_widget
 from IPython.display import display
@@ -91,3 +93,93 @@ def test_a_report_fits(
 
     assert found == []
     assert scrolls <= 1
+
+
+# Each text as it is seen: which is cut off, and which lies on another.
+CUT_OR_COVERED = """root => {
+    const seen = [], found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    const frame = root.getBoundingClientRect();
+    const touch = (one, two) => one.right > two.left + 1 && two.right > one.left + 1
+        && one.bottom > two.top + 1 && two.bottom > one.top + 1;
+    // The notebook scrolls up and down, and so does the panel.
+    const clips = it => {
+        let clip = { left: 0, right: innerWidth, top: -Infinity, bottom: Infinity };
+        for (let at = it; at; at = at.parentElement) {
+            if (at instanceof SVGElement || getComputedStyle(at).overflowX === 'visible') continue;
+            const { left, right, top, bottom } = at.getBoundingClientRect();
+            clip = { ...clip, left: Math.max(clip.left, left), right: Math.min(clip.right, right) };
+            if (root.contains(at) && at !== root)
+                clip = { ...clip, top: Math.max(clip.top, top), bottom: Math.min(clip.bottom, bottom) };
+        }
+        return clip;
+    };
+    const shortens = it => it.closest('.hfmem-notice') || getComputedStyle(it).textOverflow === 'ellipsis';
+    while (walker.nextNode()) {
+        const text = walker.currentNode.data.trim(), it = walker.currentNode.parentElement;
+        if (text === '' || it.closest('style, .hfmem-hidden, .hfmem-tip, .hoverlayer')) continue;
+        if (!it.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
+        const range = document.createRange();
+        range.selectNodeContents(walker.currentNode);
+        const clip = clips(it);
+        for (const { left, right, top, bottom } of range.getClientRects()) {
+            const one = { text, left, right, top: top + 2, bottom: bottom - 2 };
+            if (!touch(one, clip)) continue;
+            const isCut = left < clip.left - 1 || right > clip.right + 1
+                || top < clip.top - 3 || bottom > clip.bottom + 3;
+            if (isCut && ![it, it.parentElement].some(shortens)) found.push(`cut: ${text}`);
+            seen.push({ ...one, left: Math.max(left, clip.left), right: Math.min(right, clip.right) });
+        }
+    }
+    for (const one of seen) for (const two of seen) {
+        if (one === two || one.text === two.text) continue;
+        if (touch(one, two)) found.push(`${one.text} on ${two.text}`);
+    }
+    if (frame.left < 0 || frame.right > innerWidth + 1) found.push('it is wider than the window');
+    for (const it of root.querySelectorAll('.hfmem-legend'))
+        if (it.scrollHeight > it.clientHeight + 1) found.push('the legend has names that are out of sight');
+    for (const it of [root, ...root.querySelectorAll('*')]) {
+        const scrolls = ['auto', 'scroll'].includes(getComputedStyle(it).overflowX);
+        if (scrolls && it.scrollWidth > it.clientWidth + 1) found.push(`${it.className} scrolls sideways`);
+    }
+    return found;
+}"""
+WINDOWS = [(320, 1), (450, 2), (640, 2), (900, 1), (1280, 1), (1920, 1)]
+
+
+@pytest.mark.parametrize("name", ["leak", "eight gpus"])
+@pytest.mark.parametrize("window", WINDOWS, ids="{0[0]} at {0[1]}00 %".format)
+def test_a_live_chart_and_the_panel_fit(
+    browser: BrowserContext,
+    jupyter_server: JupyterLab,
+    shots: Path,
+    window: tuple[int, int],
+    name: str,
+) -> None:
+    """In both themes every text is whole and by itself, with a warning and with eight devices."""
+    whole, (width, scale) = browser.browser, window
+    assert whole is not None
+    size: ViewportSize = {"width": width, "height": 900 // scale}
+    context = whole.new_context(viewport=size, device_scale_factor=scale)
+    lab = Lab(context.new_page(), jupyter_server, shots)
+    lab.open(LOAD, SHOW.format(name=name))
+    lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+    lab.run_all()
+    chart = lab.cell(1).locator(".hfmem-root")
+    chart.locator(".main-svg").first.wait_for()
+    found = {}
+    for theme in ("light", "dark"):
+        lab.theme(theme)
+        lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
+        lab.page.wait_for_timeout(1200)
+        lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-cell")
+        found[f"{theme} cell"] = chart.evaluate(CUT_OR_COVERED)
+        lab.command("hfmem-widget:show")
+        panel = lab.page.locator("#hfmem-panel")
+        panel.locator(".main-svg").first.wait_for()
+        lab.page.wait_for_timeout(1200)
+        lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-panel")
+        found[f"{theme} panel"] = panel.evaluate(CUT_OR_COVERED)
+    context.close()
+    jupyter_server.reset()
+
+    assert {place: all_ for place, all_ in found.items() if all_} == {}

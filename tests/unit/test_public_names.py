@@ -53,7 +53,7 @@ def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     assert errors == [
         'Module has no attribute "wacth"; maybe "watch"?  [attr-defined]',
         'Unexpected keyword argument "budgt" for "watch"; did you mean "budget"?  [call-arg]',
-        'Argument "interval" to "watch" has incompatible type "str"; expected "float"  [arg-type]',
+        'Argument "interval" to "watch" has incompatible type "str"; expected "float | None"  [arg-type]',
     ], run.stdout
 
 

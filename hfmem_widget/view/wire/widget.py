@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import anywidget
 import traitlets
 
+from hfmem_widget.errors import OptionError
+from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.wire import protocol
@@ -58,7 +61,8 @@ class MemoryWidget(anywidget.AnyWidget):
     """A live chart of one session; the publisher's messages belong to the `run`.
 
     `panel` says whether JupyterLab's panel may open by itself. `on_seen` and `on_resync` are called when the
-    page says that someone watches, or that it missed something, on whichever thread handles the message.
+    page says that someone watches, or that it missed something, on whichever thread handles the message;
+    `on_interval` is called with the seconds between samples that a person has set in the page.
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
@@ -74,7 +78,9 @@ class MemoryWidget(anywidget.AnyWidget):
         panel: bool = True,
         on_seen: Callable[[], None],
         on_resync: Callable[[], None],
+        on_interval: Callable[[float], None] | None = None,
     ) -> None:
+        self._on_interval = on_interval
         self._answers = {"seen": on_seen, "resync": on_resync, "bundle": self._send_bundle}
         esm = _asset("widget.js" if serves_labextensions() else "chart.js")
         super().__init__(_esm=esm, _history=(session, run, panel))
@@ -100,10 +106,17 @@ class MemoryWidget(anywidget.AnyWidget):
             self.send(message, buffers)
 
     def _receive(self, _widget: object, content: object, _buffers: object) -> None:
-        kind = content.get("kind") if isinstance(content, dict) else None
+        if not isinstance(content, dict):
+            return
+        kind = content.get("kind")
         answer = self._answers.get(kind) if isinstance(kind, str) else None
         if answer is not None:
             answer()
+        elif kind == "interval" and self._on_interval is not None:
+            with suppress(OptionError):
+                interval = seconds(content.get("seconds"))
+                if interval is not None:
+                    self._on_interval(interval)
 
     def _send_bundle(self) -> None:
         self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])

@@ -42,7 +42,7 @@ export class Headline {
   private readonly median = new Figure("median");
   private readonly lowest = new Figure("lowest");
   private readonly reporting = new Figure("reporting");
-  private readonly notice = new Notice("span", { role: "status" });
+  private readonly notice = new Notice("span");
   private readonly capacity = new Capacity();
 
   constructor() {

@@ -1,5 +1,6 @@
 /** One display of one store: header, chart, legend, and what keeps them up to date. */
 
+import { announce, prepareToAnnounce } from "./announcer.ts";
 import { Chart } from "./chart.ts";
 import { hasCloud } from "./cloud.ts";
 import { type Condition, conditionOf } from "./condition.ts";
@@ -9,6 +10,7 @@ import { Headline } from "./headline.ts";
 import { followKeys } from "./keys.ts";
 import { Legend, type Shown } from "./legend.ts";
 import { Lens } from "./lens.ts";
+import { MARKS, warningsOf } from "./notice.ts";
 import { knowsParts } from "./parts.ts";
 import { Progress } from "./progress.ts";
 import { RanksView } from "./ranksview.ts";
@@ -44,7 +46,7 @@ export class View {
   private readonly chart: Chart;
   private readonly tabs = new Tabs((key) => this.pickDevice(key));
   private readonly title = make("span", "title");
-  private readonly condition = make("span", "condition", { role: "status" });
+  private readonly condition = make("span", "condition");
   private readonly placeholder = make("div", "placeholder");
   private readonly headline = new Headline();
   private readonly controls: Controls;
@@ -57,6 +59,7 @@ export class View {
   private readonly onSeen: () => void;
   private beats = 0;
   private fault: Condition | null = null;
+  private wasRunning = false;
 
   constructor(
     host: HTMLElement,
@@ -87,6 +90,7 @@ export class View {
 
   private build(host: HTMLElement): void {
     injectStyles(host);
+    prepareToAnnounce();
     setAttribute(this.chart.element, "role", "img");
     setAttribute(this.chart.element, "aria-label", "memory, no data yet");
     this.chart.element.append(this.placeholder);
@@ -133,6 +137,8 @@ export class View {
     const devices = this.store.schema?.devices ?? [];
     if (devices.length > 0 && !devices.some(({ key }) => key === this.settings.device)) this.show();
     else this.chart.refresh();
+    // The chart of a cell goes with the end of its run.
+    if (this.wasRunning && this.store.status?.state !== "running") this.write();
   }
 
   private beat(): void {
@@ -163,7 +169,9 @@ export class View {
 
   private write(): void {
     const { store, settings } = this;
-    const { kind, text } = this.fault ?? conditionOf(store, this.clock());
+    const condition = this.fault ?? conditionOf(store, this.clock());
+    const { kind, text } = condition;
+    this.announce(condition);
     setAttribute(this.element, "data-hfmem-condition", kind);
     setText(this.condition, store.schema === null ? "" : text);
     setAttribute(this.condition, "title", text);
@@ -193,6 +201,20 @@ export class View {
     this.progress.update(store);
     this.lens.update(hasCloud(store, device.key));
     this.compareRanks();
+  }
+
+  /** Of a run that went on while it was shown; who opens an old one reads it. */
+  private announce({ kind, text }: Condition): void {
+    const { run, schema } = this.store;
+    const lead = schema?.label ? `${schema.label}: ` : "";
+    if (kind !== "running") {
+      if (this.wasRunning) announce(run, kind, lead + text);
+      return;
+    }
+    this.wasRunning = true;
+    for (const { kind: what, span, device, severity, title } of warningsOf(this.store).slice(0, 1)) {
+      announce(run, `${what} ${span} ${device}`, `${lead}${MARKS[severity][1]}: ${title}`);
+    }
   }
 
   private compareRanks(): void {

@@ -4,6 +4,7 @@ import { decode, decodeHistory } from "../core/protocol.ts";
 import { Store } from "../core/store.ts";
 import { View } from "../core/view.ts";
 import type { ChartModule, Cleanup, CustomHandler, Life, ViewLife } from "./anywidget.ts";
+import { wantedInterval } from "./interval.ts";
 import { openPageOfReport } from "./report.ts";
 import { SEEN } from "./seen.ts";
 
@@ -15,8 +16,20 @@ const RESYNC_AT_MOST_EVERY = 5_000;
 /** One store for each model, however many views show it. */
 const createWidget: ChartModule["default"] = () => {
   let store = new Store(Date.now);
-  let tell: (kind: string, pause: number) => void = () => {};
-  const receive: CustomHandler = (content, buffers = []) => store.apply(decode(content, buffers));
+  let tell: Tell = () => {};
+  let told: number | undefined;
+  const receive: CustomHandler = (content, buffers = []) => {
+    store.apply(decode(content, buffers));
+    tellInterval();
+  };
+  /** Said once for each run that has another one; the kernel knows which watches name their own. */
+  const tellInterval = () => {
+    const wanted = wantedInterval();
+    const { status } = store;
+    if (wanted === undefined || wanted === told || status?.state !== "running") return;
+    told = wanted;
+    if (status.interval !== wanted) tell("interval", 0, { seconds: wanted });
+  };
 
   return {
     receive,
@@ -60,15 +73,17 @@ export default createWidget;
 
 openPageOfReport();
 
+type Tell = (kind: string, pause: number, more?: Record<string, unknown>) => void;
+
 /** Sends `{kind}`, but a kind not again before its pause is over; a dead comm is nobody's problem here. */
-function throttledSender(model: Life["model"]): (kind: string, pause: number) => void {
+function throttledSender(model: Life["model"]): Tell {
   const sentAt = new Map<string, number>();
-  return (kind, pause) => {
+  return (kind, pause, more = {}) => {
     const now = Date.now();
     if (now - (sentAt.get(kind) ?? Number.NEGATIVE_INFINITY) < pause) return;
     sentAt.set(kind, now);
     try {
-      model.send({ kind });
+      model.send({ kind, ...more });
     } catch {
       // The kernel is gone; the chart says so by its silence.
     }

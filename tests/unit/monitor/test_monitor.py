@@ -44,6 +44,21 @@ def test_polling_ends_with_the_last_span(bench: Bench) -> None:
     assert len(bench.tickers) == 1
 
 
+def test_a_preferred_interval_is_that_of_whoever_names_none(bench: Bench) -> None:
+    """Of what is watched already, and of what comes later; a watch that names one keeps it."""
+    monitor = bench.monitor
+    open_one = monitor.begin(WatchOptions())
+    monitor.open_span(open_one, "cell")
+    monitor.prefer(2.0)
+    slow = bench.tickers[0].interval
+    later, named = monitor.begin(WatchOptions()), monitor.begin(WatchOptions(interval=0.1))
+    monitor.open_span(named, "cell")
+    monitor.prefer(3.0)
+
+    assert [each.polling.interval for each in (open_one, later, named)] == [3.0, 3.0, 0.1]
+    assert (slow, bench.tickers[0].interval) == (2.0, 0.1)
+
+
 def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
     """Readings at both edges make the change exact with no tick between them."""
     session = bench.monitor.begin(WatchOptions())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -47,6 +48,30 @@ def test_the_last_to_release_ends_the_thread() -> None:
     assert poller.alive
     poller.release("another")
     assert not poller.alive
+
+
+def test_a_claim_can_become_slower() -> None:
+    """The shortest interval of those that are claimed counts; who has no claim changes nothing."""
+    made: list[Ticker] = []
+
+    def make(tick: Callable[[], object], interval: float) -> Ticker:
+        made.append(Ticker(tick, interval))
+        return made[-1]
+
+    poller = Poller(lambda _ticker: None, make)
+    poller.repace("one", 5.0)
+    poller.claim("one", 3600.0)
+    intervals = []
+    for by, interval in [("one", 7200.0), ("nobody", 1.0), ("one", 60.0)]:
+        poller.repace(by, interval)
+        intervals.append(made[0].interval)
+    poller.claim("another", 30.0)
+    poller.repace("one", 120.0)
+    intervals.append(made[0].interval)
+    poller.release("one")
+    poller.release("another")
+
+    assert intervals == [7200.0, 7200.0, 60.0, 30.0]
 
 
 def test_what_is_done_aside_is_done_once() -> None:

@@ -107,8 +107,14 @@ export interface LayoutRestorer {
   add(widget: Widget, name: string): void;
 }
 
+export interface LoadedSettings {
+  /** Up to date, with the defaults of what is not set. */
+  readonly composite: Record<string, unknown>;
+  readonly changed: Signal<unknown, unknown>;
+}
+
 export interface SettingRegistry {
-  load(plugin: string): Promise<{ readonly composite: Record<string, unknown> }>;
+  load(plugin: string): Promise<LoadedSettings>;
   set(plugin: string, key: string, value: boolean): Promise<void>;
 }
 

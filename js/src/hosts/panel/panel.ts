@@ -6,12 +6,13 @@ import type { View } from "../../core/view.ts";
 import { SEEN } from "../seen.ts";
 import { Beat } from "./beat.ts";
 import { CellTable } from "./cell_table.ts";
+import { Hint } from "./hint.ts";
 import { Note } from "./note.ts";
 import type { Entry, Notebooks } from "./notebooks.ts";
 import { openPath } from "./path.ts";
 import { PathLine } from "./path_line.ts";
-import { __, withElements } from "./translate.ts";
-import { NARROWEST } from "./width.ts";
+import { __ } from "./translate.ts";
+import { ICONS, NARROWEST } from "./width.ts";
 
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
@@ -31,16 +32,18 @@ export class MemoryPanel {
     role: "region",
     "aria-label": __("Memory"),
     // Inline, because JupyterLab's own rule for what stands in its side bars is stronger than a class.
-    style: `min-width: ${NARROWEST}px`,
+    style: `min-width: min(${NARROWEST}px, 100vw - ${ICONS}px)`,
   });
 
   /** How to have it stay closed. */
   readonly note: Note;
 
+  /** How to begin. */
+  readonly hint = new Hint();
+
   private readonly chart = make("div", "panel-chart");
   private readonly path = new PathLine();
   private readonly table = new CellTable();
-  private readonly hint = make("p", "panel-hint");
   private readonly content: HTMLElement;
   private readonly beat = new Beat(() => this.update(), BEAT);
   private readonly sight: IntersectionObserver;
@@ -60,7 +63,7 @@ export class MemoryPanel {
     this.note = new Note(storage);
     const parts = [this.chart, this.path.element, this.table.element, this.note.element];
     this.content = make("div", "panel-content", {}, parts);
-    this.element.append(this.hint, this.content);
+    this.element.append(this.hint.element, this.content);
     // The figures of the table are those of the device whose tab was picked.
     this.chart.addEventListener("click", () => this.beat.now());
     this.sight = new IntersectionObserver((entries) => {
@@ -82,6 +85,7 @@ export class MemoryPanel {
   /** Another notebook, another run, and the first that is known of it show at once; everything else in its time. */
   private follow(): void {
     const { front } = this.notebooks;
+    if (front?.runs.isEmpty === false) this.hint.end();
     const store = front?.runs.current ?? null;
     const isSame = front === this.front && store === (this.shown?.store ?? null);
     if (isSame && this.isKnown === isKnown(store)) this.beat.ask();
@@ -94,22 +98,14 @@ export class MemoryPanel {
     if (!this.inSight) return;
     const store = front?.runs.current ?? null;
     this.isKnown = isKnown(store);
-    this.hint.hidden = front !== null && !front.runs.isEmpty;
-    this.content.hidden = !this.hint.hidden;
-    if (!this.hint.hidden) this.advise(front !== null);
+    const isWatched = front !== null && !front.runs.isEmpty;
+    this.hint.element.hidden = isWatched;
+    this.content.hidden = !isWatched;
+    if (!isWatched) this.hint.update(front !== null);
     this.draw(front, store);
     if (front === null || store === null) return;
     this.path.update(this.isKnown ? openPath(store) : null);
     this.table.update(front.runs.cells, front.settings.device || (store.schema?.devices[0]?.key ?? ""));
-  }
-
-  private advise(isNotebook: boolean): void {
-    if (!isNotebook) setText(this.hint, __("Open a notebook to see its memory here."));
-    else if (this.hint.childElementCount === 0) {
-      const code = (text: string) => make("code", "", {}, [text]);
-      const words = "To see this notebook’s memory here, run %1 and put %2 at the top of a cell.";
-      this.hint.replaceChildren(...withElements(words, code("%load_ext hfmem_widget"), code("%%memwatch")));
-    }
   }
 
   private draw(front: Entry | null, store: Store | null): void {

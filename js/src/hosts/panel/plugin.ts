@@ -4,6 +4,7 @@ import { make } from "../../core/dom.ts";
 import styles from "../../styles/panel.css";
 import still from "../../styles/still.css";
 import { chartUrl } from "../address.ts";
+import { wantedInterval, wantInterval } from "../interval.ts";
 import { takesMagic, toggleMagic } from "./cell_magic.ts";
 import { ICON } from "./icon.ts";
 import type {
@@ -20,6 +21,7 @@ import type {
 import { Notebooks } from "./notebooks.ts";
 import { Opener } from "./opener.ts";
 import { type ChartParts, MemoryPanel } from "./panel.ts";
+import { Preferences } from "./preferences.ts";
 import { type ShareScope, shared } from "./shared.ts";
 import { StatusItem } from "./status_item.ts";
 import { __, speakWith } from "./translate.ts";
@@ -32,8 +34,8 @@ const SHOW = "hfmem-widget:show";
 const CLEAR = "hfmem-widget:clear";
 /** The toolbar's button in labextension/schema/plugin.json runs this. */
 const WATCH_CELL = "hfmem-widget:watch-cell";
-/** The setting's name in labextension/schema/plugin.json. */
-const OPENS = "openWithWatch";
+/** The kernel's own, and the default in that file. */
+const USUAL_INTERVAL = 0.1;
 
 /** Every service is optional: Notebook 7 has no status bar, and some of its pages have no notebook. */
 export async function definePlugin(scope: ShareScope): Promise<Plugin> {
@@ -63,6 +65,8 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       translation?.ITranslator ?? absent,
     ],
     activate(app, tracker, palette, restorer, registry, bar, translator) {
+      // Outputs look the same where there is no notebook around them, as in Voilà.
+      addStyles(still);
       if (!tracker || !lumino || !ui) return;
       speakWith(translator as Translator | null);
       const makeWidget = (node: HTMLElement, id: string) => {
@@ -72,7 +76,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       };
       const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
       const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
-      document.head.append(make("style", "", { "data-hfmem-panel": "" }, [styles, still]));
+      addStyles(styles);
       const panel = new MemoryPanel(notebooks, importChart, localStorage);
       const widget = addPanel(app, makeWidget, panel, icon, restorer as LayoutRestorer | null);
       const place = new Place(app, notebooks, widget);
@@ -80,9 +84,17 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       addCommands(app, notebooks, show, palette as CommandPalette | null);
       addWatchCell(app, tracker as NotebookTracker, icon, palette as CommandPalette | null);
       addStatus(makeWidget, notebooks, show, bar as StatusBar | null);
-      void openWithWatch(app, notebooks, place, panel, registry as SettingRegistry | null);
+      void Preferences.load(ID, registry as SettingRegistry | null).then((preferences) => {
+        panel.hint.greet(() => preferences.isOn("showHint"), preferences.switchFor("showHint"));
+        followInterval(preferences);
+        return openWithWatch(app, notebooks, place, panel, preferences);
+      });
     },
   };
+}
+
+function addStyles(text: string): void {
+  document.head.append(make("style", "", { "data-hfmem-panel": "" }, [text]));
 }
 
 /** The panel's place beside the notebook in front. */
@@ -186,23 +198,32 @@ function addStatus(
   bar.registerStatusItem(ID, { item, align: "right", rank: RANK, isActive: () => status.isActive });
 }
 
-/** The panel opens by itself, unless a setting says otherwise; without settings, as their default has it. */
+/** Nothing is said of the kernel's own interval, unless another one was set before on this page. */
+function followInterval(preferences: Preferences): void {
+  const follow = () => {
+    const { interval } = preferences;
+    if (typeof interval !== "number") return;
+    if (interval !== USUAL_INTERVAL || wantedInterval() !== undefined) wantInterval(interval);
+  };
+  follow();
+  preferences.onChange(follow);
+}
+
+/** The panel opens by itself, unless a setting says otherwise. */
 async function openWithWatch(
   app: Application,
   notebooks: Notebooks,
   place: Place,
   panel: MemoryPanel,
-  registry: SettingRegistry | null,
+  preferences: Preferences,
 ): Promise<void> {
-  const settings = await registry?.load(ID).catch(() => null);
   // Restoring the layout would close again what was opened before it.
   await app.restored;
-  const turnOff = registry && settings ? () => void registry.set(ID, OPENS, false) : null;
   const open = () => {
     place.show();
-    panel.note.show(turnOff);
+    panel.note.show(preferences.switchFor("openWithWatch"));
   };
-  new Opener(notebooks, open, () => settings?.composite[OPENS] !== false && place.isFree);
+  new Opener(notebooks, open, () => preferences.isOn("openWithWatch") && place.isFree);
 }
 
 async function importChart(): Promise<ChartParts> {

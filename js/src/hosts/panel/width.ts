@@ -6,6 +6,8 @@ import type { SplitPanel, Widget } from "./jupyterlab.ts";
 export const NOTEBOOK = 700;
 export const NARROWEST = 320;
 export const WIDEST = 400;
+/** What a window always has beside it: JupyterLab's icons at both sides, and the edges. */
+export const ICONS = 76;
 
 /** Out of so many pixels for notebook and panel together: those of the panel, or null where both have no room. */
 export function widthIn(pixels: number): number | null {

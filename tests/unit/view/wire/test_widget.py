@@ -78,3 +78,21 @@ def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatc
 
     assert sent == [({"kind": "bundle"}, [b"// chart.js"])]
     made.close()
+
+
+@pytest.mark.parametrize("said", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
+def test_an_interval_that_a_person_has_set_is_passed_on(said: object) -> None:
+    """A number of seconds that a watch may have; nothing else, whoever sent it."""
+    heard: list[float] = []
+    made = widget.MemoryWidget(
+        scripted_run("training"),
+        "run",
+        on_seen=lambda: None,
+        on_resync=lambda: None,
+        on_interval=heard.append,
+    )
+    for message in ({"kind": "interval", "seconds": said}, {"kind": "interval"}, [said], said):
+        made._receive(made, message, [])
+
+    assert heard == ([0.5] if said == 0.5 else [])
+    made.close()

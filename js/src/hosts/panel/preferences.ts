@@ -1,0 +1,37 @@
+/** What a person has set in JupyterLab; labextension/schema/plugin.json has the names and the defaults. */
+
+import type { LoadedSettings, SettingRegistry } from "./jupyterlab.ts";
+
+type Flag = "openWithWatch" | "showHint";
+
+export class Preferences {
+  private constructor(
+    private readonly plugin: string,
+    private readonly registry: SettingRegistry | null,
+    private readonly settings: LoadedSettings | null,
+  ) {}
+
+  /** Without settings, everything is as their defaults have it. */
+  static async load(plugin: string, registry: SettingRegistry | null): Promise<Preferences> {
+    const settings = (await registry?.load(plugin).catch(() => null)) ?? null;
+    return new Preferences(plugin, registry, settings);
+  }
+
+  isOn(flag: Flag): boolean {
+    return this.settings?.composite[flag] !== false;
+  }
+
+  get interval(): unknown {
+    return this.settings?.composite.interval;
+  }
+
+  /** What turns a flag off for good; null where this page keeps no settings. */
+  switchFor(flag: Flag): (() => void) | null {
+    const { registry, settings } = this;
+    return registry && settings ? () => void registry.set(this.plugin, flag, false).catch(() => {}) : null;
+  }
+
+  onChange(listener: () => void): void {
+    this.settings?.changed.connect(listener);
+  }
+}
