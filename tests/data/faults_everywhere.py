@@ -94,6 +94,7 @@ class Injection:
     def __init__(self, at: Place | None = None) -> None:
         self.reached: dict[Place, None] = {}
         self.where = ""
+        self._code: CodeType | None
         self._code, self._offset = at or (None, 0)
 
     def __call__(self, act: Callable[[], Any]) -> Any:

@@ -73,6 +73,7 @@ time.sleep(random.random() * 0.04)
 """
 
 
+@pytest.mark.slow
 def test_three_hundred_exits_at_random_moments(run_script: RunScript) -> None:
     """Interpreters that end while a driver call is in flight end cleanly, whatever the moment."""
     done = run_script(EXITS, NVML_STUB_SLEEP_MS="3")
