@@ -22,6 +22,9 @@ BUNDLE := hfmem_widget/static/chart.js
 QUICKSTART := notebooks/01-quickstart.ipynb
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# Else each of the hundreds of processes that the tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-gpu bench demo docs release-check notebooks clean

@@ -25,6 +25,7 @@ def opened(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.slow
 def test_the_panel_follows_the_steps_of_a_training(opened: Lab) -> None:
     """While `trainer.train()` is busy it draws and counts the steps; the Trainer's own table stays."""
     opened.run_cell(TRAINING, wait=False)
@@ -45,6 +46,7 @@ def test_the_panel_follows_the_steps_of_a_training(opened: Lab) -> None:
     assert opened.errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.new_page
 def test_a_training_reopens_with_its_phases_and_no_kernel(opened: Lab) -> None:
     """The saved card has a row per phase and names the worst step; the Trainer's table is beside it."""

@@ -106,6 +106,7 @@ def arrived(came: list[dict[str, Any]]) -> bool:
     return kept(came) < MOST and f"seq {told(came)[-1]['seq']}" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_tab_closed_for_an_hour(tmp_path: Path, gpus: int) -> None:
     """It costs the server less than 5 MB, and to the page that comes back the newest arrives."""
@@ -127,6 +128,7 @@ def test_a_tab_closed_for_an_hour(tmp_path: Path, gpus: int) -> None:
     assert least(tmp_path, cost) < MOST
 
 
+@pytest.mark.slow
 def test_a_page_that_never_reads(tmp_path: Path) -> None:
     """A laptop asleep with its socket open costs no more than a closed tab; awake, it gets the newest."""
 
@@ -157,6 +159,7 @@ time.sleep({pause})
 """
 
 
+@pytest.mark.slow
 def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     """The server drops ours with the user's own; a snapshot heals what is missing, and the end arrives."""
     # A tenth of what is usual: a busy machine floods more slowly.

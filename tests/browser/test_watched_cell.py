@@ -62,6 +62,7 @@ def wait_for_chart(lab: Lab, index: int) -> None:
     lab.page.wait_for_function(script, arg=["[data-hfmem-draws]", index])
 
 
+@pytest.mark.slow
 @pytest.mark.new_page
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
     """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,8 +50,14 @@ def _empty_stats() -> Stats:
 
 def _copied(stats: Stats) -> Stats:
     """Return a copy of nested counters, which is made at every edge: `copy.deepcopy` takes far longer."""
-    copied: Stats = pickle.loads(pickle.dumps(stats, pickle.HIGHEST_PROTOCOL))
-    return copied
+    return {
+        name: {
+            pool: stat.copy() if isinstance(stat, dict) else stat for pool, stat in pools.items()
+        }
+        if isinstance(pools, dict)
+        else pools
+        for name, pools in stats.items()
+    }
 
 
 @dataclass

@@ -43,10 +43,19 @@ def run_script(library: Path) -> RunScript:
 
 
 EXITS = """
-import os, random, sys, time
+import importlib, os, random, sys, time
 import hfmem_widget
-from hfmem_widget import Session  # everything is loaded once, in the parent
+from hfmem_widget import Session
 import hfmem_widget.drivers.watch, pynvml
+# What a watch needs is loaded once, in the parent: a first child tells what that is.
+told, tell = os.pipe()
+if os.fork() == 0:
+    hfmem_widget.watch("loads", quiet=True).__enter__()
+    os.write(tell, " ".join(one for one in sys.modules if one.startswith("hfmem_widget")).encode())
+    os._exit(0)
+os.wait()
+for name in os.read(told, 65536).decode().split():
+    importlib.import_module(name)
 failed = []
 for number in range(300):
     pid = os.fork()
@@ -64,6 +73,7 @@ time.sleep(random.random() * 0.04)
 """
 
 
+@pytest.mark.slow
 def test_three_hundred_exits_at_random_moments(run_script: RunScript) -> None:
     """Interpreters that end while a driver call is in flight end cleanly, whatever the moment."""
     done = run_script(EXITS, NVML_STUB_SLEEP_MS="3")

@@ -64,6 +64,7 @@ def test_what_is_kept_of_the_anatomy_is_of_a_gpu() -> None:
     assert NOTEBOOKS[2].stat().st_size < 2 << 20
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs() -> None:
     """Its training cell and its block are annotated."""
     text = said(run(NOTEBOOKS[0]))
@@ -73,6 +74,7 @@ def test_the_quickstart_runs() -> None:
     assert not any(words in text for words in LEAK)
 
 
+@pytest.mark.slow
 def test_the_trainer_notebook_finds_its_long_batch() -> None:
     """The long batch makes the worst step, phases are told apart, and logs carry peaks."""
     notebook = run(NOTEBOOKS[1])
@@ -91,6 +93,7 @@ def test_the_trainer_notebook_finds_its_long_batch() -> None:
     assert not any(words in text for words in LEAK)
 
 
+@pytest.mark.slow
 def test_the_anatomy_notebook_tells_what_each_technique_saves() -> None:
     """One table has a row for each that could be run, and the parts that are counted are right in it."""
     notebook = run(NOTEBOOKS[2])
@@ -130,6 +133,7 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it() -> None:
     assert "0 findings" in text
 
 
+@pytest.mark.slow
 def test_the_notebook_about_running_out_says_why_and_lets_go() -> None:
     """Two cells fail, each with its reason; the error's memory is named, let go, measured; the rest fits."""
     notebook = run(NOTEBOOKS[4])
@@ -153,6 +157,7 @@ def test_the_notebook_about_running_out_says_why_and_lets_go() -> None:
     assert not any(words in text for words in LEAK)
 
 
+@pytest.mark.slow
 def test_what_was_watched_is_kept_compared_and_told() -> None:
     """A recording opens as it was; the history has the drift of what ran again; a finding is told."""
     notebook = run(NOTEBOOKS[5])
@@ -170,6 +175,7 @@ def test_what_was_watched_is_kept_compared_and_told() -> None:
     assert not any(words in text for words in LEAK)
 
 
+@pytest.mark.slow
 def test_two_ranks_stand_in_one_chart() -> None:
     """The card names the worst, phases are compared over ranks, and each rank is a session of its own."""
     notebook = run(NOTEBOOKS[6])

@@ -64,6 +64,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TO_RUN, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_runs_from_top_to_bottom(page: Path, ran: Ran) -> None:
     """No block ends in an error, for a reader who has what the page assumes."""

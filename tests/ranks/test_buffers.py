@@ -10,6 +10,8 @@ import pytest
 
 from tests.ranks.launch import SCRIPTS, TORCHRUN, free_port, python
 
+pytestmark = pytest.mark.slow
+
 HEAP = 2**18
 """Bytes that Python itself may take or give back between two steps."""
 

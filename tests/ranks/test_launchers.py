@@ -12,6 +12,8 @@ import pytest
 from hfmem_widget.ranks.directory import streams
 from tests.ranks.launch import BARE, SCRIPTS, TORCHRUN, followed, free_port, python, sessions
 
+pytestmark = pytest.mark.slow
+
 SITE = "import os; os.environ['SITE_RAN'] = os.environ.get('SITE_RAN', '') + 'x'"
 
 
@@ -26,9 +28,14 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
     environ = BARE | {"PYTHONPATH": str(tmp_path / "site")}
     run = tmp_path / "run"
-    for name, each in (("plain", environ), ("followed", followed(run, environ))):
+    # Children that may be taken for ranks cost seconds, and mean something only where ranks are followed.
+    for name, each, more in (
+        ("plain", environ, ()),
+        ("followed", followed(run, environ), ("with-children",)),
+    ):
         (tmp_path / name).mkdir()
-        python(*TORCHRUN, free_port(), SCRIPTS / "train.py", tmp_path / name, environ=each)
+        words = (SCRIPTS / "train.py", tmp_path / name, *more)
+        python(*TORCHRUN, free_port(), *words, environ=each)
 
     ranks = sessions(run)
 

@@ -489,6 +489,7 @@ def what_is_wrong(bench: Bench) -> Iterator[str]:
             yield f"the next watch's {span.kind} has the peak {known}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
 def test_a_fault_at_any_line_of_ours_stays_ours(

@@ -34,6 +34,7 @@ assert_type(session.stacks, hfmem_widget.Stacks | None)
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_every_name_and_no_other(tmp_path: Path) -> None:
     """A slip is an error before it runs; what the functions return can be named in annotations."""
     pytest.importorskip("mypy", reason="the lint group is not installed")

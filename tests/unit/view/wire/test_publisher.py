@@ -127,6 +127,7 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
     assert len(last) >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "parts", "most", "wait"),
     [
