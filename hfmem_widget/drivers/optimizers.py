@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.drivers.training.forwards import evaluates
+from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
@@ -57,6 +57,7 @@ def follow_optimizers() -> None:
 def leave_optimizers() -> None:
     """Follow them no longer, unless another thread trains."""
     end_loops()
+    end_passes()
     others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
     if any(thread.is_alive() for thread in others):
         return  # torch may be going through its hooks there, and would raise if one went

@@ -196,11 +196,13 @@ def begin_passes(monitor: Monitor, session: Session) -> None:
         harmless(passes.follow, module)
 
 
-def end_passes(session: Session) -> None:
-    """Tell them no longer."""
-    passes = _passes.pop(id(session), None)
-    if passes is not None:
-        passes.end()
+def end_passes(session: Session | None = None) -> None:
+    """Tell them no longer; without a session, in none that there is."""
+    for key in tuple(_passes) if session is None else (id(session),):
+        if (passes := _passes.get(key)) is not None:
+            # Forgotten once it has ended: what a fault interrupts is done again.
+            passes.end()
+            _passes.pop(key, None)
 
 
 def evaluates(module: object) -> None:
