@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Self
 
+from hfmem_widget.drivers.training.forwards import told_elsewhere
 from hfmem_widget.drivers.training.loop import ALLOWANCE, MOST_GROUP, SHARE, TOLD
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
@@ -72,6 +73,7 @@ class Diffusion:
 
     def __enter__(self) -> Self:
         self._around, _here.call = _here.call, self
+        told_elsewhere.by += 1
         parts, self._parts = self._parts, {}
         module = sys.modules["torch"].nn.Module
         models = {name: part for name, part in parts.items() if isinstance(part, module)}
@@ -98,6 +100,7 @@ class Diffusion:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if _here.call is self:
             _here.call = self._around
+            told_elsewhere.by -= 1
         while self._hooks:
             if (hooks := self._hooks[-1]) is not None:
                 hooks.remove()

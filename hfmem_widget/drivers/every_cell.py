@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hfmem_widget.drivers import install
+from hfmem_widget.drivers.training.forwards import begin_passes, end_passes
 from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features import companions_for
@@ -59,6 +60,7 @@ class EveryCell:
             self._span = self._monitor.open_span(self.session, "cell", title)
             self._companions = (*also, *companions_for(self._options, self._screen))
             harmless(begin_loop, self._monitor, self.session)
+            harmless(begin_passes, self._monitor, self.session)
             for companion in self._companions:
                 harmless(companion.begin, self._monitor, self._recorder, self._span)
 
@@ -69,6 +71,7 @@ class EveryCell:
             if span is None:
                 return
             companions, self._companions = self._companions, ()
+            harmless(end_passes, self.session)
             harmless(end_loop, self.session, outcome_of(error))
             for companion in companions:
                 harmless(companion.end, self._recorder, self.session.span(span.id), error)

@@ -1,7 +1,8 @@
 """Following every optimizer of torch, and every backward pass: what any loop is made of, whoever wrote it.
 
 Optimizers are followed by the hooks that torch offers for them; a backward pass has none, so the function in
-which all of them begin is surrounded. It is done while something is watched.
+which all of them begin is surrounded. So is `eval()`: a module's passes are then those of an evaluation.
+It is done while something is watched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
@@ -55,6 +57,7 @@ def follow_optimizers() -> None:
 def leave_optimizers() -> None:
     """Follow them no longer, unless another thread trains."""
     end_loops()
+    end_passes()
     others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
     if any(thread.is_alive() for thread in others):
         return  # torch may be going through its hooks there, and would raise if one went
@@ -109,6 +112,12 @@ def _clearing(owner: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    yield
+    _act(lambda _monitor: evaluates(module))
+
+
+@contextmanager
 def _naming(module: Any) -> Iterator[None]:
     _act(lambda _monitor: saw(module))
     yield
@@ -141,6 +150,7 @@ _PLACES: tuple[tuple[str, str, str, Around], ...] = (
     (OPTIMIZER, "Optimizer", "zero_grad", _clearing),
     ("torch.nn.modules.module", "Module", "zero_grad", _clearing),
     ("torch.nn.modules.module", "Module", "named_parameters", _naming),
+    ("torch.nn.modules.module", "Module", "eval", _evaluating),
     ("torch.autograd", "", "backward", _Backward),
 )
 """What is surrounded: a method, or a function of a module where no class is named."""

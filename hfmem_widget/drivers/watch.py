@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hfmem_widget.display import resolve
 from hfmem_widget.drivers.decorate import Decorates, failure
+from hfmem_widget.drivers.training.forwards import Forwards, begin_passes, end_passes
 from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.features import companions_for
@@ -23,14 +23,11 @@ from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, Spa
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
 
-if TYPE_CHECKING:
-    from hfmem_widget.drivers.training.forwards import Forwards
-
 INSTALL = "hfmem_widget.drivers.install"
 """What follows libraries: it imports what follows Trainers, which watch."""
 
 
-Follow = Callable[[Monitor, Session], "Forwards"]
+Follow = Callable[[Monitor, Session], Forwards]
 
 
 class Watch(Decorates):
@@ -146,6 +143,7 @@ class Watch(Decorates):
         self._span = self._monitor.open_span(session, self._kind, self._label)
         harmless(self._begin_to_follow, session)
         harmless(begin_loop, self._monitor, session)
+        harmless(begin_passes, self._monitor, session)
         for companion in companions:
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
@@ -184,6 +182,7 @@ class Watch(Decorates):
     def _end_all(self, span: Span, error: BaseException | None) -> None:
         """End what was begun; each is forgotten once it has ended, so that after a fault the rest can end."""
         if self._session is not None:
+            end_passes(self._session)
             end_loop(self._session, outcome_of(error))
         while self._followers:
             self._followers[-1].end()

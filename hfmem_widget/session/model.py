@@ -227,20 +227,26 @@ class Span:
         """Seconds from start to stop; NaN while the span is open."""
         return NOT_AVAILABLE if self.stop is None else self.stop - self.start
 
+    @property
+    def name(self) -> str:
+        """What tells its phase from others of its kind: of a block its label, of a forward pass its model."""
+        is_named = self.kind == "block" or (self.kind == "forward" and self.label != "forward")
+        return self.label if is_named else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """All finished spans of one kind within one outermost span, taken together."""
 
     kind: SpanKind
-    label: str  # the name of blocks; empty for other kinds
+    label: str  # the name of blocks, and of models that are just called; empty for the rest
     count: int = 0
     seconds: float = 0.0  # the sum of their durations
     highest: Mapping[str, Span] = field(default_factory=dict)
     """By series key, the span with the highest peak."""
     steps: int = 0
-    """Of the parts of a step: on how many steps they were measured; of steps: how many were measured one by
-    one. Short steps are not all measured so."""
+    """Of the parts of a step: on how many steps they were measured; of steps, and of passes that are named
+    after a model: how many were measured one by one. Short ones are not all measured so."""
 
 
 @dataclass(frozen=True, slots=True)

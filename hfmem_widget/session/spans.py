@@ -107,7 +107,7 @@ class Phases(Growing):
     def add(self, root: int, span: Span) -> None:
         """Take in a finished span that lies within the outermost span `root`."""
         phases = self._by_root.setdefault(root, {})
-        key = (span.kind, span.label if span.kind == "block" else "")
+        key = (span.kind, span.name)
         if key not in phases and len(phases) >= MOST_PHASES:
             return
         known = phases.get(key) or Phase(span.kind, key[1])
@@ -118,12 +118,13 @@ class Phases(Growing):
             if series not in highest or peak.value > highest[series].peaks[series].value
         }
         steps = _steps_in(span)
+        is_one = steps == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
         phases[key] = Phase(
             *key,
             known.count + steps,
             known.seconds + span.duration,
             {**highest, **higher} if higher else highest,
-            known.steps + (span.kind == "step" and steps == 1),
+            known.steps + is_one,
         )
         while len(self._by_root) > MOST_ROOTS:
             del self._by_root[next(iter(self._by_root))]

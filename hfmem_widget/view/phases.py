@@ -102,7 +102,7 @@ def _row(phase: Phase, devices: list[str], steps: int) -> PhaseRow:
     worst = phase.highest.get(f"{device}/allocated") if device else None
     return PhaseRow(
         name=plain(phase.label) or phase.kind,
-        is_part=phase.kind in _PARTS,
+        is_part=phase.kind in _PARTS and not phase.label,
         count=phase.count,
         seconds=phase.seconds,
         device=device,
@@ -119,6 +119,9 @@ def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
             _worst(phase, worst),
         )
         return " \u00b7 ".join(filter(None, texts))
+    if phase.kind == "forward" and phase.label:
+        few = phase.steps < phase.count
+        return f"{format_count(phase.steps)} measured" if few else ""
     # One that fails has not all of its phases.
     if 0 < phase.steps < steps - 1:
         return f"on {format_count(phase.steps)} of {format_counted(steps, 'step')}"

@@ -161,7 +161,9 @@ def in_a_loop(bench: Bench) -> str:
             optimizer.step()
             optimizer.zero_grad()
         optimizer.step(lambda: model(torch.ones(2, 2)).sum().backward())
+        model.eval()
         with torch.no_grad():
+            model(torch.ones(2, 2))
             model(torch.ones(2, 2))
         model(torch.ones(2, 2))
     for module in (model, *model):

@@ -1,16 +1,33 @@
-"""A span for every forward pass of a model that is watched by name."""
+"""Forward passes as spans: of a model that is watched by name, and without gradients of any module."""
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from hfmem_widget.drivers.training.loop import Loop, forward_of_a_step, tell
+from hfmem_widget.drivers.training.loop import (
+    ALLOWANCE,
+    MOST_GROUP,
+    MOST_HOOKED,
+    SHARE,
+    TOLD,
+    Loop,
+    forward_of_a_step,
+    tell,
+)
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.run import wants_gradients
+from hfmem_widget.guard import harmless, seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
+
+TOLD_OTHERWISE = ("PreTrainedModel", "ScriptModule")
+"""Classes whose calls are followed by `generating`, and those that take no hooks of ours."""
 
 
 class Forwards:
@@ -51,3 +68,148 @@ class Forwards:
                 tell(Loop.forward_ended, begins=False)
                 return
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
+
+
+class Passes:
+    """Opens a span for each pass without gradients of some modules, named by their class, until `end`.
+
+    Only the outermost of modules within one another is told. Where passes are so short that telling each
+    would cost more than a share of the time, those between are only counted. The `clock` returns seconds.
+    """
+
+    def __init__(
+        self, monitor: Monitor, session: Session, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._monitor = monitor
+        self._session = session
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._followed: dict[int, _Followed] = {}
+        self._told: _Followed | None = None  # whose span is open
+        self._span = self._within = 0
+        self._passing: _Followed | None = None  # whose pass is only counted
+        self._number = self._untold = 0
+        self._began, self._until, self._spent = clock(), 0.0, 0.0
+
+    def follow(self, module: Any) -> None:
+        """Tell the passes of a module from now on, if nobody else does."""
+        known = self._followed.get(id(module))
+        if known is not None and known.module() is module:
+            return
+        names = {kind.__name__ for kind in type(module).__mro__}
+        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(TOLD_OTHERWISE):
+            return
+        # Known before they are on: what a fault interrupts is taken off again.
+        one = self._followed[id(module)] = _Followed(weakref.ref(module))
+        one.hooks = ModelHooks(
+            module,
+            before=partial(self._begins, one),
+            after=partial(self._ended, one),
+            rests=partial(self._rests, one),
+        )
+
+    def end(self) -> None:
+        """Take all hooks off."""
+        for key, one in tuple(self._followed.items()):
+            if one.hooks is not None:
+                one.hooks.remove()
+            del self._followed[key]
+
+    def _rests(self, one: _Followed) -> bool:
+        if self._thread != threading.get_ident() or wants_gradients():
+            return True
+        if self._told is not None:
+            return self._told is not one
+        if self._passing is not None:
+            if self._passing is one:
+                self._passing = None
+                self._untold += 1
+            return True
+        if self._clock() >= self._until:
+            return False
+        self._passing = one
+        return True
+
+    def _begins(self, one: _Followed, counts: Mapping[str, float]) -> None:
+        began = self._clock()
+        if self._told is one:
+            if self._monitor.is_open(self._session, self._span):
+                self._within += 1
+                return
+            self._told = None  # an interrupt has ended it, of which no hook is told
+        module, monitor = one.module(), self._monitor
+        if module is None or monitor.current is not self._session:
+            return
+        if told_elsewhere.by or monitor.is_within(self._session, TOLD):
+            return
+        monitor.attribution.called(module)
+        self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
+        self._told, self._within, one.counts = one, 0, counts
+        self._spent += self._clock() - began
+
+    def _ended(self, one: _Followed, error: Exception | None) -> None:
+        if self._told is not one:
+            return
+        if self._within:
+            self._within -= 1
+            return
+        began, self._told = self._clock(), None
+        first, self._number = self._number + 1, self._number + 1 + self._untold
+        self._untold = 0
+        numbers = {"first": float(first), "step": float(self._number)}
+        if self._monitor.is_open(self._session, self._span):
+            counts = {**one.counts, **numbers}
+            self._monitor.close_span(self._session, self._span, outcome_of(error), counts)
+        now = self._clock()
+        self._spent += now - began + 2 * seconds_of_an_event()
+        owed = (self._spent - ALLOWANCE) / SHARE - (now - self._began)
+        self._until = now + min(owed, MOST_GROUP)
+
+
+class _Followed:
+    """A module whose passes are told."""
+
+    __slots__ = ("counts", "hooks", "module")
+
+    def __init__(self, module: weakref.ref[Any]) -> None:
+        self.module = module
+        self.hooks: ModelHooks | None = None
+        self.counts: Mapping[str, float] = {}
+
+
+class _Elsewhere(threading.local):
+    """Whether passes on this thread are parts of what somebody else tells, such as diffusers' pipelines."""
+
+    by = 0
+
+
+told_elsewhere = _Elsewhere()
+
+_passes: dict[int, Passes] = {}
+"""By the `id` of the session."""
+
+
+def begin_passes(monitor: Monitor, session: Session) -> None:
+    """Tell the passes without gradients of the models that are known, and of those that come."""
+    passes = _passes[id(session)] = Passes(monitor, session)
+    for module in monitor.attribution.subjects.all()[0]:
+        harmless(passes.follow, module)
+
+
+def end_passes(session: Session | None = None) -> None:
+    """Tell them no longer; without a session, in none that there is."""
+    for key in tuple(_passes) if session is None else (id(session),):
+        if (passes := _passes.get(key)) is not None:
+            # Forgotten once it has ended: what a fault interrupts is done again.
+            passes.end()
+            _passes.pop(key, None)
+
+
+def evaluates(module: object) -> None:
+    """Take a module that is to be evaluated: its passes follow."""
+    monitor = running_monitor()
+    session = monitor.current if monitor is not None else None
+    passes = _passes.get(id(session))
+    if monitor is None or session is None or passes is None or not monitor.opened_here(session):
+        return
+    passes.follow(module)

@@ -99,8 +99,10 @@ class _Hook:
     def __init__(self, report: Callable[[Any], None], rests: Callable[[], bool]) -> None:
         self._report = report
         self._rests = rests
-        # While torch.compile is tracing, a hook must not get into what it makes.
-        self._traced: Callable[[], bool] = sys.modules["torch"].compiler.is_compiling
+        # While torch.compile or torch.jit is tracing, a hook must not get into what it makes.
+        torch = sys.modules["torch"]
+        self._compiled: Callable[[], bool] = torch.compiler.is_compiling
+        self._traced: Callable[[], bool] = torch.jit.is_tracing
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # Takes a hook's three arguments and returns None, and is there where the file is loaded without us.
@@ -111,7 +113,7 @@ class _Before(_Hook):
     is_brief: Callable[[], bool]
 
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._traced() or self._rests():
+        if self._compiled() or self._rests() or self._traced():
             return
         # Holding signals back takes longer than all that a short step needs.
         if self.is_brief():
@@ -132,7 +134,9 @@ class _After(_Hook):
     failures = False
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if self._traced() or self._rests() or (self.failures and result is not None):
+        if self._compiled() or self._rests() or self._traced():
+            return
+        if self.failures and result is not None:
             return
         self._tell(result)
 

@@ -118,9 +118,12 @@ def _spans(
         if span.start < start or (span.stop or 0.0) > stop:
             continue
         around = _around(span.id, spans)
-        if span.kind == "forward" and any(spans[span_id].kind == "step" for span_id in around):
+        if span.kind == "forward" and (
+            # What is predicted is often collected, on purpose.
+            span.name or any(spans[span_id].kind == "step" for span_id in around)
+        ):
             continue
-        label = span.label if span.kind == "block" else ""
+        label = span.name
         groups.setdefault((around[-1], span.kind, label), []).append(span)
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         newest = group[-MOST_SPANS:]

@@ -1,0 +1,310 @@
+"""Evaluations and batch inference with models of one's own: each pass, with no word from the user."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.drivers.training import forwards, models
+from hfmem_widget.drivers.training import loop as following
+from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.session import Session, Span
+from hfmem_widget.view.phases import phase_rows
+from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have each pass and each step told by itself, however busy the machine is."""
+    monkeypatch.setattr(forwards, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(following, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(models, "_next_search", 0.0)
+    monkeypatch.setattr(models, "SHARE", 1e9)
+    release_monitor()  # another test's may have spent what counting may take
+    yield
+    assert not forwards._passes
+
+
+class Cnn(torch.nn.Module):  # type: ignore[misc]
+    """As one of torchvision: blocks within it are modules, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()
+        )
+        self.features = torch.nn.Sequential(block, torch.nn.AdaptiveAvgPool2d(1))
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, images: Any) -> Any:
+        return self.head(self.features(images).flatten(1))
+
+
+class Vit(torch.nn.Module):  # type: ignore[misc]
+    """As one of timm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, 16, 4, stride=4)
+        layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.blocks = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, images: Any) -> Any:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        return self.head(self.blocks(tokens).mean(1))
+
+
+class Tree(torch.nn.Module):  # type: ignore[misc]
+    """One that calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join = torch.nn.Linear(8, 4)
+
+    def forward(self, values: Any, depth: int = 2) -> Any:
+        if not depth:
+            return values[:, :4]
+        return self.join(torch.cat([self(values, depth - 1), self(values, depth - 1)], 1))
+
+
+def images() -> list[Any]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, 16, 16) for _ in range(3)]
+
+
+def evaluated(make: Callable[[], Any]) -> list[Any]:
+    torch.manual_seed(0)
+    model = make()
+    model.eval()
+    with torch.no_grad():
+        return [model(batch) for batch in images()]
+
+
+def predicted() -> list[Any]:
+    """Call a function that is decorated."""
+    torch.manual_seed(0)
+    model = Vit().eval()
+
+    def predict(batch: Any) -> Any:
+        return model(batch).softmax(-1)
+
+    decorated = torch.inference_mode()(predict)
+    return [decorated(batch) for batch in images()]
+
+
+def trained_and_evaluated() -> list[Any]:
+    model, scores = model_of(8, 8, 1), []
+    optimizer = adam(model)
+    for _ in range(2):
+        model.train()
+        for batch in batches(1):
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            scores += [model(batch) for batch in batches(2)]
+    return scores
+
+
+def distilled() -> list[Any]:
+    """Ask a teacher without gradients beside the steps of a student."""
+    teacher, student, losses = model_of(8, 1).eval(), model_of(8, 8, 1), []
+    optimizer = adam(student)
+    for batch in batches(2):
+        with torch.no_grad():
+            wanted = teacher(batch)
+        loss = (student(batch) - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+def ensemble() -> list[Any]:
+    """Two models that take turns; a part of one is evaluated by itself, and called within it."""
+    torch.manual_seed(0)
+    first, second = Cnn(), Vit()
+    for module in (first, first.features, second):
+        module.eval()
+    with torch.no_grad():
+        return [(first(batch) + second(batch)) / 2 for batch in images()]
+
+
+LOOPS: dict[str, tuple[Callable[[], list[Any]], str]] = {
+    "CNN": (lambda: evaluated(Cnn), "Cnn Cnn Cnn"),
+    "ViT": (lambda: evaluated(Vit), "Vit Vit Vit"),
+    "Sequential": (
+        lambda: evaluated(lambda: torch.nn.Sequential(Cnn(), torch.nn.Softmax(-1))),
+        "Sequential Sequential Sequential",
+    ),
+    "one that calls itself": (
+        lambda: (
+            [Tree().eval()(batch).detach() * 0 for batch in batches(2)]
+            + [with_no_gradients(Tree().eval(), batch) * 0 for batch in batches(2)]
+        ),
+        "Tree Tree",
+    ),
+    "in a function": (predicted, "Vit Vit Vit"),
+    "training and evaluating": (
+        trained_and_evaluated,
+        f"{STEP} Sequential Sequential {STEP} Sequential Sequential",
+    ),
+    "distilling": (distilled, f"Sequential {STEP} Sequential {STEP}"),
+    "two models": (ensemble, "Cnn Vit Cnn Vit Cnn Vit"),
+}
+
+
+def with_no_gradients(model: Any, batch: Any) -> Any:
+    with torch.no_grad():
+        return model(batch)
+
+
+def passes_of(session: Session) -> list[Span]:
+    return [span for span in session.spans if span.kind == "forward" and span.name]
+
+
+def named(session: Session) -> str:
+    """Return the kinds of the spans below the outermost, and the names of those that have one."""
+    shown = [
+        span.name or f"{span.kind}({outlined(session, span.id)})"
+        for span in session.spans
+        if span.parent == 1
+    ]
+    return " ".join(shown)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_pass_without_gradients_has_a_span_named_by_its_model(name: str) -> None:
+    """The outermost module's alone, with its peak; what is computed is bit for bit the same."""
+    loop, expected = LOOPS[name]
+    bare = loop()
+    with hfmem_widget.watch(quiet=True) as session:
+        watched = loop()
+
+    assert all(torch.equal(one, other) for one, other in zip(bare, watched, strict=True))
+    assert named(session) == expected
+    assert all(span.peaks["cpu/allocated"].value > 0 for span in passes_of(session))
+
+
+def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
+    """Of one that no variable of the notebook holds."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = Cnn().eval()
+        with torch.no_grad():
+            model(images()[0])
+
+    assert session.latest("cpu/weights") == sum(one.nbytes for one in model.parameters())
+    assert session.index("cpu/unattributed") is not None
+
+
+def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a notebook, where a cell before has made it."""
+    import __main__
+
+    model = Cnn().eval()
+    monkeypatch.setattr(__main__, "model", model, raising=False)
+    with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
+        model(images()[0])
+
+    assert named(session) == "Cnn"
+    assert not model._forward_pre_hooks
+    assert not model._forward_hooks
+
+
+def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
+    """By its name, how many, and their highest peak; a batch's size is counted."""
+    with hfmem_widget.watch(quiet=True) as session:
+        evaluated(Cnn)
+    row = next(row for row in phase_rows(session, session.spans[0]) if row.name == "Cnn")
+
+    assert (row.count, row.is_part, row.note) == (3, False, "")
+    assert row.peak.value > 0
+    assert [span.counts["samples"] for span in passes_of(session)] == [2, 2, 2]
+
+
+def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where telling each would take more than a share of the time; the row says how many were measured."""
+    monkeypatch.setattr(forwards, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(forwards, "SHARE", 1e-12)
+    now = [0.0]
+    monitor_of = forwards.Passes.__init__
+    monkeypatch.setattr(
+        forwards.Passes,
+        "__init__",
+        lambda self, monitor, session: monitor_of(self, monitor, session, clock=lambda: now[0]),
+    )
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 1).eval()
+        with torch.no_grad():
+            for _ in range(10):
+                now[0] += 0.25
+                model(next(iter(batches(1))))
+    row = next(row for row in phase_rows(session, session.spans[0]) if row.name == "Sequential")
+
+    assert row.count == 9
+    assert row.note == "3 measured"
+
+
+def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
+    """The error is its own."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = Cnn().eval()
+        with torch.no_grad():
+            with pytest.raises(RuntimeError, match="channels"):
+                model(torch.randn(2, 4, 16, 16))
+            model(images()[0])
+    outcomes = [span.outcome for span in passes_of(session)]
+
+    assert outcomes == ["raised RuntimeError", "done"]
+
+
+def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
+    """A server's threads may run the same model."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = Cnn().eval()
+        model(images()[0])
+        thread = threading.Thread(target=with_no_gradients, args=(model, images()[0]))
+        thread.start()
+        thread.join()
+
+    assert named(session) == ""
+
+
+def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
+    """What somebody names is not told twice."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = Cnn().eval()
+        with torch.no_grad(), hfmem_widget.span("evaluate"):
+            model(images()[0])
+        with torch.no_grad(), hfmem_widget.span("score"):
+            model(images()[0])
+    kinds = Counter(span.kind for span in session.spans)
+
+    assert kinds == {"block": 2, "evaluate": 1, "forward": 1}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_is_copied_and_compiled_as_ever() -> None:
+    """Nothing of ours goes with it."""
+    with hfmem_widget.watch(quiet=True):
+        model = Cnn().eval()
+        twin = copy.deepcopy(model)
+        traced = torch.jit.trace(model, images()[0]).eval()
+        with torch.no_grad():
+            same = torch.allclose(traced(images()[0]), model(images()[0]))
+
+    assert same
+    assert not twin._forward_hooks
