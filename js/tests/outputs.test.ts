@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { KernelMessage } from "../src/hosts/panel/jupyterlab.ts";
 import { Notebooks } from "../src/hosts/panel/notebooks.ts";
-import { FakeTracker } from "./signals.ts";
+import { type FakeNotebook, type FakeOutputs, type FakeSignal, FakeTracker } from "./signals.ts";
 
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const CARD = { "text/html": "<b>the card</b>" };
@@ -31,7 +31,7 @@ async function openWith(widgets: Promise<string[]>, ...outputs: ReturnType<typeo
   new Notebooks(tracker, sessionStorage);
   const notebook = tracker.open("a");
   notebook.sessionContext.widgets = widgets;
-  const list = notebook.model.cells[1]!.outputs!;
+  const list = notebook.model.cells[1]!.outputs as FakeOutputs;
   list.all = outputs;
   await vi.advanceTimersByTimeAsync(0);
   const hear = (message: KernelMessage) =>
@@ -110,5 +110,71 @@ describe("the outputs of a watch that this page began", () => {
     list.all = [card(), chart()];
     session.statusChanged.emit(session, "restarting");
     expect(shown()).toEqual([LOST, { [VIEW]: { model_id: "m1" } }]);
+  });
+});
+
+describe("the outputs of a notebook that several people have open", () => {
+  /** Two pages that have one list, to which what either of them changes comes at once. */
+  async function share(outputs: ReturnType<typeof marked>[]) {
+    const list: { all: FakeOutputs["all"] } = { all: outputs };
+    const pages = [7, 3].map((clientID) => {
+      const tracker = new FakeTracker();
+      const notebook: FakeNotebook = tracker.open("a");
+      const cell = notebook.model.cells[1]!;
+      const own = cell.outputs as FakeOutputs;
+      Object.defineProperty(own, "all", { get: () => list.all });
+      const set = vi.spyOn(own, "set");
+      Object.assign(cell, { sharedModel: { getOutputs: () => list.all } });
+      const awareness = { clientID, getStates: () => new Map([3, 7].map((id) => [id, {}])) };
+      Object.assign(notebook.model, { collaborative: true, sharedModel: { awareness } });
+      new Notebooks(tracker, sessionStorage);
+      const { sessionContext } = notebook;
+      return {
+        hear: (message: KernelMessage) => sessionContext.iopubMessage.emit(sessionContext, message),
+        set,
+      };
+    });
+    await vi.advanceTimersByTimeAsync(0);
+    return { list, pages };
+  }
+
+  test("are replaced by one page, where whoever ran the cell has not done so", async () => {
+    const { list, pages } = await share([card(), chart()]);
+    for (const { hear } of pages) hear(update("card", CARD));
+    expect(list.all[0]!.data).not.toEqual(CARD);
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(list.all[0]!.data).toEqual(CARD);
+    expect(pages.map(({ set }) => set.mock.calls.filter(([place]) => place === 0).length)).toEqual([0, 1]);
+  });
+
+  test("are left alone where another page has replaced them, whatever this one still shows", async () => {
+    const { list, pages } = await share([card()]);
+    for (const { hear } of pages) hear(update("card", CARD));
+    list.all = [{ data: CARD, metadata: {} }];
+    await vi.advanceTimersByTimeAsync(60_000);
+    for (const { set } of pages) expect(set).not.toHaveBeenCalled();
+  });
+
+  test("take no picture from plotly's renderer, but everything else", async () => {
+    const taken: object[] = [];
+    const plotly = (uid: string) => ({
+      data: { "application/vnd.plotly.v1+json": { data: [{ uid }] } } as Record<string, unknown>,
+      metadata: {},
+      setData: (options: object) => void taken.push(options),
+    });
+    const tracker = new FakeTracker();
+    const notebook = tracker.open("a");
+    const list = notebook.model.cells[1]!.outputs as FakeOutputs;
+    Object.assign(notebook.model, { collaborative: true });
+    new Notebooks(tracker, sessionStorage);
+    await vi.advanceTimersByTimeAsync(0);
+    list.all = [plotly("hfmem"), plotly("theirs")];
+    (notebook.model.contentChanged as FakeSignal<unknown, unknown>).emit(null, undefined);
+    for (const { setData } of list.all) {
+      setData!({ data: { "image/png": "…" } });
+      setData!({ data: { "text/plain": "x" } });
+    }
+    const [picture, text] = [{ data: { "image/png": "…" } }, { data: { "text/plain": "x" } }];
+    expect(taken).toEqual([text, picture, text]);
   });
 });

@@ -2,10 +2,12 @@
 
 import type {
   Cell,
+  CellOutputs,
   Kernel,
   KernelMessage,
   NotebookPanel,
   NotebookTracker,
+  Output,
   OutputList,
   SessionContext,
   Signal,
@@ -63,13 +65,13 @@ export class FakeSession implements SessionContext {
 }
 
 export class FakeOutputs implements OutputList {
-  all: { data: Record<string, unknown>; metadata: Record<string, unknown> }[] = [];
+  all: Output[] = [];
   get length(): number {
     return this.all.length;
   }
   get = (place: number) => this.all[place]!;
   set = (place: number, output: object) => {
-    this.all[place] = output as (typeof this.all)[number];
+    this.all[place] = output as Output;
   };
 }
 
@@ -78,7 +80,10 @@ export class FakeNotebook implements NotebookPanel {
   readonly parent = null;
   readonly title = { label: "notebook", caption: "", icon: null };
   readonly context = { ready: Promise.resolve() };
-  readonly model = { cells: [{}, { outputs: new FakeOutputs() }] };
+  readonly model = {
+    cells: [{}, { outputs: new FakeOutputs() }] as CellOutputs[],
+    contentChanged: new FakeSignal<unknown, unknown>(),
+  } as NonNullable<NotebookPanel["model"]> & { cells: CellOutputs[]; collaborative?: boolean };
   readonly disposed = new FakeSignal<unknown, unknown>();
   readonly sessionContext: FakeSession;
 

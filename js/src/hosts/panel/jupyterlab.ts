@@ -47,18 +47,40 @@ export interface SplitPanel extends Widget {
   setRelativeSizes(sizes: number[]): void;
 }
 
+export interface Output {
+  readonly data: Record<string, unknown>;
+  readonly metadata: Record<string, unknown>;
+  /** Renderers call it. */
+  setData?(options: { data?: Record<string, unknown> }): void;
+}
+
 /** A cell's outputs. */
 export interface OutputList {
   readonly length: number;
-  get(place: number): { readonly data: Record<string, unknown>; readonly metadata: Record<string, unknown> };
+  get(place: number): Output;
   set(place: number, output: object): void;
+}
+
+export interface CellOutputs {
+  /** Only code cells have outputs. */
+  readonly outputs?: OutputList;
+  /** What all who share the notebook have. */
+  readonly sharedModel?: { getOutputs?(): { readonly metadata?: unknown }[] };
 }
 
 export interface NotebookPanel extends Widget {
   readonly title: Widget["title"] & { label: string };
   readonly context: { readonly ready: Promise<unknown> };
-  /** Null before the notebook is read; only code cells have outputs. */
-  readonly model: { readonly cells: Iterable<{ readonly outputs?: OutputList }> } | null;
+  /** Null before the notebook is read. */
+  readonly model: {
+    readonly cells: Iterable<CellOutputs>;
+    readonly collaborative?: boolean;
+    readonly contentChanged?: Signal<unknown, unknown>;
+    /** Who has the notebook open, as far as this page has heard; it is among them. */
+    readonly sharedModel?: {
+      readonly awareness?: { readonly clientID: number; getStates(): ReadonlyMap<number, unknown> };
+    };
+  } | null;
   readonly sessionContext: SessionContext;
 }
 

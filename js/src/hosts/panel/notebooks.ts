@@ -3,6 +3,7 @@
 import { defaultSettings, type Settings } from "../../core/settings.ts";
 import type { KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
 import { Outputs } from "./outputs.ts";
+import { keepPicturesOut } from "./pictures.ts";
 import { loadMemory, type Memory, saveMemory } from "./remembered.ts";
 import { Runs } from "./runs.ts";
 import { Subshell } from "./subshell.ts";
@@ -51,6 +52,7 @@ export class Notebooks {
     const { sessionContext } = notebook;
     const entry = { notebook, kernel: "", runs: new Runs(this.tell), settings: defaultSettings() };
     const outputs = new Outputs(notebook);
+    keepPicturesOut(notebook);
     const subshell = new Subshell(sessionContext);
     const receive = (_: unknown, message: KernelMessage) => {
       entry.runs.receive(message);

@@ -4,15 +4,19 @@
  * JupyterLab knows an output's display id only as long as the page lives on which its cell was run, and a widget that
  * its kernel has closed is "model not found" for good. So the kernel writes the id into the metadata of such an
  * output, with what stands there if nothing replaces it (`MARK` in `view/screen.py`).
+ *
+ * Of several people who have the notebook open, one page is to replace it: two that do so at once leave it twice.
  */
 
-import type { KernelMessage, NotebookPanel, OutputList } from "./jupyterlab.ts";
+import type { CellOutputs, KernelMessage, NotebookPanel } from "./jupyterlab.ts";
 
 const MARK = "hfmem-widget";
 const WIDGET = "application/vnd.jupyter.widget-view+json";
 const TARGET = "jupyter.widget";
 /** What the kernel said last may come after its answer, on another channel. */
 const PATIENCE = 1000;
+/** What another page changes in a notebook that is shared is here within that time. */
+const LAG = 5000;
 
 type Data = Record<string, unknown>;
 
@@ -37,12 +41,15 @@ export class Outputs {
     const { data, metadata, transient } = content as { data?: Data; metadata?: Data; transient?: Data };
     const id = transient?.display_id;
     if (typeof id !== "string" || !this.left.has(id)) return;
-    for (const one of this.marked()) if (one.id === id) one.set(data ?? {}, metadata ?? {});
+    this.replace(
+      (one) => one.id === id,
+      () => [data ?? {}, metadata ?? {}],
+    );
   }
 
   /** Whoever would have replaced them is gone: a chart stays as long as the page has it, a card does not. */
   kernelEnded(): void {
-    for (const one of this.marked()) if (one.widget === undefined) one.set(one.lost, {});
+    this.replace(({ widget }) => widget === undefined, lost);
   }
 
   private async begin(): Promise<void> {
@@ -50,10 +57,25 @@ export class Outputs {
     if (this.left.size === 0) return;
     const alive = await this.widgets();
     setTimeout(() => {
-      for (const one of this.marked()) {
-        if (this.left.has(one.id) && !alive.has(one.widget ?? "")) one.set(one.lost, {});
-      }
+      this.replace(({ id, widget }) => this.left.has(id) && !alive.has(widget ?? ""), lost);
     }, PATIENCE);
+  }
+
+  /** At once where the notebook is nobody else's; else after whoever ran the cell, each page in its turn. */
+  private replace(
+    isMeant: (one: Marked) => boolean,
+    by: (one: Marked) => [data: Data, metadata: Data],
+  ): void {
+    const set = () => {
+      for (const one of this.marked()) if (isMeant(one)) one.set(...by(one));
+    };
+    const { collaborative, sharedModel } = this.notebook.model ?? {};
+    if (!collaborative) {
+      set();
+      return;
+    }
+    const pages = [...(sharedModel?.awareness?.getStates().keys() ?? [])].sort((a, b) => a - b);
+    setTimeout(set, LAG * (1 + Math.max(0, pages.indexOf(sharedModel?.awareness?.clientID ?? 0))));
   }
 
   /** The kernel's widgets; a busy kernel answers when its cell has ended, and one that is gone has none. */
@@ -69,21 +91,35 @@ export class Outputs {
   }
 
   private *marked(): Generator<Marked> {
-    for (const { outputs } of this.notebook.model?.cells ?? []) {
-      for (let place = 0; place < (outputs?.length ?? 0); place++) {
-        const found = markedAt(outputs!, place);
-        if (found !== null) yield found;
+    for (const cell of this.notebook.model?.cells ?? []) {
+      for (let place = 0; place < (cell.outputs?.length ?? 0); place++) {
+        const found = markedAt(cell, place);
+        if (found !== null && isShared(cell, found.id)) yield found;
       }
     }
   }
 }
 
-function markedAt(outputs: OutputList, place: number): Marked | null {
-  const { metadata, data } = outputs.get(place);
-  const { display_id: id, lost } = (metadata[MARK] ?? {}) as { display_id?: unknown; lost?: unknown };
+function lost({ lost }: Marked): [Data, Data] {
+  return [lost, {}];
+}
+
+/** What another page has replaced may still stand in this one's list. */
+function isShared({ sharedModel }: CellOutputs, id: string): boolean {
+  const shared = sharedModel?.getOutputs?.();
+  return shared === undefined || shared.some(({ metadata }) => markOf(metadata).display_id === id);
+}
+
+function markOf(metadata: unknown): { display_id?: unknown; lost?: unknown } {
+  return (metadata as Record<string, object> | undefined)?.[MARK] ?? {};
+}
+
+function markedAt({ outputs }: CellOutputs, place: number): Marked | null {
+  const { metadata, data } = outputs!.get(place);
+  const { display_id: id, lost } = markOf(metadata);
   if (typeof id !== "string" || typeof lost !== "object" || lost === null) return null;
   const { model_id } = (data[WIDGET] ?? {}) as { model_id?: string };
   const set = (data: Data, metadata: Data) =>
-    outputs.set(place, { output_type: "display_data", data, metadata });
+    outputs!.set(place, { output_type: "display_data", data, metadata });
   return { id, lost: lost as Data, widget: model_id, set };
 }
