@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.features.fit.known import Knowing
-from hfmem_widget.features.fit.playing import Event, Moment
+from hfmem_widget.features.fit.replay import Event, Moment
 from hfmem_widget.features.fit.workspaces import within
 
 _ATEN: Final = torch.ops.aten
