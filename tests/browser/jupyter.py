@@ -34,6 +34,8 @@ PROGRAM = (sys.executable, "-m", "jupyterlab", "--expose-app-in-browser")
 APPUTILS = "@jupyterlab/apputils-extension"
 # Nobody is asked over the network, and no question covers the page.
 NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
+# Else every page has the server start Node, to find that JupyterLab itself need not be built anew.
+PAGE_CONFIG = {"buildAvailable": False, "buildCheck": False}
 
 
 class JupyterLab:
@@ -64,6 +66,9 @@ class JupyterLab:
         prefix = home / "prefix"
         self._settings = home / "settings"
         self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
+        for_pages = home / "config" / "labconfig" / "page_config.json"
+        for_pages.parent.mkdir(parents=True)
+        for_pages.write_text(json.dumps(PAGE_CONFIG), encoding="utf-8")
         install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
         subprocess.run(install, check=True)
         self._env = {
