@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import forwards, models
+from hfmem_widget.drivers.training import forwards, model_hooks, models
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session, Span
@@ -30,6 +30,8 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     release_monitor()  # another test's may have spent what counting may take
     yield
     assert not forwards._passes
+    release_monitor()
+    assert not model_hooks._surrounded, "hooks were left on a model"
 
 
 class Cnn(torch.nn.Module):  # type: ignore[misc]
@@ -308,3 +310,13 @@ def test_a_model_is_copied_and_compiled_as_ever() -> None:
 
     assert same
     assert not twin._forward_hooks
+
+
+def test_models_that_come_and_go_leave_nothing() -> None:
+    """Each may get the place in memory of the one before, and there may be more than are followed at once."""
+    with hfmem_widget.watch("many", quiet=True) as session, torch.no_grad():
+        for _ in range(following.MOST_HOOKED + 6):
+            torch.nn.Linear(4, 4).eval()(torch.ones(1, 4))
+    (linear,) = (phase for phase in session.phases(1) if phase.label == "Linear")
+
+    assert linear.count == following.MOST_HOOKED + 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -96,6 +96,8 @@ class Passes:
         known = self._followed.get(id(module))
         if known is not None and known.module() is module:
             return
+        # One of those that are gone may have had this one's place in memory.
+        self._drop([key for key, one in self._followed.items() if one.module() is None])
         names = {kind.__name__ for kind in type(module).__mro__}
         if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(TOLD_OTHERWISE):
             return
@@ -110,9 +112,12 @@ class Passes:
 
     def end(self) -> None:
         """Take all hooks off."""
-        for key, one in tuple(self._followed.items()):
-            if one.hooks is not None:
-                one.hooks.remove()
+        self._drop(tuple(self._followed))
+
+    def _drop(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            if (hooks := self._followed[key].hooks) is not None:
+                hooks.remove()
             del self._followed[key]
 
     def _rests(self, one: _Followed) -> bool:
