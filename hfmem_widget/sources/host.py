@@ -122,7 +122,7 @@ class DarwinMemory(PsutilMemory):
 
     def __init__(self, library: Any = None) -> None:
         super().__init__()
-        self._usage_of = (library or ctypes.CDLL(None)).proc_pid_rusage
+        self._library = library or ctypes.CDLL(None)
 
     def footprint(self) -> float:
         """Return ``ri_phys_footprint``."""
@@ -132,10 +132,19 @@ class DarwinMemory(PsutilMemory):
         """Return ``ri_lifetime_max_phys_footprint``, of the process' whole life."""
         return self._word(30)
 
+    def pressure(self) -> str:
+        """Return how short memory is on the machine, as macOS puts it; empty where it is not, or not told."""
+        level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        name = b"kern.memorystatus_vm_pressure_level"
+        out = ctypes.byref(level), ctypes.byref(size)
+        if self._library.sysctlbyname(name, *out, None, ctypes.c_size_t(0)) != 0:
+            return ""
+        return {2: "short", 4: "critically short"}.get(level.value, "")
+
     def _word(self, at: int) -> float:
         # struct rusage_info_v4 of XNU's bsd/sys/resource.h: 16 bytes, and 36 numbers of 64 bits.
         words = (ctypes.c_uint64 * 38)()
-        if self._usage_of(os.getpid(), 4, ctypes.byref(words)) != 0:
+        if self._library.proc_pid_rusage(os.getpid(), 4, ctypes.byref(words)) != 0:
             raise OSError("proc_pid_rusage failed")
         return float(words[at])
 
@@ -262,6 +271,11 @@ class HostSource(BaseSource):
 
     def _look_beside(self) -> None:
         machine = self._memory.machine()
+        if isinstance(self._memory, DarwinMemory) and (short := self._memory.pressure()):
+            self._note(
+                f"macOS says that memory is {short} on this machine: it compresses memory and writes it to "
+                "disk, which is slow. Close what you do not need."
+            )
         swap, own = self._memory.swapped_and_shared()
         try:
             pinned = self._read_pinned()

@@ -329,6 +329,13 @@ class LibSystem:
 
     def __init__(self) -> None:
         self.fails = 0
+        self.level = 1  # as kern.memorystatus_vm_pressure_level: 1, 2 or 4
+
+    def sysctlbyname(self, name: bytes, out: object, size: object, *_new: object) -> int:
+        """Write a value of the kernel's, and return 0, or -1 if it has none of that name."""
+        assert name == b"kern.memorystatus_vm_pressure_level"
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_int))[0] = self.level  # type: ignore[arg-type]  # by reference
+        return -self.fails
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: object) -> int:
         """Write what a process takes, and return 0, or 1 if it fails."""
@@ -348,6 +355,20 @@ def test_on_macos_the_footprint_stands_for_the_heap() -> None:
     assert (labels["allocated"], labels["peak"]) == ("footprint", "footprint peak")
     assert 0 < values["reserved"] != 700 * MB
     assert "footprint" in source.notes[0]
+
+
+@pytest.mark.parametrize(("level", "words"), [(1, ""), (2, "is short"), (4, "is critically short")])
+def test_macos_says_when_memory_is_short(level: int, words: str) -> None:
+    """As a note, once for each level; nothing is said as long as there is enough."""
+    library = LibSystem()
+    library.level = level
+    source = HostSource(DarwinMemory(library), find_heap=lambda: None)
+    for now in (0.0, 10.0):
+        source.read(now)
+    said = [note for note in source.notes if "macOS" in note]
+
+    assert len(said) == bool(words)
+    assert all(words in note for note in said)
 
 
 def test_where_macos_tells_no_footprint_a_note_says_so() -> None:
