@@ -320,3 +320,14 @@ def test_models_that_come_and_go_leave_nothing() -> None:
     (linear,) = (phase for phase in session.phases(1) if phase.label == "Linear")
 
     assert linear.count == following.MOST_HOOKED + 6
+
+
+def test_a_hook_that_is_only_half_on_does_nothing() -> None:
+    """As torch has it for an instant where another thread puts one on, or takes it off."""
+    model = torch.nn.Linear(4, 4)
+    with hfmem_widget.watch("half", quiet=True), torch.no_grad():
+        model.eval()
+        model._forward_pre_hooks_with_kwargs.clear()
+        result = model(torch.ones(1, 4))
+
+    assert result.shape == (1, 4)

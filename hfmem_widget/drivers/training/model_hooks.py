@@ -112,8 +112,11 @@ class _Hook:
 class _Before(_Hook):
     is_brief: Callable[[], bool]
 
-    def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._compiled() or self._rests() or self._traced():
+    def __call__(
+        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        # torch leaves them out where another thread is putting the hook on, or taking it off.
+        if kwargs is None or self._compiled() or self._rests() or self._traced():
             return
         # Holding signals back takes longer than all that a short step needs.
         if self.is_brief():
