@@ -16,10 +16,8 @@ ROUNDED_TO: Final = 512  # the least that is cut off a block of the small pool
 SMALL: Final = 1 << 20  # the largest request to that pool; of the other, more than this is cut off
 SMALL_SEGMENT: Final = 2 << 20
 LARGE_SEGMENT: Final = 20 << 20
-OWN_SEGMENT: Final = (
-    10 << 20
-)  # requests from here on get a segment of their own, a multiple of this:
-MULTIPLE: Final = 2 << 20
+OWN_SEGMENT: Final = 10 << 20  # requests from here on get a segment of their own,
+MULTIPLE: Final = 2 << 20  # which is a multiple of this
 
 
 @dataclass(slots=True, eq=False)
@@ -45,10 +43,8 @@ class CachingAllocator:
 
     def __init__(self) -> None:
         self.allocated = self.reserved = 0
-        self._free: tuple[list[tuple[int, int]], ...] = (
-            [],
-            [],
-        )  # large and small, by size and address
+        # Of the large pool and the small one, by size and address.
+        self._free: tuple[list[tuple[int, int]], ...] = [], []
         self._at: dict[int, Block] = {}
 
     def give(self, size: int) -> Block:
