@@ -45,3 +45,10 @@ def give_torch_a_gpu(torch: Any) -> None:
     torch._C._cuda_getDeviceCount = lambda: 1  # noqa: SLF001
     torch.cuda.is_initialized = torch.cuda.memory.is_initialized = lambda: True
     torch.cuda.get_device_properties = lambda _device=0: properties
+
+
+def let_a_trainer_train(torch: Any) -> None:
+    """Do nothing where a Trainer that trains on the CPU turns to the GPU that torch seems to have."""
+    for name in ("empty_cache", "manual_seed", "manual_seed_all", "synchronize"):
+        setattr(torch.cuda, name, lambda *_: None)
+    torch.cuda.is_bf16_supported = lambda *_, **__: False

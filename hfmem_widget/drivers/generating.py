@@ -215,11 +215,14 @@ def leave_calls(module: ModuleType) -> None:
 
 
 def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
+    grads_enabled = sys.modules["torch"].is_grad_enabled
+
     @functools.wraps(base)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        if is_compiling() or not _begins(self):
+        # In a training nothing is to be done, which needs no guard.
+        if is_compiling() or grads_enabled() or not _begins(self):
             return base(self, *args, **kwargs)
         try:
             result = base(self, *args, **kwargs)
@@ -243,7 +246,7 @@ def _begins(model: object) -> bool:
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
-    if _here.in_call or _here.generation is not None or sys.modules["torch"].is_grad_enabled():
+    if _here.in_call or _here.generation is not None:
         return False
     return running_monitor() is not None
 

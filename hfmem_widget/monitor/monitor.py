@@ -325,12 +325,13 @@ class Monitor:
         """Enter late edges in their sessions, as reading their spans does."""
         self._edges.enter_all()
 
-    def _enter_late(self) -> None:
-        if self._edges.waits:
-            began = self._cpu()
-            self._deferred.entered(self._edges.enter_all(), self._cpu() - began)
-        else:
-            self._edges.enter_all()
+    def _enter_late(self) -> int:
+        if not self._edges.waits:
+            return self._edges.enter_all()
+        began = self._cpu()
+        entered = self._edges.enter_all()
+        self._deferred.entered(entered, self._cpu() - began)
+        return entered
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""

@@ -29,14 +29,22 @@ class WhenImported(MetaPathFinder):
         """Wait no longer."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
-    @entry()
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Let the other finders find a module that is waited for, and act once it is executed."""
+        # accelerate asks for a module that is not there twice in every step, and the guard takes far longer.
         action = self._actions.get(fullname)
-        if action is None:
-            return None
+        return None if action is None else self._find(action, fullname, path, target)
+
+    @entry()
+    def _find(
+        self,
+        action: Callable[[ModuleType], object],
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None,
+    ) -> ModuleSpec | None:
         # Those after this one: another that waits for the same module would ask it back, and so on forever.
         finders = list(sys.meta_path)
         if self not in finders:  # ended meanwhile, by another thread

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.monitor.watched import GAP, Register
+from hfmem_widget.monitor.watched import GAP, Register, Watched
+from hfmem_widget.options import INTERVAL
 from hfmem_widget.session import Session
 
 PROGRESS_PERIOD = 0.5
@@ -21,6 +22,17 @@ BUSY_FRACTION = 0.2
 FIRST_TICKS, COST_EVERY = 8, 4
 """Of how many ticks of a session each is measured, and every how many later."""
 
+EASY_INTERVAL = 0.25
+"""Seconds between ticks where edges of spans come so fast that a tick adds little: each is a sample, too.
+Messages to a page come no faster. A tick, and entering what was left for it, take 0.5 ms with cold caches,
+however little that was."""
+
+MANY_EDGES, FEW_EDGES = 40.0, 20.0
+"""Edges a second from which ticks come less often, once that holds for `SURE_TICKS`, and below which they
+come as often as before."""
+
+SURE_TICKS = 5
+
 CLOCK_STEP = 2.0
 """Seconds by which the wall clock must leave the monotonic one before a note says so."""
 
@@ -29,14 +41,15 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_late` enters late edges in their sessions. `break_off` ends a session to which a row could not be
-    added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
+    `enter_late` enters late edges in their sessions, and says how many. `break_off` ends a session to which a
+    row could not be added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of
+    this thread.
     """
 
     sampler: Sampler
     ledger: PeakLedger
     register: Register
-    enter_late: Callable[[], object]
+    enter_late: Callable[[], int]
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
@@ -46,6 +59,7 @@ class Tick:
     _ticker: Ticker | None = None
     _missed_before: int = 0
     _last_tick: float = -math.inf
+    _ticks_with_many: int = 0
     _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, ticker: Ticker) -> None:
@@ -77,7 +91,7 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        self.enter_late()
+        entered = self.enter_late()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -89,6 +103,7 @@ class Tick:
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
                 self.break_off(watched.session, error)
         sessions = [watched.session for watched in listening]
+        self._pace(listening, ticker, entered, now - self._last_tick)
         self._count(sessions, ticker, now)
         for watched in listening:
             for span_id, window in list(watched.windows.items()):
@@ -98,6 +113,18 @@ class Tick:
             _back_off(sessions, ticker, self.cpu() - started)
         for watched in listening:
             watched.recorder.publish()
+
+    def _pace(self, listening: Sequence[Watched], ticker: Ticker, edges: int, since: float) -> None:
+        """Tick less often while edges come far more often, unless somebody has set an interval."""
+        # At the first tick of a watch nothing is open yet.
+        if not listening or not all(map(_takes_the_usual_pace, listening)):
+            return
+        least = MANY_EDGES if ticker.interval == INTERVAL else FEW_EDGES
+        self._ticks_with_many = self._ticks_with_many + 1 if edges >= least * since else 0
+        if self._ticks_with_many >= SURE_TICKS and ticker.interval == INTERVAL:
+            ticker.interval = EASY_INTERVAL
+        elif not self._ticks_with_many and ticker.interval == EASY_INTERVAL:
+            ticker.interval = INTERVAL
 
     def _count(self, sessions: Sequence[Session], ticker: Ticker, now: float) -> None:
         """Count a tick made at `now`, and note whether the machine's clock was set since the one before."""
@@ -120,6 +147,11 @@ class Tick:
             self.register.note(
                 "The machine was suspended, or its clock was changed, during this run."
             )
+
+
+def _takes_the_usual_pace(watched: Watched) -> bool:
+    """Return whether nobody has set an interval, of a watch or of all."""
+    return watched.options.interval is None and watched.session.polling.interval == INTERVAL
 
 
 def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> None:
