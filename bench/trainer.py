@@ -1,10 +1,14 @@
-"""How much longer a real ``Trainer.train()`` takes while it is watched, chart included, against a control.
+"""What watching takes of the steps of a real ``Trainer.train()``, chart included, told apart step by step.
 
-`slowdown.py` trains by a loop of its own and tells what a Trainer's callbacks tell. This one has all that
-a Trainer does beside that: its callbacks, accelerate's optimizer, the calls of its models. Short trainings
-take turns, off, on, off, on, …; of each the first steps are untimed, in which the governor decides what it
-measures. Each is held against the mean of the two beside it; the result is the mean of the middle 60 % of
-these differences and its bootstrap interval.
+On shared machines speed changes by more than a per cent from second to second, so blocks of training that
+take turns (`slowdown.py`) need hours to decide. Here neighbouring steps of one training are compared.
+Of every three, in random order, one is measured as usual, without phases; one is not, as if nothing was
+watched; and one has the raw calls alone without which no exact peak of a step is known: statistics, a reset
+and statistics where it begins, statistics where it ends. Results are means of the middle 60 % of the
+differences from the step that is not measured, and their bootstrap intervals.
+
+What the poller's thread takes meanwhile is its CPU time: it takes the interpreter from the training for as
+long at most. Ticks, entering steps and feeding a chart are in it.
 
 bert-large's shape on a GPU; on the CPU a small BERT beside invented counters of a GPU, so that an edge reads
 as much. ``--layers`` makes shorter steps.
@@ -15,6 +19,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -23,9 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 from common import measure
-from common.blocks import GPU_CORES, LARGE, Block, finish, report
+from common.blocks import ALLOWED, GPU_CORES, LARGE
 from common.gpu_stand_in import give_torch_a_gpu, let_a_trainer_train, restart_with_nvml_stub
-from common.ways import CONTROL, OFF, Way, watched, watched_with_chart
+from common.ways import watched_with_chart
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -35,101 +40,171 @@ from transformers import (
     TrainingArguments,
 )
 
+from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
+from hfmem_widget.drivers.training import run as runs
+from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
+from hfmem_widget.session import Session
+
 SMALL = {
     "hidden_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 512,
 }
-SETTLE_STEPS = 24
-TIMED_SECONDS = 0.6
-WAYS: dict[str, Way] = {
-    CONTROL: OFF,
-    "hfmem_widget, feeding a chart": Way(watched_with_chart),
-    "hfmem_widget, all phases": Way(lambda: watched_with_chart("all")),
-}
+SETTLE_STEPS = 60
+OFF, RAW, ON = range(3)
+
+Raw = tuple[Callable[[int], object], Callable[[int], object]]
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Takes the time from the end of one step to the end of another."""
+class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Stands in for our own callback, and tells it of every third step or so."""
 
-    def __init__(self) -> None:
-        self.first = self.last = 0
-        self.samples: Callable[[], int] = int
-        self._began: tuple[float, float, int] = (0.0, 0.0, 0)
-        self.took = Block(0.0, 0.0, 0)
+    def __init__(self, ours: MemoryCallback, raw: Raw, session: Session, seconds: float) -> None:
+        self._ours, self._session, self._seconds = ours, session, seconds
+        self._statistics, self._reset = raw
+        self._random = np.random.default_rng(0)
+        self._turns = [ON] * SETTLE_STEPS
+        self._way, self._last = ON, 0.0
+        self._deadline = float("inf")
+        self._hooks: list[OurHook] = []
+        self._polled_from = (0.0, 0.0)
+        self.polled = 0.0
+        self.took: list[tuple[int, float]] = []
 
-    def on_step_end(self, _args: object, state: Any, _control: object, **_: object) -> None:
-        """Begin after the last untimed step, and end after the last of all."""
-        if state.global_step == self.first:
-            finish()
-            self._began = time.perf_counter(), time.process_time(), self.samples()
-        elif state.global_step == self.last:
-            finish()
-            wall, cpu, samples = self._began
-            self.took = Block(
-                time.perf_counter() - wall, time.process_time() - cpu, self.samples() - samples
-            )
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ours, name)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Begin a step in the way whose turn it is."""
+        if not self._turns:
+            self._turns = self._random.permutation([OFF, RAW, ON]).tolist()
+        self._way = way = self._turns.pop()
+        if way == ON:
+            self._ours.on_step_begin(args, state, control, **more)
+        else:
+            # What the quick way out of our patches takes is left in: it is a microsecond or two.
+            runs._quiet[threading.get_ident()] = self._session  # noqa: SLF001
+        if way == RAW:
+            self._statistics(0)
+            self._reset(0)
+            self._statistics(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """End it, and take the time since the last one ended."""
+        if self._way == ON:
+            self._ours.on_step_end(args, state, control, **more)
+        elif self._way == RAW:
+            self._statistics(0)
+        now = time.perf_counter()
+        if state.global_step == SETTLE_STEPS:
+            self._deadline = now + self._seconds
+            self._polled_from = now, cpu_of_poller()
+        elif state.global_step > SETTLE_STEPS:
+            self.took.append((self._way, now - self._last))
+        if now > self._deadline and not self._turns:
+            since, cpu = self._polled_from
+            self.polled = (cpu_of_poller() - cpu) / (now - since)
+            control.should_training_stop = True
+        self._last = time.perf_counter()
+
+    def on_pre_optimizer_step(self, *args: Any, **more: Any) -> None:
+        """Tell it of a step that is measured."""
+        if self._way == ON:
+            self._ours.on_pre_optimizer_step(*args, **more)
+
+    def on_optimizer_step(self, *args: Any, **more: Any) -> None:
+        """Tell it of a step that is measured."""
+        if self._way == ON:
+            self._ours.on_optimizer_step(*args, **more)
+
+    def rest_hooks(self, model: torch.nn.Module) -> None:
+        """Have our hooks on a model do nothing where a step is not measured."""
+        for hook in (*model._forward_pre_hooks.values(), *model._forward_hooks.values()):  # noqa: SLF001
+            if isinstance(hook, OurHook):
+                hook._rests = lambda: self._way != ON  # noqa: SLF001
 
 
-class Training:
-    """A model of so many layers and its data: so many sequences of so many tokens in a batch."""
+def cpu_of_poller() -> float:
+    """Return the CPU seconds of the poller's thread."""
+    for thread in threading.enumerate():
+        if thread.name == "hfmem-poller" and thread.ident is not None:
+            return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return 0.0
 
-    def __init__(
-        self, batch: int, tokens: int, layers: int | None, folder: str, *, on_gpu: bool
-    ) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        if not on_gpu:
-            torch.set_num_threads(max(1, len(cores) - 1))
-        elif len(cores) > 2 * GPU_CORES:
-            os.sched_setaffinity(0, cores[-GPU_CORES:])
-        torch.manual_seed(0)
-        shape = LARGE if on_gpu else SMALL
-        shape = shape | {"num_hidden_layers": layers or shape["num_hidden_layers"]}
-        self._model = BertForSequenceClassification(BertConfig(**shape))
-        self._data = [
-            {"input_ids": torch.randint(1000, 30000, (tokens,)), "labels": 0} for _ in range(batch)
-        ] * 1000
-        # At a rate of 0 every step does the same arithmetic.
-        self._arguments: dict[str, Any] = {
-            "output_dir": folder,
-            "per_device_train_batch_size": batch,
-            "learning_rate": 0.0,
-            "report_to": [],
-            "save_strategy": "no",
-            "logging_strategy": "no",
-            "disable_tqdm": True,
-            "use_cpu": not on_gpu,
-            "bf16": on_gpu,
-        }
-        self.steps = 10
-        self.train(OFF)
-        self.steps = max(4, round(TIMED_SECONDS / (self.train(OFF).wall / self.steps)))
 
-    def train(self, way: Way) -> Block:
-        """Train once, one way, and return what the timed steps took."""
-        clock = Clock()
-        clock.first, clock.last = SETTLE_STEPS, SETTLE_STEPS + self.steps
-        arguments = TrainingArguments(max_steps=clock.last, **self._arguments)
-        trainer = Trainer(self._model, arguments, train_dataset=self._data, callbacks=[clock])
+class Begin(TrainerCallback):  # type: ignore[misc]
+    """Puts the stand-in in our callback's place once a training has begun."""
+
+    def __init__(self, raw: Raw, session: Session, seconds: float) -> None:
+        self._raw, self._session, self._seconds = raw, session, seconds
+        self.trainer: Any = None
+        self.turns: Turns | None = None
+
+    def on_epoch_begin(self, *_: object, **__: object) -> None:
+        """Do it once; our hooks are on the model by now."""
+        callbacks = self.trainer.callback_handler.callbacks
+        ours = callback_of(self.trainer)
+        if self.turns is None and ours is not None:
+            self.turns = Turns(ours, self._raw, self._session, self._seconds)
+            callbacks[callbacks.index(ours)] = self.turns
+            self.turns.rest_hooks(self.trainer.model)
+            assert ours._run is not None  # noqa: SLF001
+            # It would take the steps between two that are measured for a part of the first.
+            ours._run.governor._how = lambda _number: "bare"  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
+    """Train for some seconds, and return what the steps took, and what the governor says."""
+    cores = sorted(os.sched_getaffinity(0))
+    if not on_gpu:
+        torch.set_num_threads(max(1, len(cores) - 1))
+    elif len(cores) > 2 * GPU_CORES:
+        os.sched_setaffinity(0, cores[-GPU_CORES:])
+    torch.manual_seed(0)
+    shape = LARGE if on_gpu else SMALL
+    shape = shape | {"num_hidden_layers": arguments.layers or shape["num_hidden_layers"]}
+    model = BertForSequenceClassification(BertConfig(**shape))
+    data = [
+        {"input_ids": torch.randint(1000, 30000, (arguments.tokens,)), "labels": 0}
+        for _ in range(arguments.batch)
+    ] * 100_000
+    given = TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=arguments.batch,
+        learning_rate=0.0,  # then every step does the same arithmetic
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+    )
+    # Before they are surrounded.
+    raw: Raw = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats  # noqa: SLF001
+    with watched_with_chart() as session:
+        begin = Begin(raw, session, arguments.seconds)
+        begin.trainer = trainer = Trainer(model, given, train_dataset=data, callbacks=[begin])
         trainer.remove_callback(PrinterCallback)
-        with way.block() as session:
-            if session is not None:
-                clock.samples = lambda: session.timeline.samples
-            trainer.train()
-        return clock.took
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        trainer.train()
+        limited = session.polling.limited
+    assert begin.turns is not None
+    return begin.turns, limited
 
 
 def main() -> None:
     """Measure and print."""
     parser = measure.cli(__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="after which no round begins")
+    parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--batch", type=int, default=4, help="sequences in a batch")
     parser.add_argument("--tokens", type=int, default=128, help="in a sequence, at most 512")
     parser.add_argument("--layers", type=int, help="of the model; fewer make shorter steps")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    title = "A Trainer, watched"
+    title = "Steps of a Trainer"
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
         restart_with_nvml_stub()
@@ -137,32 +212,34 @@ def main() -> None:
         let_a_trainer_train(torch)
         title += "; NO GPU: invented counters"
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(
-            arguments.batch, arguments.tokens, arguments.layers, folder, on_gpu=on_gpu
-        )
-        with watched():  # what is imported and opened once
-            pass
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        found: dict[str, list[tuple[Block, Block, Block]]] = {name: [] for name in WAYS}
-        order = np.random.default_rng(0)
-        deadline = time.monotonic() + arguments.seconds
-        before = training.train(OFF)
-        while time.monotonic() < deadline:
-            for name in order.permutation(list(WAYS)):
-                on = training.train(WAYS[str(name)])
-                after = training.train(OFF)
-                found[str(name)].append((before, on, after))
-                before = after
-                gc.collect()
-    milliseconds = 1e3 * np.median([one.wall for three in found[CONTROL] for one in three])
-    report(
-        f"{title}, steps of {milliseconds / training.steps:.1f} ms, {training.steps} a block",
+        turns, limited = train(arguments, folder, on_gpu=on_gpu)
+    took = turns.took[: len(turns.took) // 3 * 3]
+    by_way = np.array([[way, seconds] for way, seconds in took]).reshape(-1, 3, 2)
+    in_order = np.take_along_axis(by_way[..., 1], by_way[..., 0].argsort(axis=1), axis=1)
+    off, raw, on = in_order.T
+    length = float(np.median(off))
+    more = {
+        "raw calls alone": raw - off,
+        "hfmem_widget, on the thread that trains": on - off,
+        "beyond the raw calls": on - raw,
+    }
+    rows = []
+    for name, seconds in more.items():
+        share = measure.trimmed(100 * seconds / length)
+        rows.append([name, measure.trimmed(seconds).text(1e-6, 0), share.text(digits=2)])
+    polled = 100 * turns.polled
+    every = np.array([seconds for _, seconds in took]).mean()
+    rows.append(["the poller's thread, CPU", f"{1e4 * polled * every:.0f}", f"{polled:.2f}"])
+    both = measure.trimmed(100 * (on - off) / length)
+    rows.append(["both", "", f"{both.middle + polled:.2f} (to {both.high + polled:.2f})"])
+    measure.report(
+        f"{title} of {1e3 * length:.1f} ms, {len(off)} triples (mean of the middle 60 %, 95 % interval)",
         measure.machine("torch", "transformers", "accelerate"),
-        found,
-        [],
-        arguments.json,
+        ["what", "µs a step", f"% of it (goal: {ALLOWED:g})"],
+        rows,
+        notes=[limited] if limited else [],
+        raw={"seconds": in_order.tolist(), "polled": turns.polled},
+        json_to=arguments.json,
     )
 
 
