@@ -114,6 +114,7 @@ class Poller:
         )
         self.session = self.monitor.begin(WatchOptions())
         self.monitor.open_span(self.session, "cell", "bench")
+        self.marker = self.monitor.marker(self.session)
         if charted:
             publisher = Publisher(
                 self.session, lambda _message, _buffers: None, clock=self.clock.read
@@ -151,9 +152,9 @@ class Poller:
     def marked_step(self) -> None:
         """Make a step of which no phases are measured: both of its edges are only marked."""
         self.clock.advance(EDGE_SECONDS)
-        step = self.monitor.mark_begin(self.session, "step", "step")
+        step = self.marker.begin("step", "step")
         self.clock.advance(EDGE_SECONDS)
-        if step is None or not self.monitor.mark_end(self.session, step):
+        if step is None or not self.marker.end(step, {}):
             message = "a step could not be marked"
             raise RuntimeError(message)
 

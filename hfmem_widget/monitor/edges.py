@@ -16,6 +16,7 @@ from typing import cast
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.marks import MOST_WAITING, Marker
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Polled, Sampler
@@ -34,9 +35,6 @@ REBASE_PERIOD = 0.1
 
 LOOK_SHARE = 0.005
 """Of the time: what reading may take where a token is generated, beside the edges of spans."""
-
-MOST_WAITING = 256
-"""Edges that wait at most, where the poller hangs or ticks rarely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,40 +139,9 @@ class Edges:
             self.poller.release(watched)
         return span
 
-    def mark_begin(self, watched: Watched, kind: SpanKind, label: str) -> int | None:
-        """Read that a span of a step begins now, and return its id; `settle` does the rest.
-
-        Nothing is half done wherever an interrupt comes, so nobody need hold it back. Returns None where
-        this is not enough, and the span is to be opened.
-        """
-        if watched.ending or not self.ledger.in_use or not watched.can_wait:
-            return None
-        if len(watched.marks) >= MOST_WAITING:
-            return None
-        window = Window()
-        self.ledger.edge(opening=window)
-        time, held = self.clock() - watched.origin, self.attribution.source.latest
-        span_id = watched.recorder.next_span_id()
-        mark = Mark(span_id, window, time, window.take_readings(), held, (kind, label))
-        watched.marked = mark
-        watched.marks.append(mark)
-        return span_id
-
-    def mark_end(self, watched: Watched, span_id: int, counts: Mapping[str, float]) -> bool:
-        """Read that a span ends now; see `mark_begin`. Returns False where it is to be closed."""
-        marked = watched.marked
-        if marked is not None and marked.span_id == span_id:
-            window = marked.window
-            # Until it is settled, nothing else has been opened.
-            is_newest = span_id not in watched.late or watched.ends_late(span_id)
-        elif is_newest := not watched.marks and watched.ends_late(span_id):
-            window = watched.windows[span_id]
-        if not is_newest or not self.ledger.in_use:
-            return False
-        readings = self.ledger.ends(window)
-        time, held = self.clock() - watched.origin, self.attribution.source.latest
-        watched.marks.append(Mark(span_id, window, time, readings, held, counts=counts))
-        return True
+    def marker(self, watched: Watched) -> Marker:
+        """Return what marks the edges of a session's steps; `settle` does the rest."""
+        return Marker(watched, self.ledger, self.attribution.source, self.clock)
 
     def settle(self, watched: Watched) -> None:
         """Make edges of what was only marked; the caller holds the session's `Watched.edges`."""

@@ -15,6 +15,7 @@ from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
 from hfmem_widget.monitor.governor import Deferred, Governor
+from hfmem_widget.monitor.marks import Marker
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
@@ -235,24 +236,9 @@ class Monitor:
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
-    def mark_begin(self, session: Session, kind: SpanKind, label: str = "") -> int | None:
-        """Read that a span of a step begins, as `open_span` would, and return its id; the rest is done later.
-
-        It is not spoilt by an interrupt, wherever that comes, so it needs no guard. Returns None where it
-        cannot be done: the span is then to be opened.
-        """
-        watched = self._register.find(session)
-        return self._edges.mark_begin(watched, kind, label) if self.in_this_process else None
-
-    def mark_end(
-        self, session: Session, span_id: int, counts: Mapping[str, float] = NO_COUNTS
-    ) -> bool:
-        """Read that a span of a step has ended well, as `close_span` would; see `mark_begin`.
-
-        Returns False where it cannot be done: the span is then to be closed.
-        """
-        watched = self._register.find(session)
-        return self.in_this_process and self._edges.mark_end(watched, span_id, counts)
+    def marker(self, session: Session) -> Marker:
+        """Return what marks the edges of a session's steps; raise `WatchStateError` if it has ended."""
+        return self._edges.marker(self._register.find(session))
 
     def turn(
         self,
@@ -274,6 +260,11 @@ class Monitor:
         return self._change(
             watched, partial(self._edges.turn, watched, closing, kind, label, outcome)
         )
+
+    def open_ids(self, session: Session) -> Container[int]:
+        """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
+        watched = self._register.get(session)
+        return () if watched is None else watched.windows
 
     def is_open(self, session: Session, span_id: int) -> bool:
         """Return False once a span has ended, by whoever opened it or by another."""

@@ -148,6 +148,7 @@ class PeakLedger:
             self._flaw()
             self.allocator.uninstall()
             self._shadow.clear()
+            self.in_use = False
         if not lowered:
             return ""
         return "Peak allocated since your last reset was " + ", ".join(lowered) + "."
@@ -189,7 +190,7 @@ class PeakLedger:
     def edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
         """Read the counters now, and reset them where a window begins; `fold` makes peaks of the readings."""
         with self._lock:
-            if closing is None:
+            if closing is None and not self.in_use:
                 self.install()
             edge = _Edge({}, {}, closing, opening)
             # First, so that what was read is not lost with what is reset, whatever comes between.
@@ -425,7 +426,10 @@ class PeakLedger:
 
 
 def _in_use(stats: Stats) -> bool:
-    return _statistic(stats, "reserved_bytes", "peak") > 0
+    try:
+        return bool(stats["reserved_bytes"]["all"]["peak"] > 0)
+    except (KeyError, TypeError):
+        return False
 
 
 def _values(stats: Stats, which: str) -> list[float]:

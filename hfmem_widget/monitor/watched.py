@@ -68,7 +68,7 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was read where a step begins, or ends, and nothing more: an interrupt leaves no half of it.
+    """What was read where a step begins, or ends: an interrupt leaves no half of it.
 
     `begins` has its kind and its label; it is empty where the step ends, which it does well. `time` is in
     seconds of the session; the other fields are as in a `LateEdge`.

@@ -46,6 +46,7 @@ def make_trainer(lengths, *, layers=6, size=4, callbacks=(), **options):
 
 TRACE = """
 import functools
+from hfmem_widget.monitor.marks import Marker
 from hfmem_widget.monitor.shared import shared_monitor
 
 def watch_positions(monitor):
@@ -65,19 +66,19 @@ def watch_positions(monitor):
         span = turned(session, closing, *args, **kwargs)
         begins[span.id] = stops[closing] = position()
         return span
-    marked_begin, marked_end = monitor.mark_begin, monitor.mark_end
-    def mark_begin(*args, **kwargs):
-        span_id = marked_begin(*args, **kwargs)
+    marked_begin, marked_end = Marker.begin, Marker.end
+    def mark_begin(*args):
+        span_id = marked_begin(*args)
         if span_id is not None:
             begins[span_id] = position()
         return span_id
-    def mark_end(session, span_id, *args, **kwargs):
-        is_marked = marked_end(session, span_id, *args, **kwargs)
+    def mark_end(marker, span_id, counts):
+        is_marked = marked_end(marker, span_id, counts)
         if is_marked:
             stops.setdefault(span_id, position())
         return is_marked
     monitor.open_span, monitor.close_span, monitor.turn = open_span, close_span, turn
-    monitor.mark_begin, monitor.mark_end = mark_begin, mark_end
+    Marker.begin, Marker.end = mark_begin, mark_end
     return begins, stops
 
 def requested_curve(trace, start):

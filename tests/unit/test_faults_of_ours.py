@@ -548,7 +548,7 @@ def entries() -> Iterator[object]:
         scope._another,
         stretch.Watch._another,
     )
-    yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported.find_spec)
+    yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported._find)
     yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
     yield from (generating._is_wanted, generating._begin, generating._ended)
     yield from (model_hooks._Before._tell, model_hooks._After._tell)

@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
+from hfmem_widget.monitor.marks import Marker
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.session import NO_STEP, Peak, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
@@ -109,6 +110,9 @@ class TrainingRun:
         self._beside_edges = 0.0
         self._is_group = False
         self._monitor = monitor
+        self._attribution = monitor.attribution
+        self._marker: Marker | None = None
+        self._open_ids = monitor.open_ids(session)
         self._recorder: Recorder | None = None
         self._open: dict[SpanKind, int] = {}
         self._asides: dict[int, SpanKind] = {}
@@ -163,7 +167,7 @@ class TrainingRun:
                 self._close("step")
         self._is_group = is_group
         if not is_group:
-            attribution, before = self._monitor.attribution, self._beside_edges
+            attribution, before = self._attribution, self._beside_edges
             self._beside_edges = attribution.seconds_beside_edges
             self.governor.took(self._beside_edges - before)
             self.governor.begins(number, self._clock())
@@ -178,7 +182,9 @@ class TrainingRun:
     def _begin_step(self, label: str) -> None:
         span_id = None
         if self.governor.how == "bare":
-            span_id = self._monitor.mark_begin(self.session, "step", label)
+            if self._marker is None:
+                self._marker = self._monitor.marker(self.session)
+            span_id = self._marker.begin("step", label)
         if span_id is None:
             self.governor.took(seconds_of_an_event())
             with interrupts_deferred():
@@ -279,7 +285,7 @@ class TrainingRun:
     @_brief
     def _read_end(self, counts: Mapping[str, float]) -> None:
         all_counts = {**self._counts, **counts}
-        if self._monitor.mark_end(self.session, self._open["step"], all_counts):
+        if self._marker is not None and self._marker.end(self._open["step"], all_counts):
             self.governor.took(0.0, 1)
             del self._open["step"]
             self._step_is_over(all_counts)
@@ -345,17 +351,17 @@ class TrainingRun:
     def rouse(self) -> None:
         """Look at everything again."""
         _quiet.pop(self._thread, None)
-        self._monitor.attribution.rests = False
+        self._attribution.rests = False
 
     @property
     def _tells_phases(self) -> bool:
         return "step" in self._open and self.governor.how == "whole"
 
     def _is_under_way(self) -> bool:
-        if self._gave_up or not self.session.running:
+        if self._gave_up:
             return False
         train = self._open.get("train")
-        return train is None or self._monitor.is_open(self.session, train)
+        return self.session.running if train is None else train in self._open_ids
 
     def _remember(self, step: Span) -> None:
         # Another Trainer may train within one of them.

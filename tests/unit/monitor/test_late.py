@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.edges import MOST_WAITING, Row
+from hfmem_widget.monitor.edges import Row
+from hfmem_widget.monitor.marks import MOST_WAITING
 from hfmem_widget.monitor.sampler import Polled
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
@@ -30,6 +31,7 @@ class Step:
         self.gpu = self.bench.allocator
         self.gpu.alloc(PAGE)
         self.session: Session = self.monitor.begin(WatchOptions(interval=60.0))
+        self.marker = self.monitor.marker(self.session)
         self.cell = self.monitor.open_span(self.session, "cell").id
         self.blocks: list[int] = []
         self.open: list[int] = []
@@ -44,7 +46,7 @@ class Step:
     def begin_briefly(self) -> None:
         """Open a span by a reading alone, where that is enough."""
         self.bench.clock.advance(0.001)
-        span_id = self.monitor.mark_begin(self.session, "step", "step")
+        span_id = self.marker.begin("step", "step")
         if span_id is not None:
             self._opened(span_id)
 
@@ -56,7 +58,7 @@ class Step:
 
     def end_briefly(self) -> None:
         """Close the innermost by a reading alone, where that is enough."""
-        if self.open and self.monitor.mark_end(self.session, self.open[-1]):
+        if self.open and self.marker.end(self.open[-1], {}):
             self.open.pop()
 
     def turn(self) -> None:
@@ -132,7 +134,7 @@ def test_an_end_that_is_only_read_is_that_of_its_reading() -> None:
     step.bench.clock.advance(1.0)
     step.gpu.free(step.gpu.alloc(4 * PAGE))
     resets = step.gpu.resets
-    ends = step.monitor.mark_end(step.session, span)
+    ends = step.marker.end(span, {})
     step.bench.clock.advance(5.0)
     step.gpu.alloc(64 * PAGE)
     entered = step.session.span(span)

@@ -20,6 +20,7 @@ class Training:
         self.monitor: Monitor = self.bench.monitor
         self.session: Session = self.monitor.begin(WatchOptions(interval=interval))
         self.monitor.open_span(self.session, "cell")
+        self.marker = self.monitor.marker(self.session)
 
     @property
     def pace(self) -> float:
@@ -30,9 +31,9 @@ class Training:
         """Let some ticks pass, with so many steps before each."""
         for _ in range(ticks):
             for _ in range(steps):
-                step = self.monitor.mark_begin(self.session, "step", "step")
+                step = self.marker.begin("step", "step")
                 assert step is not None
-                assert self.monitor.mark_end(self.session, step)
+                assert self.marker.end(step, {})
             self.bench.pass_time(self.pace)
 
 
