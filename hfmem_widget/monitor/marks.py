@@ -14,7 +14,7 @@ from hfmem_widget.monitor.watched import Mark, Watched
 from hfmem_widget.session import SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 
-MOST_WAITING = 256
+MOST_WAITING = 512
 """Edges that wait at most, where the poller hangs or ticks rarely."""
 
 

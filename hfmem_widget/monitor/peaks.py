@@ -324,7 +324,10 @@ class PeakLedger:
     def _remember(self, edge: _Edge) -> None:
         for device, before in edge.before.items():
             if _in_use(before):
-                self._shadow.setdefault(device, Shadow()).remember(before)
+                shadow = self._shadow.get(device)
+                if shadow is None:
+                    shadow = self._shadow[device] = Shadow()
+                shadow.remember(before)
 
     def _fold_epoch(self, device: int, before: Stats, after: Stats) -> bool:
         """Fold the counter as it was read into the open windows, and say whether all was seen."""

@@ -22,10 +22,9 @@ BUSY_FRACTION = 0.2
 FIRST_TICKS, COST_EVERY = 8, 4
 """Of how many ticks of a session each is measured, and every how many later."""
 
-EASY_INTERVAL = 0.25
+EASY_INTERVAL = 0.5
 """Seconds between ticks where edges of spans come so fast that a tick adds little: each is a sample, too.
-Messages to a page come no faster. A tick, and entering what was left for it, take 0.5 ms with cold caches,
-however little that was."""
+With cold caches, a tick, entering what was left for it and sending that take 1 to 2 ms, whatever it is."""
 
 MANY_EDGES, FEW_EDGES = 40.0, 20.0
 """Edges a second from which ticks come less often, once that holds for `SURE_TICKS`, and below which they

@@ -199,12 +199,13 @@ class Steps(Blocks):
         The newest is not folded: it may still grow, and its reader then replaces it.
         """
         table = self.table[self.table[:, _STOP] > after].copy()
-        while len(table) > most:
-            shorter = np.concatenate([self._fold(table[:-1]), table[-1:]])
-            if len(shorter) == len(table):
-                return table[-most:]
-            table = shorter
-        return table
+        if len(table) <= most:
+            return table
+        places, size = _places(table[:-1]), 2
+        while (begins := places % size == 0).sum() >= most and size < len(table):
+            size *= 2
+        folded: Table = np.concatenate([_merged(table[:-1], np.flatnonzero(begins)), table[-1:]])
+        return folded[-most:]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame, one row a group, one column for each of `columns`.
@@ -254,10 +255,7 @@ class Steps(Blocks):
 
     def _fold(self, table: Table) -> Table:
         """Merge neighbours with the same parent, two by two."""
-        at = np.arange(len(table))
-        begins = np.concatenate([[True], table[1:, _PARENT] != table[:-1, _PARENT]])
-        place = at - np.maximum.accumulate(np.where(begins, at, 0))
-        return _merged(table, at[place % 2 == 0])
+        return _merged(table, np.flatnonzero(_places(table) % 2 == 0))
 
     def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
@@ -267,6 +265,13 @@ class Steps(Blocks):
             # The names once there are columns for them: there may be no memory for these.
             self._table = np.concatenate([self._table, unknown], axis=1)
             self.devices += new
+
+
+def _places(table: Table) -> NDArray[np.intp]:
+    """Return the place of each row among neighbours with the same parent."""
+    at = np.arange(len(table))
+    begins = np.append(True, table[1:, _PARENT] != table[:-1, _PARENT])
+    return at - np.maximum.accumulate(np.where(begins, at, 0))
 
 
 def _sizes(table: Table) -> Table:

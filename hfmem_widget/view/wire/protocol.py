@@ -234,13 +234,10 @@ def _packed(
 
 def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     """Return rows, those of NaN alone marking gaps, as at most `most`; see `decimate`."""
-    timeline = Timeline(values.shape[1])
     is_gap = np.isnan(values).all(axis=1)
-    for at, row in zip(time[~is_gap].tolist(), values[~is_gap].tolist(), strict=True):
-        timeline.append(at, row)
-    for at in time[is_gap].tolist():
-        timeline.add_gap(at, at)
-    return decimate(timeline, most)
+    gaps = [(at, at) for at in time[is_gap].tolist()]
+    time, values = time[~is_gap], values[~is_gap]
+    return _decimated(time, values, values, gaps, most, folded=False)
 
 
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
@@ -250,10 +247,21 @@ def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
     A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
     a row of NaN.
     """
-    gaps = sorted(timeline.gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
-    time, low, high = timeline.time, timeline.low, timeline.high
+    rows = timeline.time, timeline.low, timeline.high
+    return _decimated(*rows, timeline.gaps, most, folded=timeline.bucket > 1)
+
+
+def _decimated(
+    time: Floats,
+    low: Floats,
+    high: Floats,
+    gaps: Sequence[tuple[float, float]],
+    most: int,
+    *,
+    folded: bool,
+) -> tuple[Floats, Floats]:
+    gaps = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
     room = most - len(gaps)
-    folded = timeline.bucket > 1
     if len(time) > (room // 2 if folded else room):
         step = math.ceil(len(time) / (room // 2))
         starts = np.arange(0, len(time), step)
@@ -262,7 +270,7 @@ def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
         folded = True
     if folded:
         time = np.repeat(time, 2)
-        low = np.stack([low, high], axis=1).reshape(len(time), timeline.width)
+        low = np.stack([low, high], axis=1).reshape(len(time), low.shape[1])
     if gaps:
         middles = np.array([(start + stop) / 2 for start, stop in sorted(gaps)])
         places = time.searchsorted(middles)

@@ -27,10 +27,10 @@ class Training:
         """Seconds to the next tick."""
         return self.bench.tickers[-1].interval
 
-    def pass_ticks(self, ticks: int, steps: int) -> None:
-        """Let some ticks pass, with so many steps before each."""
+    def pass_ticks(self, ticks: int, steps: float) -> None:
+        """Let some ticks pass, with so many steps in every 0.1 s."""
         for _ in range(ticks):
-            for _ in range(steps):
+            for _ in range(round(steps * self.pace / INTERVAL)):
                 step = self.marker.begin("step", "step")
                 assert step is not None
                 assert self.marker.end(step, {})
@@ -38,9 +38,9 @@ class Training:
 
 
 def test_short_steps_make_ticks_rarer() -> None:
-    """Three steps between two ticks are six samples; the session says at what pace it is polled."""
+    """Steps of 33 ms make 60 samples a second; the session says at what pace it is polled."""
     training = Training()
-    training.pass_ticks(SURE_TICKS + 2, steps=3)
+    training.pass_ticks(SURE_TICKS + 5, steps=3)
 
     assert training.pace == EASY_INTERVAL
     assert training.session.polling.current_interval == EASY_INTERVAL
@@ -65,16 +65,16 @@ def test_a_moment_with_many_edges_changes_nothing() -> None:
 
 
 def test_steps_of_sixty_milliseconds_keep_the_pace_they_have() -> None:
-    """Else it would go back and forth where steps are about as long as what makes the difference."""
+    """Else it would go back and forth where steps are as long as what makes the difference."""
     usual, easy = Training(), Training()
     easy.pass_ticks(SURE_TICKS + 1, steps=3)
     usual.pass_ticks(20, steps=1)
-    easy.pass_ticks(20, steps=4)
+    easy.pass_ticks(20, steps=1.6)
 
     assert (usual.pace, easy.pace) == (INTERVAL, EASY_INTERVAL)
 
 
-@pytest.mark.parametrize("interval", [0.1, 0.05, 0.25])
+@pytest.mark.parametrize("interval", [INTERVAL, 0.05, EASY_INTERVAL])
 def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
     """Also where that is the usual one."""
     training = Training(interval)
@@ -86,16 +86,16 @@ def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
 def test_an_interval_that_is_set_for_all_is_kept() -> None:
     """By JupyterLab's setting; also where it is the one of short steps."""
     training = Training()
-    training.monitor.prefer(0.25)
-    training.pass_ticks(5, steps=12)
+    training.monitor.prefer(EASY_INTERVAL)
+    training.pass_ticks(5, steps=5)
     training.pass_ticks(5, steps=0)
 
-    assert training.pace == 0.25
+    assert training.pace == EASY_INTERVAL
 
 
 def test_ticks_that_are_rarer_are_no_gap() -> None:
     """The timeline goes on without one."""
     training = Training()
-    training.pass_ticks(20, steps=10)
+    training.pass_ticks(20, steps=8)
 
     assert len(training.session.timeline.gaps) == 0
