@@ -23,7 +23,7 @@ from hfmem_widget.session.model import (
 )
 from hfmem_widget.session.session import NOBODY, Session, Writer
 from hfmem_widget.session.spans import Phases, Spans
-from hfmem_widget.session.steps import PHASES, DeviceSteps, StepGroup
+from hfmem_widget.session.steps import CERTAINTIES, PHASES
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import plain
 
@@ -301,7 +301,7 @@ class Recorder(Writer):
         if span.kind == "step":
             phases = self._phase_peaks.pop(span.id, {})
             self._phases.add_step(root, phases)
-            self.session.steps.append(_step_of(self.session, span, phases))
+            _add_step(self.session, span, phases)
             self._call(self._step_listeners, "A listener for steps was disconnected", span)
         elif step is not None and (span.kind in PHASES or span.kind == "substep"):
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
@@ -314,24 +314,25 @@ def _remove(listeners: list[Any], listener: object) -> None:
         listeners.remove(listener)
 
 
-def _step_of(session: Session, span: Span, phases: Mapping[str, Mapping[str, float]]) -> StepGroup:
-    number, names = int(span.counts["step"]), ("samples", "longest", "tokens", "content_tokens")
-    samples, longest, tokens, content = (span.counts.get(name, NOT_AVAILABLE) for name in names)
+def _add_step(session: Session, span: Span, phases: Mapping[str, Mapping[str, float]]) -> None:
+    """Add a step that has ended to a session's table, with the peaks of its phases."""
+    # Row by row as the table has it: a training has steps by the hundred thousand.
+    counts, after = span.counts, span.after
+    number, tokens = counts["step"], counts.get("tokens", NOT_AVAILABLE)
+    largest = counts.get("largest_batch", tokens)
     devices = {}
     for device in session.devices:
         key = f"{device.key}/allocated"
         peak = span.peaks.get(key)
         if peak is not None and peak.value > 0:
-            devices[device.key] = DeviceSteps(
-                peak=peak.value,
-                certainty=peak.certainty,
-                lowest=peak.value,
-                worst=number,
-                worst_tokens=span.counts.get("largest_batch", tokens),
-                after=NOT_AVAILABLE if span.after is None else session.value(span.after, key),
-                phases={kind: phases[kind][key] for kind in PHASES if key in phases.get(kind, ())},
-            )
+            left = NOT_AVAILABLE if after is None else session.value(after, key)
+            own = [phases.get(kind, {}).get(key, NOT_AVAILABLE) for kind in PHASES]
+            certainty = CERTAINTIES.index(peak.certainty)
+            figures = peak.value, certainty, peak.value, number, largest, left
+            devices[device.key] = (*figures, *own)
     edges = span.start, span.start + span.duration
-    figures = samples, longest, tokens, content
-    first = int(span.counts.get("first", number))
-    return StepGroup(span.parent or 0, first, number, *edges, *figures, devices)
+    samples, longest, content = (
+        counts.get(name, NOT_AVAILABLE) for name in ("samples", "longest", "content_tokens")
+    )
+    numbers = span.parent or 0, counts.get("first", number), number
+    session.steps.add((*numbers, *edges, samples, longest, tokens, content), devices)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from hfmem_widget.session.highs import Highs
-from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span
+from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span, SpanKind
 
 MOST_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
@@ -90,55 +90,77 @@ class Spans(Growing):
             del self._by_id[span.id]
 
 
+@dataclass(slots=True)
+class _Sum:
+    """What a `Phase` is made of, as it grows."""
+
+    count: int = 0
+    seconds: float = 0.0
+    highest: dict[str, Span] = field(default_factory=dict)
+    steps: int = 0
+
+
 class Phases(Growing):
     """Finished spans added up by kind, with the worst of each, by the id of the outermost around them."""
 
     _compared = ("_by_root",)
 
     def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
-        self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
-            root: {(phase.kind, phase.label): phase for phase in phases}
+        self._by_root: dict[int, dict[tuple[str, str], _Sum]] = {
+            root: {
+                (phase.kind, phase.label): _Sum(
+                    phase.count, phase.seconds, dict(phase.highest), phase.steps
+                )
+                for phase in phases
+            }
             for root, phases in by_root.items()
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_by_root": {root: phases.copy() for root, phases in self._by_root.items()}}
+        return vars(Phases({root: self.within(root) for root in tuple(self._by_root)}))
 
     def add(self, root: int, span: Span) -> None:
         """Take in a finished span that lies within the outermost span `root`."""
-        phases = self._by_root.setdefault(root, {})
+        sums = self._by_root.setdefault(root, {})
         key = (span.kind, span.name)
-        if key not in phases and len(phases) >= MOST_PHASES:
-            return
-        known = phases.get(key) or Phase(span.kind, key[1])
-        highest = known.highest
-        higher = {
-            series: span
-            for series, peak in span.peaks.items()
-            if series not in highest or peak.value > highest[series].peaks[series].value
-        }
+        known = sums.get(key)
+        if known is None:
+            if len(sums) >= MOST_PHASES:
+                return
+            known = sums[key] = _Sum()
         steps = _steps_in(span)
-        is_one = steps == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
-        phases[key] = Phase(
-            *key,
-            known.count + steps,
-            known.seconds + span.duration,
-            {**highest, **higher} if higher else highest,
-            known.steps + is_one,
+        known.count += steps
+        known.seconds += span.duration
+        known.steps += (
+            steps == 1 if span.kind == "step" else span.kind == "forward" and key[1] != ""
         )
+        for series, peak in span.peaks.items():
+            highest = known.highest.get(series)
+            if highest is None or peak.value > highest.peaks[series].value:
+                known.highest[series] = span
         while len(self._by_root) > MOST_ROOTS:
             del self._by_root[next(iter(self._by_root))]
 
     def add_step(self, root: int, parts: Iterable[str]) -> None:
         """Take in a finished step that lies within the outermost span `root`, and the kinds of its parts."""
-        phases = self._by_root.get(root, {})
+        sums = self._by_root.get(root, {})
         for kind in parts:
-            if (known := phases.get((kind, ""))) is not None:
-                phases[kind, ""] = replace(known, steps=known.steps + 1)
+            if (known := sums.get((kind, ""))) is not None:
+                known.steps += 1
 
     def within(self, root: int) -> tuple[Phase, ...]:
         """Return the phases within an outermost span, in the order in which the first of each ended."""
-        return tuple(self._by_root.get(root, {}).values())
+        return tuple(
+            Phase(
+                cast("SpanKind", kind),
+                label,
+                known.count,
+                known.seconds,
+                known.highest.copy(),
+                known.steps,
+            )
+            for (kind, label), known in tuple(self._by_root.get(root, {}).items())
+        )
 
 
 def _steps_in(span: Span) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Self
@@ -72,6 +72,7 @@ _PHASE = PER_DEVICE.index(PHASES[0])
 _LATER = [_LAST, _STOP]
 _SUMS = [_SAMPLES, _TOKENS, _CONTENT]
 _figures_of, _device_figures_of = attrgetter(*FIGURES), attrgetter(*PER_DEVICE[:_PHASE])
+_NO_DEVICE = (NOT_AVAILABLE,) * len(PER_DEVICE)
 _ALL = np.zeros(1, dtype=np.intp)
 """All rows as one group, which begins with the first."""
 
@@ -160,9 +161,18 @@ class Steps(Blocks):
 
     def append(self, group: StepGroup) -> None:
         """Add a finished step, or a group of them."""
-        self._widen(group.devices)
-        self.count += group.last - group.first + 1
-        self._wait(row_of(group, self.devices))
+        devices = {key: _per_device(known) for key, known in group.devices.items()}
+        self.add(_figures_of(group), devices)
+
+    def add(self, figures: Sequence[float], devices: Mapping[str, Sequence[float]]) -> None:
+        """Add one as its `FIGURES`, and by key of a device those `PER_DEVICE`."""
+        if devices.keys() - self.devices:
+            self._widen(devices)
+        self.count += int(figures[_LAST] - figures[_FIRST]) + 1
+        row = [*figures]
+        for device in self.devices:
+            row += devices.get(device, _NO_DEVICE)
+        self._wait(row)
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
@@ -257,14 +267,13 @@ class Steps(Blocks):
         """Merge neighbours with the same parent, two by two."""
         return _merged(table, np.flatnonzero(_places(table) % 2 == 0))
 
-    def _widen(self, devices: Mapping[str, DeviceSteps]) -> None:
+    def _widen(self, devices: Iterable[str]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
-        if new:
-            self._settle()
-            unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
-            # The names once there are columns for them: there may be no memory for these.
-            self._table = np.concatenate([self._table, unknown], axis=1)
-            self.devices += new
+        self._settle()
+        unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
+        # The names once there are columns for them: there may be no memory for these.
+        self._table = np.concatenate([self._table, unknown], axis=1)
+        self.devices += new
 
 
 def _places(table: Table) -> NDArray[np.intp]:
@@ -294,13 +303,14 @@ def row_of(group: StepGroup, devices: Sequence[str]) -> list[float]:
     row: list[float] = [*_figures_of(group)]
     for device in devices:
         known = group.devices.get(device)
-        if known is None:
-            row += [NOT_AVAILABLE] * len(PER_DEVICE)
-            continue
-        figures = [*_device_figures_of(known)]
-        figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
-        row += [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
+        row += _NO_DEVICE if known is None else _per_device(known)
     return row
+
+
+def _per_device(known: DeviceSteps) -> list[float]:
+    figures = [*_device_figures_of(known)]
+    figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
+    return [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
