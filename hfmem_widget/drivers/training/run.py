@@ -209,10 +209,10 @@ class TrainingRun:
         if "forward" not in self._open:
             self._turn("forward")
 
-    @_brief
     def count(self, shape: Mapping[str, float]) -> None:
-        """Count a batch of the step."""
-        self._counts = joined(self._counts, shape)
+        """Count a batch of the step; between steps that changes nothing."""
+        if threading.get_ident() == self._thread:
+            self._counts = joined(self._counts, shape)
 
     def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass that has failed; else it goes on until the backward pass begins."""
