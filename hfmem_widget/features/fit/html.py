@@ -126,7 +126,11 @@ def _table(forecast: Forecast) -> kit.Fragment:
         *map(Column, ("", "at the peak", "in full")),
         Column("how known", is_words=True, is_quiet=True),
     )
-    return table(columns, [*rows, Row(total, is_sum=True, is_ruled=True)], size=12)
+    rows.append(Row(total, is_sum=True, is_ruled=True))
+    if forecast.reserved:
+        cached = "with what PyTorch's allocator keeps, if there is room"
+        rows.append(Row(("reserved", format_bytes(forecast.reserved), "", cached)))
+    return table(columns, rows, size=12)
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:

@@ -260,3 +260,11 @@ def test_the_card_says_the_interval() -> None:
 
     assert "between 3.88 GiB and 4.06 GiB" in repr(Fit("x", about, (), 0.1))
     assert "expected" not in repr(Fit("x", forecast_of((4 << 30, "exact")), (), 0.1))
+
+
+def test_what_the_allocator_keeps_is_told_where_it_is_known() -> None:
+    """Below the sum, as the driver will show it."""
+    told = repr(Fit("config", replace(FORECAST, reserved=int(9 * GIB)), (), 0.0))
+
+    assert re.search(r"^allocated +8\.00 GiB .*\n(.*\n)?reserved +9\.00 GiB ", told, re.MULTILINE)
+    assert "reserved" not in repr(Fit("config", FORECAST, (), 0.0))
