@@ -70,7 +70,7 @@ class Monitor:
         self._deferred = Deferred()
         known = sampler, ledger, register
         self._cpu = cpu
-        tick = Tick(*known, self._enter_late, self.break_off, clock, wall, cpu)
+        tick = Tick(*known, self._enter_late, self._deferred, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
@@ -316,13 +316,14 @@ class Monitor:
         """Enter late edges in their sessions, as reading their spans does."""
         self._edges.enter_all()
 
-    def _enter_late(self) -> int:
+    def _enter_late(self) -> tuple[int, float]:
         if not self._edges.waits:
-            return self._edges.enter_all()
+            return self._edges.enter_all(), 0.0
         began = self._cpu()
         entered = self._edges.enter_all()
-        self._deferred.entered(entered, self._cpu() - began)
-        return entered
+        seconds = self._cpu() - began
+        self._deferred.entered(entered, seconds)
+        return entered, seconds
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hfmem_widget.monitor.governor import Deferred
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
@@ -40,15 +41,16 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_late` enters late edges in their sessions, and says how many. `break_off` ends a session to which a
-    row could not be added. The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of
-    this thread.
+    `enter_late` enters late edges in their sessions, and returns how many and in how many CPU seconds; what
+    the rest takes goes to `deferred`. `break_off` ends a session to which a row could not be added. The
+    clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler
     ledger: PeakLedger
     register: Register
-    enter_late: Callable[[], int]
+    enter_late: Callable[[], tuple[int, float]]
+    deferred: Deferred
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
@@ -90,7 +92,7 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        entered = self.enter_late()
+        entered, entering = self.enter_late()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -105,13 +107,13 @@ class Tick:
         self._pace(listening, ticker, entered, now - self._last_tick)
         self._count(sessions, ticker, now)
         for watched in listening:
-            for span_id, window in list(watched.windows.items()):
-                if window in peaks:
-                    watched.recorder.progress(span_id, watched.wanted(peaks[window]))
+            _progress(watched, peaks)
         if started is not None:
             _back_off(sessions, ticker, self.cpu() - started)
         for watched in listening:
             watched.recorder.publish()
+        if started is not None and not is_new:
+            self.deferred.ticked(self.cpu() - started - entering, ticker.interval)
 
     def _pace(self, listening: Sequence[Watched], ticker: Ticker, edges: int, since: float) -> None:
         """Tick less often while edges come far more often, unless somebody has set an interval."""
@@ -151,6 +153,13 @@ class Tick:
 def _takes_the_usual_pace(watched: Watched) -> bool:
     """Return whether nobody has set an interval, of a watch or of all."""
     return watched.options.interval is None and watched.session.polling.interval == INTERVAL
+
+
+def _progress(watched: Watched, peaks: Mapping[Window, Peaks]) -> None:
+    """Tell a session the peaks of its open spans so far."""
+    for span_id, window in list(watched.windows.items()):
+        if window in peaks:
+            watched.recorder.progress(span_id, watched.wanted(peaks[window]))
 
 
 def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> None:

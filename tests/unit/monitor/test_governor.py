@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.monitor import governor
 from hfmem_widget.monitor.governor import (
     LEAST_STEPS,
     RARITIES,
@@ -25,6 +26,12 @@ from hfmem_widget.session.model import MOST_SHARE
 
 WHOLE = 1e-3
 """Seconds that a step with its phases costs in these tests; one without costs a third, or a sixth."""
+
+
+@pytest.fixture(autouse=True)
+def _all_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a step cost what these tests say, and nothing that no clock sees."""
+    monkeypatch.setattr(governor, "seconds_of_an_event", lambda: 0.0)
 
 
 def costs(length: float) -> Costs:
@@ -191,6 +198,26 @@ def test_what_the_poller_does_later_counts() -> None:
         training.governor.took(0.0, edges=7 if training.governor.how == "whole" else 2)
 
     assert training.every > 1
+
+
+def test_what_no_clock_sees_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ways into our code, and hooks, in guards of an event: 0.6 ms of a step of 60 ms."""
+    training = Training()
+    training.cost = dict.fromkeys(training.cost, 0.0)
+    monkeypatch.setattr(governor, "seconds_of_an_event", lambda: 1e-4)
+    training.steps([0.06] * 100)
+
+    assert training.polling.share == pytest.approx(0.01)
+
+
+def test_ticks_are_told_and_decide_nothing() -> None:
+    """Less measuring would make them no cheaper."""
+    training = Training()
+    training.deferred.ticked(2e-3, 0.1)
+    training.steps([1.0] * 100)
+
+    assert training.every == 1
+    assert training.polling.share == pytest.approx(0.02 + WHOLE)
 
 
 def test_the_pollers_work_fades() -> None:
