@@ -11,7 +11,7 @@ from playwright.sync_api import ConsoleMessage, Error, Locator, Page
 
 from tests.browser.jupyter import ENOUGH, JupyterLab
 
-TIMEOUT = 240.0
+TIMEOUT = 25.0
 """Seconds until what should come counts as missing, however busy the machine; pytest ends a test later."""
 BUSY = """%%memwatch {options}
 import os, time
@@ -23,20 +23,32 @@ while not os.path.exists({enough!r}):
 os.remove({enough!r})
 """
 
-# The one notebook of the page, wherever the focus is.
+# The one notebook of the page, wherever the focus is; and how a tab begins that was not there before.
 SCRIPT = """
+if (window.name === 'new tab') {
+    window.name = '';
+    sessionStorage.clear();
+}
 window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
     .find(widget => widget.content?.widgets && widget.sessionContext);
 window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
+window.sides = () => {
+    let [around] = window.jupyterapp.shell.widgets('right');
+    while (!around.setRelativeSizes) around = around.parent;
+    return around;
+};
 """
 
-# One notebook alone may be there.
+# One notebook alone may be there, and side bars would stay as wide as they were.
 LEAVE = """async () => {
     window.running = false;
     const { commands, shell } = window.jupyterapp;
-    shell.collapseRight();
-    shell.expandLeft();
     for (const widget of [...shell.widgets('main')]) widget.dispose();
+    shell.expandLeft();
+    shell.collapseRight();
+    window.sides().setRelativeSizes([0, 1, 0]);
+    // A page that is loaded asks for each of them, and logs that it is gone.
+    await commands.execute('docmanager:clear-recents');
     await commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
     localStorage.clear();
     sessionStorage.clear();
@@ -101,6 +113,7 @@ class Lab:
         """Leave page and browser as they were: without notebook, panel and memory of either."""
         self.page.remove_listener("console", self._on_console)
         self.page.remove_listener("pageerror", self._on_page_error)
+        self.page.emulate_media(reduced_motion="null")
         try:
             self.page.evaluate(LEAVE)
         except Error:
@@ -112,10 +125,20 @@ class Lab:
         other.open_path(self.path, kernel=False)
         return other
 
-    def reload(self, *, wait: bool = True) -> None:
-        """Reload the page; without waiting for the kernel where it is busy."""
+    def reload(self, *, wait: bool = True, same_tab: bool = True) -> None:
+        """Reload the page; without waiting for the kernel where it is busy.
+
+        A tab remembers until it is left: a new one begins with as little as one that forgets then.
+        """
+        if not same_tab:
+            self.page.evaluate("() => { window.name = 'new tab' }")
         self.page.reload()
         self._wait_until_ready(kernel=wait)
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the window so large, with the side bars as they are in one that was opened so."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.evaluate("() => window.jupyterapp && sides().setRelativeSizes([0, 1, 0])")
 
     def run_all(self, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
         """Run all cells, and wait until the kernel is idle."""
