@@ -82,9 +82,7 @@ def lab(
     used: str = "dense_page" if is_dense else "used_page"
     page: Page = browser.new_page() if is_new else request.getfixturevalue(used)
     page.set_viewport_size(WINDOW)
-    lab = Lab(page, jupyter_server, shots)
-    yield lab
-    lab.leave()
+    with Lab(page, jupyter_server, shots) as lab:
+        yield lab
     if is_new:
         page.close()
-    jupyter_server.reset()
