@@ -11,7 +11,7 @@ from playwright.sync_api import ConsoleMessage, Error, Locator, Page
 
 from tests.browser.jupyter import ENOUGH, JupyterLab
 
-TIMEOUT = 40.0
+TIMEOUT = 240.0
 """Seconds until what should come counts as missing, however busy the machine; pytest ends a test later."""
 BUSY = """%%memwatch {options}
 import os, time

@@ -8,6 +8,9 @@ from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD
 
+# How much room there is depends on what stood there before.
+pytestmark = pytest.mark.new_page
+
 NOTEBOOK = 700
 
 
@@ -32,7 +35,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
     lab: Lab, width: int, folded: bool, opens: bool
 ) -> None:
     """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
-    lab.resize(width, 800)
+    lab.page.set_viewport_size({"width": width, "height": 800})
     lab.open(LOAD, busy("--label fine-tune"))
     if folded:
         lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
@@ -57,7 +60,6 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
     assert lab.errors == []
 
 
-@pytest.mark.new_page
 def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     """One click turns the setting off: on a page that is opened later it stays closed."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
@@ -89,7 +91,6 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     assert [one for one in lab.errors if not one.startswith("Comm not found")] == []
 
 
-@pytest.mark.new_page
 def test_it_may_lie_at_the_left(lab: Lab) -> None:
     """JupyterLab's "Switch Sidebar Side" moves it; it opens there with the room that it has at the right."""
     lab.page.set_viewport_size({"width": 1600, "height": 800})
