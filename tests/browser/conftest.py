@@ -61,28 +61,21 @@ def used_page(browser: BrowserContext) -> Page:
     return browser.new_page()
 
 
-@pytest.fixture(scope="session")
-def dense_page(browser: BrowserContext) -> Page:
-    """Return a page like that, of whose pixels each is four of the screen's, as on one at 200 %."""
-    whole = browser.browser
-    assert whole is not None
-    return whole.new_context(viewport=WINDOW, device_scale_factor=2).new_page()
-
-
 @pytest.fixture
 def lab(
     request: pytest.FixtureRequest,
     jupyter_server: JupyterLab,
     browser: BrowserContext,
+    used_page: Page,
     shots: Path,
 ) -> Iterator[Lab]:
-    """Return a page on which no notebook is open, of the kind that the test is marked with."""
+    """Return a page on which no notebook is open; one of the test's own where it is marked ``new_page``."""
     is_new = request.node.get_closest_marker("new_page") is not None
-    is_dense = request.node.get_closest_marker("dense_page") is not None
-    used: str = "dense_page" if is_dense else "used_page"
-    page: Page = browser.new_page() if is_new else request.getfixturevalue(used)
+    page = browser.new_page() if is_new else used_page
     page.set_viewport_size(WINDOW)
-    with Lab(page, jupyter_server, shots) as lab:
-        yield lab
+    lab = Lab(page, jupyter_server, shots)
+    yield lab
+    lab.leave()
     if is_new:
         page.close()
+    jupyter_server.reset()

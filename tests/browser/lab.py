@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from uuid import uuid4
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page
@@ -23,30 +23,20 @@ while not os.path.exists({enough!r}):
 os.remove({enough!r})
 """
 
-# The one notebook of the page, wherever the focus is; and how a tab begins that was not there before.
+# The one notebook of the page, wherever the focus is.
 SCRIPT = """
-if (window.name === 'new tab') {
-    window.name = '';
-    sessionStorage.clear();
-}
 window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
     .find(widget => widget.content?.widgets && widget.sessionContext);
 window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
-window.sides = () => {
-    let [around] = window.jupyterapp.shell.widgets('right');
-    while (!around.setRelativeSizes) around = around.parent;
-    return around;
-};
 """
 
-# One notebook alone may be there, and side bars would stay as wide as they were.
+# One notebook alone may be there.
 LEAVE = """async () => {
     window.running = false;
     const { commands, shell } = window.jupyterapp;
-    for (const widget of [...shell.widgets('main')]) widget.dispose();
-    shell.expandLeft();
     shell.collapseRight();
-    window.sides().setRelativeSizes([0, 1, 0]);
+    shell.expandLeft();
+    for (const widget of [...shell.widgets('main')]) widget.dispose();
     await commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
     localStorage.clear();
     sessionStorage.clear();
@@ -56,8 +46,6 @@ LEAVE = """async () => {
 IGNORED = (
     # A kernel that goes while the debugger's side bar still asks it something (after a reload).
     r"^Could not restore the debugger state: Canceled future for debug_request",
-    # A recent document that is gone: a page that is loaded asks for each.
-    r"^Failed to load resource: .* 404 .*/api/contents/[^/]*\?content=0&hash=0",
 )
 
 
@@ -109,19 +97,14 @@ class Lab:
             self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
         self._wait_until_ready(kernel=kernel)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave page, browser and server as they were: without notebook, panel and memory of either."""
+    def leave(self) -> None:
+        """Leave page and browser as they were: without notebook, panel and memory of either."""
         self.page.remove_listener("console", self._on_console)
         self.page.remove_listener("pageerror", self._on_page_error)
-        self.page.emulate_media(reduced_motion="null")
         try:
             self.page.evaluate(LEAVE)
         except Error:
             self.page.goto("about:blank")
-        self.server.reset()
 
     def another_page(self) -> Lab:
         """Open the notebook in a second page, as another tab of the same browser."""
@@ -129,20 +112,10 @@ class Lab:
         other.open_path(self.path, kernel=False)
         return other
 
-    def reload(self, *, wait: bool = True, same_tab: bool = True) -> None:
-        """Reload the page; without waiting for the kernel where it is busy.
-
-        A tab remembers until it is left: a new one begins with as little as one that forgets then.
-        """
-        if not same_tab:
-            self.page.evaluate("() => { window.name = 'new tab' }")
+    def reload(self, *, wait: bool = True) -> None:
+        """Reload the page; without waiting for the kernel where it is busy."""
         self.page.reload()
         self._wait_until_ready(kernel=wait)
-
-    def resize(self, width: int, height: int) -> None:
-        """Make the window so large, with the side bars as they are in one that was opened so."""
-        self.page.set_viewport_size({"width": width, "height": height})
-        self.page.evaluate("() => window.jupyterapp && sides().setRelativeSizes([0, 1, 0])")
 
     def run_all(self, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
         """Run all cells, and wait until the kernel is idle."""
@@ -153,14 +126,10 @@ class Lab:
         self.page.evaluate("index => { notebook().content.activeCellIndex = index }", index)
         self._run("notebook:run-cell", wait=wait, timeout=timeout)
 
-    def wait_for(self, script: str, arg: Any = None, timeout: float = TIMEOUT) -> None:
-        """Wait until a function of the page returns something true; to ask it in every frame costs more."""
-        self.page.wait_for_function(script, arg=arg, timeout=timeout * 1000, polling=50)
-
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""
-        self.wait_for(
-            "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout
+        self.page.wait_for_function(
+            "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout * 1000
         )
 
     def wait_for_text(self, index: int, text: str, timeout: float = TIMEOUT) -> None:
@@ -188,7 +157,9 @@ class Lab:
         """Switch JupyterLab's theme."""
         theme = f"JupyterLab {name.title()}"
         self.command("apputils:change-theme", {"theme": theme})
-        self.wait_for("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+        self.page.wait_for_function(
+            "theme => document.body.dataset.jpThemeName === theme", arg=theme
+        )
         self._wait_for_splash()
 
     def let_end(self) -> None:
@@ -209,7 +180,7 @@ class Lab:
     def shutdown_kernel(self) -> None:
         """Shut the notebook's kernel down."""
         self.page.evaluate("() => notebook().sessionContext.shutdown()")
-        self.wait_for("() => !kernel()")
+        self.page.wait_for_function("() => !kernel()")
 
     def save(self) -> Any:
         """Save the notebook and return it as it is on disk."""
@@ -244,7 +215,7 @@ class Lab:
             self.wait_until_idle(timeout)
 
     def _wait_until_ready(self, *, kernel: bool) -> None:
-        self.wait_for(
+        self.page.wait_for_function(
             "() => window.jupyterapp?.restored.then(() => window.notebook?.()?.context.isReady ?? false)"
         )
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()

@@ -18,7 +18,6 @@ class Panel:
     """
 
     def __init__(self, lab: Lab) -> None:
-        self._lab = lab
         self._page = lab.page
         self.element: Locator = lab.page.locator("#hfmem-panel")
         self.status: Locator = lab.page.locator("#hfmem-status")
@@ -73,7 +72,7 @@ class Panel:
 
     def wait_for_path(self, text: str) -> None:
         """Wait until the open spans read so."""
-        self._lab.wait_for(
+        self._page.wait_for_function(
             "text => document.querySelector('#hfmem-panel .hfmem-path')?.title.includes(text)",
             arg=text,
         )
@@ -88,7 +87,7 @@ class Panel:
         self.element.wait_for(state="hidden")
 
     def _wait_for(self, name: str, least: int) -> None:
-        self._lab.wait_for(
+        self._page.wait_for_function(
             "([drawn, name, least]) => Number(document.querySelector(drawn)?.dataset[name]) >= least",
             arg=[DRAWN, name, least],
         )

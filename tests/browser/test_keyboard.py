@@ -130,6 +130,7 @@ def test_escape_leaves_a_zoom(watched: Lab) -> None:
     end(watched)
 
 
+@pytest.mark.new_page
 def test_nothing_moves_by_itself(lab: Lab) -> None:
     """For who has asked for reduced motion, and for everybody else: no transition, no animation."""
     lab.page.emulate_media(reduced_motion="reduce")

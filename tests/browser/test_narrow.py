@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, ViewportSize
 
 from hfmem_widget.testing import scripted_run
+from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab
 from tests.browser.test_anatomy_live import LOAD, SHOW
 
@@ -27,13 +28,14 @@ CUT_OFF = """() => [...document.querySelectorAll('.jp-RenderedHTML')].map(card =
 })"""
 
 
+@pytest.mark.new_page  # side bars stay as wide as they were
 @pytest.mark.parametrize(
     ("width", "between"), [(900, True), (320, False)], ids=["between side bars", "on a phone"]
 )
 def test_nothing_of_a_card_is_cut_off(lab: Lab, width: int, between: bool) -> None:
     """Words break and figures stand below each other; a table scrolls within its own frame."""
+    lab.page.set_viewport_size({"width": width, "height": 900})
     lab.open(CARDS)
-    lab.resize(width, 900)
     lab.run_cell(0)
     lab.page.evaluate(f"() => jupyterapp.shell.{'expand' if between else 'collapse'}Left()")
     if between:
@@ -141,21 +143,27 @@ CUT_OR_COVERED = """root => {
     }
     return found;
 }"""
-USUAL, DENSE = (), pytest.mark.dense_page
-WINDOWS = [
-    pytest.param(width, scale, marks=USUAL if scale == 1 else DENSE, id=f"{width} at {scale}00 %")
-    for width, scale in [(320, 1), (450, 2), (640, 2), (900, 1), (1280, 1), (1920, 1)]
-]
+WINDOWS = [(320, 1), (450, 2), (640, 2), (900, 1), (1280, 1), (1920, 1)]
 IN_BOTH = 320, 1280
 """Widths that are seen in both themes: what is drawn has the same places in each."""
 
 
 @pytest.mark.parametrize("name", ["leak", "eight gpus"])
-@pytest.mark.parametrize(("width", "scale"), WINDOWS)
-def test_a_live_chart_and_the_panel_fit(lab: Lab, width: int, scale: int, name: str) -> None:
+@pytest.mark.parametrize("window", WINDOWS, ids="{0[0]} at {0[1]}00 %".format)
+def test_a_live_chart_and_the_panel_fit(
+    browser: BrowserContext,
+    jupyter_server: JupyterLab,
+    shots: Path,
+    window: tuple[int, int],
+    name: str,
+) -> None:
     """Every text is whole and by itself, with a warning and with eight devices."""
+    whole, (width, scale) = browser.browser, window
+    assert whole is not None
+    size: ViewportSize = {"width": width, "height": 900 // scale}
+    context = whole.new_context(viewport=size, device_scale_factor=scale)
+    lab = Lab(context.new_page(), jupyter_server, shots)
     lab.open(LOAD, SHOW.format(name=name))
-    lab.resize(width, 900 // scale)
     lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_all()
     chart = lab.cell(1).locator(".hfmem-root")
@@ -173,6 +181,7 @@ def test_a_live_chart_and_the_panel_fit(lab: Lab, width: int, scale: int, name: 
         lab.page.wait_for_timeout(1200)
         lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-panel")
         found[f"{theme} panel"] = panel.evaluate(CUT_OR_COVERED)
+    context.close()
+    jupyter_server.reset()
 
-    assert lab.page.evaluate("() => [innerWidth, devicePixelRatio]") == [width, scale]
     assert {place: all_ for place, all_ in found.items() if all_} == {}

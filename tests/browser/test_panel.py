@@ -59,6 +59,7 @@ def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab) -> None:
     assert lab.errors == []
 
 
+@pytest.mark.new_page
 @pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
 def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, same_tab: bool) -> None:
     """New points and the history are back while the kernel is still busy and answers nobody."""
@@ -69,7 +70,10 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, same_tab: bool) -> None
     panel = wait_for_panel(lab)
     panel.wait_for_rows(60)
     seq, rows = panel.seq, panel.rows
-    lab.reload(wait=False, same_tab=same_tab)
+    if not same_tab:
+        # What a tab remembers is gone when the page has been left: a new one knows as little.
+        lab.page.add_init_script("sessionStorage.clear()")
+    lab.reload(wait=False)
     panel.wait_for_seq(seq + 1)
     panel.wait_for_rows(rows)
     assert panel.path.startswith("long")
@@ -79,6 +83,7 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, same_tab: bool) -> None
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 @pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
 def test_a_reload_in_a_run_that_nobody_was_seen_at(lab: Lab, same_tab: bool) -> None:
     """At the slowest pace, too, new points and a history come while the kernel is still busy."""
@@ -90,7 +95,9 @@ def test_a_reload_in_a_run_that_nobody_was_seen_at(lab: Lab, same_tab: bool) -> 
     panel = wait_for_panel(lab)
     panel.wait_for_rows(40)
     seq = panel.seq
-    lab.reload(wait=False, same_tab=same_tab)
+    if not same_tab:
+        lab.page.add_init_script("sessionStorage.clear()")
+    lab.reload(wait=False)
     panel.wait_for_seq(seq + 1)
     panel.wait_for_rows(40)
 
@@ -100,6 +107,7 @@ def test_a_reload_in_a_run_that_nobody_was_seen_at(lab: Lab, same_tab: bool) -> 
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
     """Two pages of one notebook both draw; what is paused in one goes on in the other."""
     lab.open(LOAD, busy("--label both"))

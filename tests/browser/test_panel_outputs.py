@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.browser.lab import Lab, busy
 from tests.browser.test_panel import LOAD, errors_but_lost_widgets, wait_for_panel
 
@@ -20,10 +22,11 @@ def begin(lab: Lab) -> None:
     lab.reload(wait=False)
     panel.wait_for_draws()
     # JupyterLab has to show the notebook again, too: what a cell puts out before is lost to it.
-    lab.wait_for("() => kernel()?.connectionStatus === 'connected'")
+    lab.page.wait_for_function("() => kernel()?.connectionStatus === 'connected'")
     lab.cell(1).wait_for()
 
 
+@pytest.mark.new_page
 def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab) -> None:
     """The still forms come into the places that the earlier page left, and are saved."""
     begin(lab)
@@ -40,6 +43,7 @@ def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab)
     assert errors_but_lost_widgets(lab) == []
 
 
+@pytest.mark.new_page
 def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab) -> None:
     """Opened again after the run, the notebook has a sentence, and no widget that is not found."""
     begin(lab)
@@ -80,7 +84,7 @@ def test_the_kernel_is_busy_as_long_as_the_watched_cell_runs(lab: Lab) -> None:
     lab.run_cell(0)
     lab.run_all(wait=False)
     for label in ("one", "two"):
-        lab.wait_for(
+        lab.page.wait_for_function(
             "label => document.querySelector('#hfmem-panel .hfmem-path')?.title === label",
             arg=label,
         )

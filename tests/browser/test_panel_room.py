@@ -8,7 +8,7 @@ from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD
 
-# How much room there is depends on what stood there before.
+# Side bars stay as wide as they were.
 pytestmark = pytest.mark.new_page
 
 NOTEBOOK = 700
@@ -72,7 +72,7 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     lab.screenshot("panel-note")
     note.get_by_role("button", name="Turn off").click()
     panel.element.get_by_text("no longer opens automatically").wait_for()
-    lab.wait_for(
+    lab.page.wait_for_function(
         "() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())"
         ".then(({raw}) => raw.includes('openWithWatch'))"
     )

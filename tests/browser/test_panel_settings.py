@@ -10,12 +10,14 @@ from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, wait_for_panel
 
+# A page reads its settings when it is loaded.
+pytestmark = pytest.mark.new_page
+
 # What the server has as the person's own.
 HINT_IS_OFF = """() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())
     .then(({ raw }) => raw.includes('"showHint": false'))"""
 
 
-@pytest.mark.new_page
 def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     """The first has it as soon as its chart is there, later ones at once; a named one is stronger."""
     lab.server.write_setting("hfmem-widget", "plugin", {"interval": 0.5})
@@ -25,7 +27,7 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     panel = wait_for_panel(lab)
-    lab.wait_for(
+    lab.page.wait_for_function(
         "() => [...document.querySelectorAll('#hfmem-panel [data-hfmem-draws]')]"
         ".some(it => Number(it.dataset.hfmemRows) > 3)"
     )
@@ -42,7 +44,6 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     assert lab.errors == []
 
 
-@pytest.mark.new_page
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     lab: Lab, theme: Literal["light", "dark"]
@@ -66,7 +67,7 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     )
     lab.run_all()
     panel.wait_for_draws()
-    lab.wait_for(HINT_IS_OFF)
+    lab.page.wait_for_function(HINT_IS_OFF)
     lab.open("1 + 1")
     panel.element.get_by_text("at the top of a cell").wait_for()
 
@@ -74,14 +75,13 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     assert lab.errors == []
 
 
-@pytest.mark.new_page
 def test_who_has_read_it_sees_it_no_more(lab: Lab) -> None:
     """One click, for every later page."""
     lab.open("1 + 1")
     lab.command("hfmem-widget:show")
     panel = Panel(lab)
     panel.element.get_by_role("button", name="OK").click()
-    lab.wait_for(HINT_IS_OFF)
+    lab.page.wait_for_function(HINT_IS_OFF)
     lab.reload()
     lab.command("hfmem-widget:show")
     panel.element.get_by_text("at the top of a cell").wait_for()

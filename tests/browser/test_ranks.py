@@ -43,6 +43,7 @@ def test_all_ranks_are_drawn_while_their_cell_is_busy(opened: Lab) -> None:
     assert opened.errors == []
 
 
+@pytest.mark.new_page
 def test_a_page_that_is_reloaded_draws_all_ranks_again(opened: Lab) -> None:
     """While the cell is still busy, in the panel, which is live where a widget is not."""
     opened.run_cell(LAUNCH, wait=False)
