@@ -22,7 +22,6 @@ for the GPU. On the CPU one core is left free.
 from __future__ import annotations
 
 import gc
-import os
 import re
 import time
 import warnings
@@ -31,18 +30,11 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 from common import measure
-from common.blocks import BLOCK_SECONDS, GPU_CORES, LARGE, Block, report, train
+from common.blocks import BLOCK_SECONDS, LARGE, SMALL, Block, keep_to_some_cores, report, train
 from common.ways import CONTROL, OFF, SLOW_WAYS, Way, watched, ways_for
 from transformers import BertConfig, BertForSequenceClassification
 
 from hfmem_widget.drivers.training import loop
-
-SMALL = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-}
 
 
 class Training:
@@ -51,12 +43,7 @@ class Training:
     def __init__(self, batch: int, tokens: int, dtype: torch.dtype, layers: int | None) -> None:
         self.on_gpu = torch.cuda.is_available()
         self.device = torch.device("cuda" if self.on_gpu else "cpu")
-        cores = sorted(os.sched_getaffinity(0))
-        if not self.on_gpu:
-            # With a thread on every core, whoever else runs stalls all of them for seconds.
-            torch.set_num_threads(max(1, len(cores) - 1))
-        elif len(cores) > 2 * GPU_CORES:
-            os.sched_setaffinity(0, cores[-GPU_CORES:])
+        keep_to_some_cores(on_gpu=self.on_gpu)
         torch.manual_seed(0)
         shape = LARGE if self.on_gpu else SMALL
         shape = shape | {"num_hidden_layers": layers or shape["num_hidden_layers"]}

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import tempfile
 import threading
 import time
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import measure
-from common.blocks import ALLOWED, GPU_CORES, LARGE
+from common.blocks import ALLOWED, LARGE, SMALL, keep_to_some_cores
 from common.gpu_stand_in import give_torch_a_gpu, let_a_trainer_train, restart_with_nvml_stub
 from common.ways import watched_with_chart
 from transformers import (
@@ -46,12 +45,6 @@ from hfmem_widget.drivers.training import run as runs
 from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
 from hfmem_widget.session import Session
 
-SMALL = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-}
 SETTLE_STEPS = 60
 OFF, RAW, ON = range(3)
 
@@ -159,11 +152,7 @@ class Begin(TrainerCallback):  # type: ignore[misc]
 
 def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
     """Train for some seconds, and return what the steps took, and what the governor says."""
-    cores = sorted(os.sched_getaffinity(0))
-    if not on_gpu:
-        torch.set_num_threads(max(1, len(cores) - 1))
-    elif len(cores) > 2 * GPU_CORES:
-        os.sched_setaffinity(0, cores[-GPU_CORES:])
+    keep_to_some_cores(on_gpu=on_gpu)
     torch.manual_seed(0)
     shape = LARGE if on_gpu else SMALL
     shape = shape | {"num_hidden_layers": arguments.layers or shape["num_hidden_layers"]}

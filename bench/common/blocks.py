@@ -5,6 +5,7 @@ Imported by the scripts in the folder above.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -34,6 +35,25 @@ LARGE = {
     "num_attention_heads": 16,
     "intermediate_size": 4096,
 }
+
+SMALL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
+
+
+def keep_to_some_cores(*, on_gpu: bool) -> None:
+    """Train on a GPU from a few cores, and on the CPU on all but one.
+
+    With a thread on every core, whoever else runs stalls all of them for seconds.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not on_gpu:
+        torch.set_num_threads(max(1, len(cores) - 1))
+    elif len(cores) > 2 * GPU_CORES:
+        os.sched_setaffinity(0, cores[-GPU_CORES:])
 
 
 @dataclass(frozen=True, slots=True)

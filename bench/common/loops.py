@@ -5,14 +5,13 @@ Imported by the scripts in the folder above.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from common.blocks import BLOCK_SECONDS, GPU_CORES, Block, train
+from common.blocks import BLOCK_SECONDS, Block, keep_to_some_cores, train
 from common.ways import OFF, Way
 
 LLAMA = {
@@ -109,11 +108,6 @@ def described(name: str, loop: Loop) -> str:
 
 def device_for(*, small: bool) -> torch.device:
     """Return what to train on, and keep this process to some of the cores."""
-    cores = sorted(os.sched_getaffinity(0))
-    if torch.cuda.is_available() and not small:
-        if len(cores) > 2 * GPU_CORES:
-            os.sched_setaffinity(0, cores[-GPU_CORES:])
-        return torch.device("cuda")
-    # With a thread on every core, whoever else runs stalls all of them for seconds.
-    torch.set_num_threads(max(1, len(cores) - 1))
-    return torch.device("cpu")
+    on_gpu = torch.cuda.is_available() and not small
+    keep_to_some_cores(on_gpu=on_gpu)
+    return torch.device("cuda" if on_gpu else "cpu")

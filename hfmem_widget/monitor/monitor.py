@@ -268,8 +268,7 @@ class Monitor:
 
     def is_open(self, session: Session, span_id: int) -> bool:
         """Return False once a span has ended, by whoever opened it or by another."""
-        watched = self._register.get(session)
-        return watched is not None and span_id in watched.windows
+        return span_id in self.open_ids(session)
 
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open; late edges are not entered for it."""

@@ -25,7 +25,7 @@ FIRST_TICKS, COST_EVERY = 8, 4
 
 EASY_INTERVAL = 0.5
 """Seconds between ticks where edges of spans come so fast that a tick adds little: each is a sample, too.
-With cold caches, a tick, entering what was left for it and sending that take 1 to 2 ms, whatever it is."""
+With cold caches, a tick takes 1 to 2 ms, with the edges that it enters and the message to a page."""
 
 MANY_EDGES, FEW_EDGES = 40.0, 20.0
 """Edges a second from which ticks come less often, once that holds for `SURE_TICKS`, and below which they

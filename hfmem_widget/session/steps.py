@@ -169,10 +169,7 @@ class Steps(Blocks):
         if devices.keys() - self.devices:
             self._widen(devices)
         self.count += int(figures[_LAST] - figures[_FIRST]) + 1
-        row = [*figures]
-        for device in self.devices:
-            row += devices.get(device, _NO_DEVICE)
-        self._wait(row)
+        self._wait(_row(figures, devices, self.devices))
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
@@ -300,10 +297,16 @@ def joined(groups: Sequence[StepGroup]) -> StepGroup:
 
 def row_of(group: StepGroup, devices: Sequence[str]) -> list[float]:
     """Return a group as a row of a table of some devices."""
-    row: list[float] = [*_figures_of(group)]
+    known = {key: _per_device(one) for key, one in group.devices.items()}
+    return _row(_figures_of(group), known, devices)
+
+
+def _row(
+    figures: Sequence[float], known: Mapping[str, Sequence[float]], devices: Iterable[str]
+) -> list[float]:
+    row = [*figures]
     for device in devices:
-        known = group.devices.get(device)
-        row += _NO_DEVICE if known is None else _per_device(known)
+        row += known.get(device, _NO_DEVICE)
     return row
 
 
