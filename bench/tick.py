@@ -152,10 +152,10 @@ class Poller:
     def marked_step(self) -> None:
         """Make a step of which no phases are measured: both of its edges are only marked."""
         self.clock.advance(EDGE_SECONDS)
-        step = self.marker.begin("step", "step")
+        step = self.marker.begin("step")
         if step is None:  # another's ledger has had the entry points meanwhile
             self.two_edges()
-            step = self.marker.begin("step", "step")
+            step = self.marker.begin("step")
         self.clock.advance(EDGE_SECONDS)
         if step is None or not self.marker.end(step, {}):
             message = "a step could not be marked"

@@ -149,7 +149,7 @@ class Edges:
         while marks:
             with self._making:
                 mark = marks.popleft()
-                is_whole = mark.begins and marks and marks[0].span_id == mark.span_id
+                is_whole = mark.label is not None and marks and marks[0].span_id == mark.span_id
                 if is_whole and not watched.has_echo:
                     self._waiting.append(WholeStep(watched, mark, marks.popleft()))
                 else:
@@ -157,8 +157,8 @@ class Edges:
 
     def _settle(self, watched: Watched, mark: Mark) -> None:
         ended = begun = closing = None
-        if mark.begins:
-            begun = Span(mark.span_id, *mark.begins, mark.time, Sample(mark.time, ()))
+        if mark.label is not None:
+            begun = Span(mark.span_id, "step", mark.label, mark.time, Sample(mark.time, ()))
             watched.windows[mark.span_id], watched.late[mark.span_id] = mark.window, begun
         elif mark.span_id in watched.late:
             closing = watched.windows.pop(mark.span_id)
@@ -219,16 +219,16 @@ class Edges:
             polled = self.sampler.polled()
             while self._waiting:
                 edge = self._waiting.popleft()
-                is_whole = isinstance(edge, WholeStep)
-                entered += 1 + is_whole
+                steps = self._taken_with(edge)
+                entered += 2 * len(steps) or 1
                 try:
                     self.ledger.fold()
                     if not edge.watched.session.running:
                         continue
-                    if isinstance(edge, WholeStep):
-                        self._enter_whole(edge, polled)
-                    else:
+                    if isinstance(edge, LateEdge):
                         self._enter(edge, polled)
+                    else:
+                        self._enter_steps(edge.watched, steps, polled)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
         return entered
@@ -252,7 +252,7 @@ class Edges:
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
         self.register.take_over(watched)
-        watched.rebase(watched.values_of(row))
+        watched.unexplained.rebase(watched.values_of(row))
 
     def look(self, watched: Watched) -> None:
         """Add a sample, unless that would take too much of the time."""
@@ -361,28 +361,42 @@ class Edges:
             self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
-    def _row_then(self, readings: Readings, held: Sequence[float], polled: Polled) -> Row:
-        """Return what the ledger read at an edge, and the rest as last polled."""
-        return self.sampler.passed(Instant(self.ledger.allocator, readings, held), polled)
+    def _instant(self, edge: LateEdge | Mark) -> Instant:
+        """Return what the ledger read at an edge, and what the tensors were counted to be."""
+        return Instant(self.ledger.allocator, edge.readings, edge.held)
 
-    def _enter_whole(self, step: WholeStep, polled: Polled) -> None:
-        """Enter a step at once; one sample is enough for both of its edges."""
-        watched, begin, end = step.watched, step.begin, step.end
-        kind, label = cast("tuple[SpanKind, str]", begin.begins)
+    def _taken_with(self, first: LateEdge | WholeStep) -> list[tuple[Mark, Mark]]:
+        """Return the edges of a step that was taken, and of those of its session that follow it."""
+        steps = []
+        edge = first
+        while isinstance(edge, WholeStep) and edge.watched is first.watched:
+            if edge is not first:
+                self._waiting.popleft()
+            steps.append((edge.begin, edge.end))
+            if not self._waiting:
+                break
+            edge = self._waiting[0]
+        return steps
+
+    def _enter_steps(
+        self, watched: Watched, steps: Sequence[tuple[Mark, Mark]], polled: Polled
+    ) -> None:
+        """Enter steps at once; one sample is enough for both edges of each."""
         self.register.take_over(watched)
-        values = watched.values_of(self._row_then(begin.readings, begin.held, polled))
-        watched.base(begin.span_id, kind, label, values)
-        before = watched.sample(values, max(begin.time, watched.session.last_sample.time))
-        values = watched.values_of(self._row_then(end.readings, end.held, polled))
-        after = watched.append(values, end.time)
-        watched.add(begin.span_id, (kind, label), (before, after), begin.window.peaks, end.counts)
+        arranged = watched.arranged(polled)
+        rows = []
+        for instant in (self._instant(edge) for step in steps for edge in step):
+            row = arranged.at(instant)
+            rows.append(watched.values_of(self.sampler.edge(instant)) if row is None else row)
+        watched.add_steps(steps, rows)
 
     def _enter(self, edge: LateEdge, polled: Polled) -> None:
         """Enter an edge in its session."""
         watched, ended, begun = edge.watched, edge.ended, edge.begun
         row = edge.row
         if row is None:
-            row = self._row_then(edge.readings, edge.held, polled)
+            instant = self._instant(edge)
+            row = polled.at(instant) or self.sampler.edge(instant)
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)
         if ended is not None and edge.closing is not None:

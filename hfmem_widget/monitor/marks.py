@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from hfmem_widget.monitor.peaks import PeakLedger, Window
 from hfmem_widget.monitor.watched import Mark, Watched
-from hfmem_widget.session import SpanKind
 from hfmem_widget.sources.tensors import TensorSource
 
 MOST_WAITING = 512
@@ -38,8 +37,8 @@ class Marker:
         self._clock = clock
         self._pid = os.getpid()
 
-    def begin(self, kind: SpanKind, label: str) -> int | None:
-        """Read that a span of a step begins now, and return its id.
+    def begin(self, label: str) -> int | None:
+        """Read that a step begins now, and return the id of its span.
 
         Returns None where this is not enough, and the span is to be opened.
         """
@@ -53,13 +52,13 @@ class Marker:
         time = self._clock() - watched.origin
         span_id = watched.recorder.next_span_id()
         held = self._counted.latest
-        mark = Mark(span_id, window, time, window.readings, held, (kind, label))
+        mark = Mark(span_id, window, time, window.readings, held, label)
         watched.marked = mark
         watched.marks.append(mark)
         return span_id
 
     def end(self, span_id: int, counts: Mapping[str, float]) -> bool:
-        """Read that a span ends now, and well; return False where it is to be closed instead."""
+        """Read that a step ends now, and well; return False where it is to be closed instead."""
         watched, ledger = self._watched, self._ledger
         marked = watched.marked
         if marked is not None and marked.span_id == span_id:

@@ -290,7 +290,7 @@ class Monitor:
     def rebase(self) -> None:
         """Let activations begin here, now and then, where there are no spans that say where they do."""
         watched = self._register.current()
-        if watched is not None and watched.based_on is None:
+        if watched is not None and watched.unexplained.based_on is None:
             self._change(watched, partial(self._edges.rebase, watched))
 
     def cache_grew(self, *caches: object) -> None:

@@ -15,6 +15,7 @@ functions say what they would have said without us.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,7 @@ STATISTICS = {
 }
 """The metrics whose peaks are kept, and what the allocator calls them; "peak" is the counter itself."""
 
+_NAMES = tuple(STATISTICS.values())
 _NONE = (NOT_AVAILABLE,) * len(STATISTICS)
 
 Readings = Mapping[int, Stats]
@@ -55,8 +57,10 @@ class Window:
         True once something happened in it that may have hidden a higher peak.
     lasts : bool
         True if it is no session's: it stays open when sessions begin anew.
-    peaks : dict of str to Peak
-        By series key, once it has ended.
+    keys : tuple of str
+        The series that have highs, once it has ended.
+    highs : list of float
+        Of `keys`, in bytes; `NOTHING` where a device was not in use.
     at_open : dict of str to tuple of float
         Current and peak value by series key when a bounded window was opened.
     readings : mapping of int to dict
@@ -66,10 +70,16 @@ class Window:
     bounded: bool = False
     flawed: bool = False
     lasts: bool = False
-    peaks: Peaks = field(default_factory=dict)
+    keys: Sequence[str] = ()
+    highs: list[float] = field(default_factory=list)
     at_open: dict[str, tuple[float, float]] = field(default_factory=dict)
     readings: Readings = field(default_factory=dict)
     _seen: tuple[Sequence[float], bool] = ((), False)
+
+    @property
+    def peaks(self) -> Peaks:
+        """The highs of a window that has ended as peaks, by series key."""
+        return _named(self, self.keys, self.highs)
 
     def take_readings(self) -> Readings:
         """Return what was read at its newest edge, once: another reading of that instant is not needed."""
@@ -103,7 +113,7 @@ class PeakLedger:
         self.in_use = False
         self.allocator = allocators[0]
         self._allocators = allocators
-        self._unfolded: list[_Edge] = []
+        self._unfolded: deque[_Edge] = deque()
         # The peaks of `STATISTICS` of one device after the other.
         self._windows: Highs[Window] = Highs()
         self._keys: tuple[str, ...] = ()
@@ -180,7 +190,7 @@ class PeakLedger:
         with self._lock:
             self.fold()
             if window.bounded or window not in self._windows:
-                window.peaks = self.close(window)
+                self.close(window)
                 return self.open(bounded=window.bounded)
             following = Window()
             self.edge(closing=window, opening=following)
@@ -235,7 +245,7 @@ class PeakLedger:
         """Make peaks of what edges have read."""
         with self._lock:
             while self._unfolded:
-                edge = self._unfolded.pop(0)
+                edge = self._unfolded.popleft()
                 try:
                     self._fold(edge)
                 except BaseException:
@@ -276,7 +286,7 @@ class PeakLedger:
             try:
                 self.fold()
             finally:
-                self._unfolded = []
+                self._unfolded.clear()
                 if any(window.lasts for window in self._windows):
                     self.drop([window for window in self._windows if not window.lasts])
                 else:
@@ -286,7 +296,7 @@ class PeakLedger:
         """Drop all windows, and make a new lock: for a forked child."""
         self._lock = threading.RLock()
         self._windows = Highs()
-        self._unfolded = []
+        self._unfolded.clear()
 
     def _read(self) -> Readings:
         self.fold()
@@ -298,25 +308,30 @@ class PeakLedger:
 
     def _fold(self, edge: _Edge) -> None:
         closing, opening = edge.closing, edge.opening
-        begins = opening is not None
-        if begins:
+        if opening is not None:
             self._remember(edge)
+        peaks: list[float] = []
         current: list[float] = []
         certified = True
         for device, before in edge.before.items():
             if not _in_use(before):
+                peaks += _NONE
                 current += _NONE
-            elif begins:
+                continue
+            pools = _pools(before)
+            peaks += [pool["peak"] for pool in pools]
+            if opening is not None:
                 # Both are there but for a fault in between.
                 after = edge.after.get(device)
-                certified &= after is not None and self._fold_epoch(device, before, after)
-                current += _values(before, "current")
-            else:
-                self._note(device, before)
+                certified &= after is not None and _is_certified(before, after)
+                current += [pool["current"] for pool in pools]
+        self._windows.note(peaks)
         if not certified:
             self._flaw()
         if closing is not None and closing in self._windows:
-            closing.peaks = self._named(closing, self._windows.close(closing))
+            # The counters are integers.
+            closing.highs = list(map(float, self._windows.close(closing)))
+            closing.keys = self._keys_of(closing.highs)
         if opening is not None:
             opening.flawed = not certified
             self._windows.open(opening, current)
@@ -329,44 +344,31 @@ class PeakLedger:
                     shadow = self._shadow[device] = Shadow()
                 shadow.remember(before)
 
-    def _fold_epoch(self, device: int, before: Stats, after: Stats) -> bool:
-        """Fold the counter as it was read into the open windows, and say whether all was seen."""
-        self._note(device, before)
-        # Between the reading and the reset another thread may have allocated; the count of all
-        # allocations ever made shows it. It stays 0 under cudaMallocAsync, which then has no certificate.
-        counted = _statistic(before, "allocation", "allocated")
-        if not counted and _in_use(after):
-            return False
-        return counted == _statistic(after, "allocation", "allocated")
-
     def _note(self, device: int, stats: Stats) -> None:
-        self._windows.note([*_NONE * device, *_values(stats, "peak")])
+        self._windows.note([*_NONE * device, *(pool["peak"] for pool in _pools(stats))])
 
     def _flaw(self) -> None:
         for window in self._windows:
             window.flawed = True
 
-    def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
+    def _keys_of(self, highs: Sequence[float]) -> Sequence[str]:
         if len(highs) > len(self._keys):
-            devices = range(len(highs) // len(STATISTICS))
-            keys = [self._key(device) for device in devices]
-            self._keys = tuple(f"{key}/{metric}" for key in keys for metric in STATISTICS)
-        certainty: Certainty = "at least" if window.flawed else "exact"
-        return {
-            key: Peak(high, certainty)
-            for key, high in zip(self._keys, highs, strict=False)
-            if high != NOTHING
-        }
+            devices = map(self._key, range(len(highs) // len(STATISTICS)))
+            self._keys = tuple(f"{key}/{metric}" for key in devices for metric in STATISTICS)
+        return self._keys
+
+    def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
+        return _named(window, self._keys_of(highs), highs)
 
     def _bounds(self, window: Window) -> Peaks:
-        peaks: Peaks = {}
-        for key, (now, peak) in self._all_seen_by_user().items():
+        seen = self._all_seen_by_user()
+        window.flawed, window.keys, window.highs = True, tuple(seen), []
+        for key, (now, peak) in seen.items():
             now_at_open, peak_at_open = window.at_open.get(key, (0.0, 0.0))
             # A counter that has risen is the window's own, unless the user has reset it meanwhile. That
             # cannot be known, so it stays a bound.
-            known = peak if peak > peak_at_open else max(now, now_at_open)
-            peaks[key] = Peak(known, "at least")
-        return peaks
+            window.highs.append(peak if peak > peak_at_open else max(now, now_at_open))
+        return window.peaks
 
     def _all_seen_by_user(self) -> dict[str, tuple[float, float]]:
         seen = {
@@ -422,10 +424,28 @@ class PeakLedger:
     @entry(undo=_has_been_reset)
     def _after_reset(self, device: int, before: Stats | None) -> None:
         self._shadow.pop(device, None)
-        if before is not None and not self._fold_epoch(
-            device, before, self.allocator.stats(device)
-        ):
-            self._flaw()
+        if before is not None:
+            self._note(device, before)
+            if not _is_certified(before, self.allocator.stats(device)):
+                self._flaw()
+
+
+def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
+    certainty: Certainty = "at least" if window.flawed else "exact"
+    known = zip(keys, highs, strict=False)
+    return {key: Peak(float(high), certainty) for key, high in known if high != NOTHING}
+
+
+def _is_certified(before: Stats, after: Stats) -> bool:
+    """Return whether all was seen between the reading of a counter before it was reset and the one after.
+
+    Another thread may have allocated meanwhile; the count of all allocations ever made shows it. It stays 0
+    under cudaMallocAsync, which then has no certificate.
+    """
+    counted = _statistic(before, "allocation", "allocated")
+    if not counted and _in_use(after):
+        return False
+    return counted == _statistic(after, "allocation", "allocated")
 
 
 def _in_use(stats: Stats) -> bool:
@@ -435,11 +455,15 @@ def _in_use(stats: Stats) -> bool:
         return False
 
 
-def _values(stats: Stats, which: str) -> list[float]:
+def _pools(stats: Stats) -> list[Mapping[str, float]]:
+    """Return the current and the peak value of each of `STATISTICS`; 0 for those that there are not."""
     try:
-        return [float(stats[name]["all"][which]) for name in STATISTICS.values()]
+        return [stats[name]["all"] for name in _NAMES]
     except (KeyError, TypeError):
-        return [_statistic(stats, name, which) for name in STATISTICS.values()]
+        return [
+            {which: _statistic(stats, name, which) for which in ("current", "peak")}
+            for name in _NAMES
+        ]
 
 
 def _statistic(stats: Stats, name: str, which: str) -> float:

@@ -81,7 +81,32 @@ class Polled:
     """A row as it was last polled, and by which functions of an instant which of its columns are read."""
 
     row: list[float]
-    read: list[tuple[Callable[[Instant], Sequence[float] | None], tuple[int, ...]]]
+    read: Sequence[tuple[Callable[[Instant], Sequence[float] | None], Sequence[int]]]
+
+    def arranged(self, columns: Sequence[int]) -> Polled:
+        """Return it for rows of other columns: which of these each was, -1 for one without a value.
+
+        Such a row ends with a place for all that is not wanted.
+        """
+        known = [*self.row, NOT_AVAILABLE]
+        places = {column: at for at, column in enumerate(columns)}
+        read = [(at, [places.get(one, len(columns)) for one in own]) for at, own in self.read]
+        return Polled([*map(known.__getitem__, columns), NOT_AVAILABLE], read)
+
+    def at(self, instant: Instant) -> list[float] | None:
+        """Return the row of an instant that has passed: what was read of it, and the rest as last polled.
+
+        None where it has devices that their source has not seen.
+        """
+        row = self.row.copy()
+        for at, own in self.read:
+            if (values := at(instant)) is None:
+                continue
+            if len(values) != len(own):
+                return None
+            for column, value in zip(own, values, strict=True):
+                row[column] = value
+        return row
 
 
 class Sampler:
@@ -117,7 +142,7 @@ class Sampler:
         return self._read_all(instant, at_edge=True, share=share)
 
     def polled(self) -> Polled:
-        """Return what each source said when it was last polled, for `passed`."""
+        """Return what each source said when it was last polled."""
         now, row, read = self._clock(), [NOT_AVAILABLE] * len(self._layout.order), []
         for reader, own in zip(self._readers, self._layout.columns, strict=True):
             for column, value in zip(own, _fitted(_latest(reader, now), len(own)), strict=True):
@@ -125,18 +150,6 @@ class Sampler:
             if (at := reader.source.at) is not None:
                 read.append((at, own))
         return Polled(row, read)
-
-    def passed(self, instant: Instant, polled: Polled) -> Sequence[float]:
-        """Return a row of an instant that has passed: what was read of it, and the rest as last polled."""
-        row = polled.row.copy()
-        for at, own in polled.read:
-            if (values := at(instant)) is None:
-                continue
-            if len(values) != len(own):  # it has devices that its source has not seen
-                return self.edge(instant)
-            for column, value in zip(own, values, strict=True):
-                row[column] = value
-        return row
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""

@@ -19,6 +19,7 @@ class Shadow:
 
     def __init__(self) -> None:
         self._families: list[str] = []
+        self._pools: list[str] = []
         self._beside: list[str] = []
         self._peaks: list[list[int]] = []
         self._others: dict[Any, Any] = {}
@@ -26,22 +27,27 @@ class Shadow:
     def remember(self, stats: Stats) -> None:
         """Take in the peaks of some statistics, which are about to be reset."""
         if not self._families:
-            nested = [name for name, value in stats.items() if isinstance(value, dict)]
-            self._families = [name for name in nested if _is_family(stats[name])]
-            self._beside = [name for name in nested if name not in self._families]
-        self._peaks.append(
-            [pool["peak"] for name in self._families for pool in stats[name].values()]
-        )
+            nested = {name: value for name, value in stats.items() if isinstance(value, dict)}
+            self._families = [name for name, value in nested.items() if _is_family(value)]
+            self._pools = [name for name, value in nested.items() if "peak" in value]
+            known = {*self._families, *self._pools}
+            self._beside = [name for name in nested if name not in known]
+        self._peaks.append([pool["peak"] for pool in self._known(stats)])
         if len(self._peaks) >= MOST_WAITING:
             self._highest()
-        _raise_to(self._others, self._beside_families(stats))
+        if any(map(stats.get, self._beside)):
+            _raise_to(self._others, self._beside_families(stats))
 
     def show(self, stats: Stats) -> None:
         """Raise every peak in some statistics to the one remembered."""
-        pools = (pool for name in self._families for pool in stats[name].values())
-        for pool, peak in zip(pools, self._highest(), strict=False):
+        for pool, peak in zip(self._known(stats), self._highest(), strict=False):
             pool["peak"] = max(pool["peak"], peak)
         _raise_shown(self._beside_families(stats), self._others)
+
+    def _known(self, stats: Stats) -> list[Stats]:
+        pools = [pool for name in self._families for pool in stats[name].values()]
+        pools += [stats[name] for name in self._pools]
+        return pools
 
     def _highest(self) -> list[int]:
         if len(self._peaks) > 1:

@@ -12,14 +12,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Self
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Readings, Window
-from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.sampler import Polled, Sampler
+from hfmem_widget.monitor.unexplained import Unexplained
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import (
-    HELD,
     Device,
     Peak,
     Recorder,
@@ -28,39 +27,19 @@ from hfmem_widget.session import (
     Session,
     Span,
     SpanKind,
+    StepBatch,
 )
-from hfmem_widget.session.model import FINE_KINDS, NOT_AVAILABLE
+from hfmem_widget.session.highs import NOTHING
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.step_batch import AT_LEAST, EXACT
 from hfmem_widget.sources.procfs import ResidentPeak
+from hfmem_widget.text import plain
 
 GAP = 3.0
 """Intervals without a sample that make a gap."""
 
-BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
-BASED_BLOCKS = frozenset({"generate", "diffusion"})
-"""In these, what comes on top of what nothing explained when they began are activations and temporaries."""
-
-
 _opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_here", default=())
 """Those whose outermost span was opened in this context, a thread's or an asynchronous task's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The columns of a device in a session: what is taken, what is known to be held, and what is not."""
-
-    taken: tuple[int, ...]
-    held: tuple[int, ...]
-    before: int | None
-    unattributed: int | None
-
-    @classmethod
-    def of(cls, device: str, session: Session) -> Self:
-        def known(*metrics: str) -> tuple[int, ...]:
-            columns = (session.index(f"{device}/{metric}") for metric in metrics)
-            return tuple(column for column in columns if column is not None)
-
-        before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
-        return cls(known("requested", "allocated"), known(*HELD), before, since)
 
 
 HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
@@ -70,8 +49,8 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 class Mark:
     """What was read where a step begins, or ends: an interrupt leaves no half of it.
 
-    `begins` has its kind and its label; it is empty where the step ends, which it does well. `time` is in
-    seconds of the session; the other fields are as in a `LateEdge`.
+    `label` is None where the step ends, which it does well. `time` is in seconds of the session; the other
+    fields are as in a `LateEdge`.
     """
 
     span_id: int
@@ -79,7 +58,7 @@ class Mark:
     time: float
     readings: Readings
     held: Sequence[float]
-    begins: tuple[SpanKind, str] | tuple[()] = ()
+    label: str | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -107,8 +86,8 @@ class Watched:
         Where its outermost span was opened.
     version : int
         Of the sampler's series and notes that were taken over.
-    based_on : int or None
-        The span of which it is known what nothing explained when it began.
+    unexplained : Unexplained
+        What nothing explains of its devices' memory.
     echo : Watched or None
         That of a session that gets the same spans within the outermost: this process followed as a rank.
     is_one_reading : bool
@@ -126,16 +105,11 @@ class Watched:
     ending: bool = False
     thread: int | None = None
     version: int = -1
-    based_on: int | None = None
+    unexplained: Unexplained = field(default_factory=Unexplained)
     echo: Watched | None = None
     _echoed: dict[int, int] = field(default_factory=dict)
     is_one_reading: bool = False
-    _has_begun: bool = False
-    _before: dict[int, float] = field(default_factory=dict)
-    _bases: dict[int, float] = field(default_factory=dict)
-    _based_on_forward: bool = False
     _columns: list[int] = field(default_factory=list)
-    _parts: list[_Parts] = field(default_factory=list)
     _width: int = 0
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
@@ -175,65 +149,28 @@ class Watched:
         self._columns = [-1 if at is None else at for at, _ in columns]
         if devices != self.session.devices or len(columns) != len(self.session.series):
             self.recorder.adopt(devices, [each for _, each in columns])
-            self._parts = [_Parts.of(device.key, self.session) for device in devices]
+            self.unexplained.adopt(self.session)
 
     def append(self, values: Sequence[float], time: float) -> Sample:
         """Add the `values_of` what was read at some second of the session."""
-        session = self.session
         sample = self.sample(values, time)
-        last = session.last_sample.time
-        if session.timeline.samples and time - last > GAP * session.polling.current_interval:
-            session.timeline.add_gap(last, time)
+        self._note_gap(self.session.last_sample.time, time)
         return self.recorder.append(sample)
+
+    def _note_gap(self, last: float, time: float) -> None:
+        """Note that there is no sample between two of some times, if they are far apart."""
+        timeline = self.session.timeline
+        if timeline.samples and time - last > GAP * self.session.polling.current_interval:
+            timeline.add_gap(last, time)
 
     def sample(self, values: Sequence[float], time: float) -> Sample:
         """Return what was read at some second of the session as a sample of it."""
-        if not self._has_begun:
-            self._unexplained(values)
-        known = list(values)
-        for at, value in (self._before | self._bases).items():
-            if at < len(known):  # else another thread has added series meanwhile
-                known[at] = value
-        return Sample(time, tuple(known))
+        self.unexplained.begin(values)
+        return Sample(time, self.unexplained.fill(values))
 
     def base(self, span_id: int, kind: SpanKind, label: str, values: Sequence[float]) -> None:
-        """Keep what nothing explains where a span begins, if it is one that makes activations."""
-        # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
-        # was not known when such a span began is known by now.
-        is_block = label in BASED_BLOCKS and bool(self.windows)
-        is_based = self.based_on is not None
-        if (is_block and not self._bases) or (not is_based and (is_block or kind in BASED_KINDS)):
-            self.rebase(values)
-            self.based_on = span_id
-            self._based_on_forward = kind == "forward"
-        elif kind not in FINE_KINDS:
-            self._unexplained(values)
-
-    def rebase(self, values: Sequence[float]) -> None:
-        """Keep what nothing explains of what was read, from which on there are activations."""
-        # Whole, for the poller goes through them on its own thread.
-        self._bases = self._bases | self._unexplained(values)
-
-    def _unexplained(self, values: Sequence[float]) -> dict[int, float]:
-        """Return what nothing explains of what was read, by its column; less what was there before.
-
-        That can only shrink: what was freed, or is explained by now, is not there again.
-        """
-        # Another thread may have added series meanwhile.
-        read = [*values, *repeat(NOT_AVAILABLE, len(self._columns) - len(values))]
-        before, bases = dict(self._before), {}
-        for parts in self._parts:
-            taken = next((read[at] for at in parts.taken if read[at] == read[at]), NOT_AVAILABLE)
-            remainder = max(0.0, taken - sum(size for at in parts.held if (size := read[at]) > 0))
-            here, there = parts.before, 0.0
-            if here is not None and (here in before or not self._has_begun):
-                there = min(remainder, before.get(here, remainder))
-                if taken > 0:
-                    before[here] = there
-            if parts.unattributed is not None:
-                bases[parts.unattributed] = remainder - there
-        self._before, self._has_begun = before, True
-        return bases
+        """Take in what was read where a span begins."""
+        self.unexplained.base(span_id, kind, label, values, is_inner=bool(self.windows))
 
     def open(
         self, span_id: int, kind: SpanKind, label: str, before: Sample, window: Window
@@ -265,7 +202,7 @@ class Watched:
         counts: Mapping[str, float],
     ) -> Span:
         """Close a span at a sample, with the peaks of its window."""
-        self._is_no_base(span_id)
+        self.unexplained.ended(span_id, was_last=not self.windows)
         if any(peak.certainty != "exact" for peak in peaks.values()):
             highest_in = partial(self.session.highest_in, span_id)
             # A sample that is not known is NaN, and then never the first of two.
@@ -287,33 +224,34 @@ class Watched:
                 echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
         return span
 
-    def add(
-        self,
-        span_id: int,
-        called: tuple[SpanKind, str],
-        edges: tuple[Sample, Sample],
-        peaks: Mapping[str, Peak],
-        counts: Mapping[str, float],
-    ) -> Span:
-        """Enter a span that is over, and between whose edges no sample came; no other session has it."""
-        self._is_no_base(span_id)
-        for key, peak in peaks.items():
-            if peak.certainty != "exact":
-                read = (self.session.value(sample, key) for sample in edges)
-                # As in `close`: a sample that is not known is NaN.
-                peaks = {**peaks, key: Peak(max(peak.value, *read), peak.certainty)}
-        return self.recorder.add_span(span_id, called, edges, self.wanted(peaks), counts)
-
-    def _is_no_base(self, span_id: int) -> None:
-        """Note that a span ends, as far as what nothing explained when it began has counted in it."""
-        if span_id == self.based_on:
-            self.based_on = None
-            # What a forward pass of its own leaves behind is there for the backward pass.
-            if not self._based_on_forward:
-                self._bases = {}
-        if not self.windows:
-            # Steps known only from an optimizer end with the span that they were in.
-            self._bases = {}
+    def add_steps(self, steps: Sequence[tuple[Mark, Mark]], rows: Sequence[list[float]]) -> None:
+        """Enter steps, one after the other, that no other session has, and the values at their edges."""
+        values = iter(rows)
+        keys = max((begin.window.keys for begin, _ in steps), key=len)
+        wanted = [at for at, key in enumerate(keys) if self._wants(key)]
+        last = self.session.last_sample.time
+        width, befores, afters, peaks = len(self._columns), [], [], []
+        for begin, end in steps:
+            before, after = self.unexplained.step(next(values)[:width], next(values)[:width])
+            start, stop = max(last, begin.time), max(last, end.time)
+            befores.append(Sample(start, before))
+            afters.append(Sample(stop, after))
+            self._note_gap(last, stop)
+            last = stop
+            highs = begin.window.highs
+            peaks.append([highs[at] if at < len(highs) else NOTHING for at in wanted])
+        self.recorder.add_steps(
+            StepBatch(
+                [begin.span_id for begin, _ in steps],
+                [plain(begin.label) for begin, _ in steps],
+                [end.counts for _, end in steps],
+                befores,
+                afters,
+                [keys[at] for at in wanted],
+                peaks,
+                [[AT_LEAST if begin.window.flawed else EXACT] * len(wanted) for begin, _ in steps],
+            )
+        )
 
     @property
     def has_echo(self) -> bool:
@@ -325,8 +263,11 @@ class Watched:
         keys = [series.key for series in other.session.series]
         values = dict(zip(keys, sample.values, strict=False))
         row = tuple(values.get(series.key, math.nan) for series in self.session.series)
-        known = {self.session.index(keys[column]): base for column, base in other._bases.items()}
-        self._bases = {column: base for column, base in known.items() if column is not None}
+        known = {
+            self.session.index(keys[column]): base
+            for column, base in other.unexplained.bases.items()
+        }
+        self.unexplained.bases = {at: base for at, base in known.items() if at is not None}
         return self.recorder.append(Sample(sample.time + other.origin - self.origin, row))
 
     def close_echo(
@@ -353,12 +294,19 @@ class Watched:
         padded = (*row, *repeat(NOT_AVAILABLE, 1 + max(0, missing)))
         return list(map(padded.__getitem__, self._columns))
 
+    def arranged(self, polled: Polled) -> Polled:
+        """Return what was polled for rows of the session's series."""
+        return polled.arranged(self._columns)
+
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""
-        wanted = self.options.devices
-        if not wanted:
+        if not self.options.devices:
             return peaks
-        return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
+        return {key: peak for key, peak in peaks.items() if self._wants(key)}
+
+    def _wants(self, key: str) -> bool:
+        wanted = self.options.devices
+        return not wanted or key.partition("/")[0] in wanted
 
 
 class Register:

@@ -38,10 +38,10 @@ class Blocks(Growing):
         """Make a new lock: in a forked child, the thread that held the old one does not exist."""
         self._lock = threading.Lock()
 
-    def _wait(self, row: Sequence[float]) -> None:
-        """Have a row wait for its block."""
+    def _wait(self, *rows: Sequence[float]) -> None:
+        """Have rows wait for their block."""
         with self._lock:
-            self._new.append(row)
+            self._new += rows
         if len(self._new) >= BLOCK:
             self._settle()
 

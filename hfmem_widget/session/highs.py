@@ -45,10 +45,10 @@ class Highs(Generic[Key]):
         """Open a key: keep the highs from now on, `row` included."""
         self._rows[key] = [row]
 
-    def note(self, row: Row) -> None:
-        """Take in a row; it may be longer than those before it, and NaN is never a high."""
-        for rows in reversed(self._rows.values()):
-            _add(rows, row)
+    def note(self, *rows: Row) -> None:
+        """Take in rows; they may be longer than those before, and NaN is never a high."""
+        for known in reversed(self._rows.values()):
+            _add(known, *rows)
             break
 
     def since(self, key: Key) -> list[float]:
@@ -81,8 +81,8 @@ class Highs(Generic[Key]):
             self.close(key)
 
 
-def _add(rows: list[Row], row: Row) -> None:
-    rows.append(row)
+def _add(rows: list[Row], *new: Row) -> None:
+    rows += new
     if len(rows) >= MOST_ROWS:
         rows[:] = [highest_of(rows)]
 

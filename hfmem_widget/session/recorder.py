@@ -23,7 +23,8 @@ from hfmem_widget.session.model import (
 )
 from hfmem_widget.session.session import NOBODY, Session, Writer
 from hfmem_widget.session.spans import Phases, Spans
-from hfmem_widget.session.steps import CERTAINTIES, PHASES
+from hfmem_widget.session.step_batch import StepBatch, size_of
+from hfmem_widget.session.steps import PHASES
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import plain
 
@@ -41,6 +42,7 @@ MOST_UNPUBLISHED = 1024
 """Samples kept at most until the subscribers get them."""
 
 Listener = Callable[[Session, Sequence[Sample]], object]
+StepListener = Callable[[StepBatch], object]
 
 
 class Recorder(Writer):
@@ -73,7 +75,7 @@ class Recorder(Writer):
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
         self._unpublished: deque[Sample] = deque(maxlen=MOST_UNPUBLISHED)
         self._subscribers: list[Listener] = []
-        self._step_listeners: list[Callable[[Span], None]] = []
+        self._step_listeners: list[StepListener] = []
 
     def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
         """Set the devices and series; series may be added at the end, devices may be replaced by key."""
@@ -89,9 +91,7 @@ class Recorder(Writer):
             session = self.session
             if not session.running:
                 return sample
-            missing = len(session.series) - len(sample.values)
-            if missing > 0:
-                sample = replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
+            sample = _widened(sample, len(session.series))
             if sample.time < session.last_sample.time:
                 sample = replace(sample, time=session.last_sample.time)
             session.last_sample = sample
@@ -136,37 +136,52 @@ class Recorder(Writer):
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
             if span.kind == "step":
-                span = replace(span, label=self._number(span.label, counts))
+                number = self.session.steps.count + 1
+                span = replace(span, label=_numbered(span.label, counts, number))
             span = self._ended(span, after, outcome, peaks, counts)
             self._account(span)
         return span
 
-    def add_span(
-        self,
-        span_id: int,
-        called: tuple[SpanKind, str],
-        edges: tuple[Sample, Sample],
-        peaks: Mapping[str, Peak],
-        counts: Mapping[str, float],
-    ) -> Span:
-        """Add a span that is over, and between whose edges no sample came.
+    def add_steps(self, batch: StepBatch) -> None:
+        """Add steps that have ended, and between whose edges no sample came, with a sample at each end.
 
-        It is `called` by its kind and label, and the sample at its end has been appended. It takes half as
-        long as to open it and to close it.
+        Of their peaks they have those that the samples do not give, and numbers as far as somebody told them.
         """
-        (kind, label), (before, after), counts = called, edges, dict(counts)
         with self.lock:
-            self._newest_id = max(self._newest_id, span_id)
-            label = self._number(label, counts) if kind == "step" else label
-            peaks = self._with_sampled(peaks, before.values, after.values)
-            parent = self._spans.highs.newest()
-            self._spans.highs.note(before.values)
-            known = span_id, kind, plain(label), before.time, before, after.time, after
-            span = Span(*known, peaks, parent, "done", counts)
-            self._spans.add(span)
-            self._spans.forget_old(len(self.session.series))
-            self._account(span)
-        return span
+            session, spans = self.session, self._spans
+            if not session.running:
+                return
+            self._newest_id = max(self._newest_id, *batch.ids)
+            batch = self._in_session(batch)
+            session.last_sample = batch.after[-1]
+            session.timeline.append_all([(each.time, *each.values) for each in batch.after])
+            self._unpublished += batch.after
+            spans.highs.note(*(each.values for each in (*batch.before, *batch.after)))
+            spans.add_steps(batch)
+            spans.forget_old(len(session.series))
+            self._account_steps(batch, {})
+
+    def _in_session(self, batch: StepBatch) -> StepBatch:
+        """Return steps as they are in the session: numbered, in a span, and with a value for each series."""
+        counts = [dict(each) for each in batch.counts]
+        session = self.session
+        number, labels = session.steps.count, []
+        for label, own in zip(batch.labels, counts, strict=True):
+            labels.append(_numbered(label, own, number + 1))
+            number += size_of(own)
+        before, after = batch.before, batch.after
+        width = len(session.series)
+        if any(len(each.values) < width for each in before):
+            before, after = ([_widened(each, width) for each in edge] for edge in (before, after))
+        made = replace(
+            batch,
+            labels=labels,
+            counts=counts,
+            before=before,
+            after=after,
+            parent=self._spans.highs.newest(),
+        )
+        return made.with_sampled(self._roles, session.index)
 
     def count(self, span_id: int, counts: Mapping[str, float]) -> None:
         """Update the counts of an open span; harmless if it has ended."""
@@ -234,11 +249,11 @@ class Recorder(Writer):
             self._unpublished.clear()
         self._call(self._subscribers, "The live view stopped", self.session, samples)
 
-    def on_step(self, listener: Callable[[Span], None]) -> None:
-        """Call `listener(span)` for each step that has ended, on any thread; it must be quick."""
+    def on_step(self, listener: StepListener) -> None:
+        """Call `listener(batch)` with steps that have ended, on any thread; it must be quick."""
         self._step_listeners.append(listener)
 
-    def off_step(self, listener: Callable[[Span], None]) -> None:
+    def off_step(self, listener: StepListener) -> None:
         """Call it no longer; harmless if it was not called."""
         _remove(self._step_listeners, listener)
 
@@ -263,76 +278,73 @@ class Recorder(Writer):
         counts: Mapping[str, float],
     ) -> Span:
         """End an open span, with the peaks that are known and those that only the samples give."""
-        peaks = self._with_sampled(known, self._spans.highs.close(span.id))
+        peaks, highs = dict(known), self._spans.highs.close(span.id)
+        for column, key in self._roles:
+            if key not in peaks and column < len(highs) and highs[column] != NOTHING:
+                peaks[key] = Peak(highs[column], "sampled")
         span = span.ended(after, peaks, outcome, counts)
         self._spans.add(span)
         return span
 
-    def _with_sampled(self, known: Mapping[str, Peak], *rows: Sequence[float]) -> dict[str, Peak]:
-        """Return peaks, and for the series without one the highest value in some rows."""
-        peaks = dict(known)
-        for column, key in self._roles:
-            if key not in peaks:
-                # Begins with no value: `max` keeps a NaN that comes first, and no other.
-                high = max(NOTHING, *[row[column] for row in rows if column < len(row)], NOTHING)
-                if high != NOTHING:
-                    peaks[key] = Peak(high, "sampled")
-        return peaks
-
-    def _number(self, label: str, counts: dict[str, float]) -> str:
-        """Give a step that nobody has numbered its number, and return its label, or that of its group."""
-        last = counts.setdefault("step", float(self.session.steps.count + 1))
-        first = counts.get("first", last)
-        return f"steps {first:.0f} to {last:.0f}" if first < last else label
-
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
-        root, step, within_its_like = span.id, None, False
-        around = self._spans.get(span.parent)
-        while around is not None:
-            root = around.id
-            if around.kind == "step" and step is None:
-                step = around.id
-            if around.kind == span.kind and (span.kind != "block" or around.label == span.label):
-                within_its_like = True
-            around = self._spans.get(around.parent)
-        if not within_its_like:  # else its seconds would count twice
-            self._phases.add(root, span)
         if span.kind == "step":
-            phases = self._phase_peaks.pop(span.id, {})
-            self._phases.add_step(root, phases)
-            _add_step(self.session, span, phases)
-            self._call(self._step_listeners, "A listener for steps was disconnected", span)
-        elif step is not None and (span.kind in PHASES or span.kind == "substep"):
+            self._account_steps(StepBatch.of(span), self._phase_peaks.pop(span.id, {}))
+            return
+        root, around = self._around(span.id, span.parent)
+        if not any(_is_like(span, other) for other in around):  # else its seconds would count twice
+            self._phases.add(root, span)
+        step = next((other.id for other in around if other.kind == "step"), None)
+        if step is not None and (span.kind in PHASES or span.kind == "substep"):
             peaks = self._phase_peaks.setdefault(step, {}).setdefault(span.kind, {})
             for key, peak in span.peaks.items():
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
+
+    def _account_steps(self, batch: StepBatch, phases: Mapping[str, Mapping[str, float]]) -> None:
+        """Take finished steps into the phases and the steps, with the peaks of their phases."""
+        session = self.session
+        root, around = self._around(batch.ids[0], batch.parent)
+        if not any(other.kind == "step" for other in around):
+            self._phases.add_steps(root, batch)
+        self._phases.add_parts(root, phases)
+        devices = [device.key for device in session.devices]
+        of_devices = []
+        for key in (f"{device}/allocated" for device in devices):
+            own = {kind: peaks[key] for kind, peaks in phases.items() if key in peaks}
+            of_devices.append(batch.figures_of(key, session.index(key), own))
+        for figures, *rows in zip(batch.figures(), *of_devices, strict=True):
+            known = zip(devices, rows, strict=True)
+            session.steps.add(figures, {device: row for device, row in known if row})
+        self._call(self._step_listeners, "A listener for steps was disconnected", batch)
+
+    def _around(self, root: int, parent: int | None) -> tuple[int, list[Span]]:
+        """Return the outermost span around one with a parent, or itself, and all that are around it."""
+        around = []
+        while (outer := self._spans.get(parent)) is not None:
+            around.append(outer)
+            root, parent = outer.id, outer.parent
+        return root, around
+
+
+def _widened(sample: Sample, width: int) -> Sample:
+    """Return a sample with a value for each of so many series."""
+    missing = width - len(sample.values)
+    if missing <= 0:
+        return sample
+    return replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
+
+
+def _is_like(span: Span, other: Span) -> bool:
+    return other.kind == span.kind and (span.kind != "block" or other.label == span.label)
+
+
+def _numbered(label: str, counts: dict[str, float], number: int) -> str:
+    """Give a step that nobody has numbered its number, and return its label, or that of its group."""
+    last = counts.setdefault("step", float(number))
+    first = counts.get("first", last)
+    return f"steps {first:.0f} to {last:.0f}" if first < last else label
 
 
 def _remove(listeners: list[Any], listener: object) -> None:
     if listener in listeners:
         listeners.remove(listener)
-
-
-def _add_step(session: Session, span: Span, phases: Mapping[str, Mapping[str, float]]) -> None:
-    """Add a step that has ended to a session's table, with the peaks of its phases."""
-    # Row by row as the table has it: a training has steps by the hundred thousand.
-    counts, after = span.counts, span.after
-    number, tokens = counts["step"], counts.get("tokens", NOT_AVAILABLE)
-    largest = counts.get("largest_batch", tokens)
-    devices = {}
-    for device in session.devices:
-        key = f"{device.key}/allocated"
-        peak = span.peaks.get(key)
-        if peak is not None and peak.value > 0:
-            left = NOT_AVAILABLE if after is None else session.value(after, key)
-            own = [phases.get(kind, {}).get(key, NOT_AVAILABLE) for kind in PHASES]
-            certainty = CERTAINTIES.index(peak.certainty)
-            figures = peak.value, certainty, peak.value, number, largest, left
-            devices[device.key] = (*figures, *own)
-    edges = span.start, span.start + span.duration
-    samples, longest, content = (
-        counts.get(name, NOT_AVAILABLE) for name in ("samples", "longest", "content_tokens")
-    )
-    numbers = span.parent or 0, counts.get("first", number), number
-    session.steps.add((*numbers, *edges, samples, longest, tokens, content), devices)

@@ -234,6 +234,12 @@ class Session(Shown):
             return tuple(self._spans)
 
     @property
+    def coarse_spans(self) -> tuple[Span, ...]:
+        """The `spans` that are not of a step or of a call of ``generate``, of which there are few."""
+        with self._caught_up():
+            return tuple(self._spans.coarse.values())
+
+    @property
     def open_spans(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
         with self._caught_up():

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, cast
 
 from hfmem_widget.session.highs import Highs
 from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span, SpanKind
+from hfmem_widget.session.step_batch import StepBatch, size_of
 
 MOST_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
@@ -36,13 +38,16 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 class Spans(Growing):
     """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
 
-    Of one that is open when it is handed in, the highest sample so far is taken from its `before`.
+    Of one that is open when it is handed in, the highest sample so far is taken from its `before`. Those of
+    a batch are made when they are read; `coarse` are those that are not of a step.
     """
 
-    _compared = ("_by_id",)
+    _compared = ("_all",)
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
-        self._by_id: dict[int, Span] = {}
+        self._by_id: dict[int, Span | None] = {}
+        self._unmade: dict[int, tuple[StepBatch, int]] = {}
+        self.coarse: dict[int, Span] = {}
         self.highs: Highs[int] = Highs()
         for span in spans:
             self.add(span)
@@ -51,19 +56,32 @@ class Spans(Growing):
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Span]:
-        return iter(self._by_id.values())
+        return iter(self._all.values())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_by_id": self._by_id.copy(), "highs": deepcopy(self.highs)}
+        known = {"_by_id": self._all, "_unmade": {}, "coarse": self.coarse.copy()}
+        return {**known, "highs": deepcopy(self.highs)}
+
+    @property
+    def _all(self) -> dict[int, Span]:
+        for span_id, (batch, at) in self._unmade.items():
+            self._by_id[span_id] = batch.span(at)
+        self._unmade.clear()
+        return cast("dict[int, Span]", self._by_id.copy())
 
     @property
     def open(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        return tuple(self._by_id[span_id] for span_id in self.highs)
+        return tuple(cast("Span", self._by_id[span_id]) for span_id in self.highs)
 
     def get(self, span_id: int | None) -> Span | None:
         """Return a span by its id; None if there is none."""
-        return None if span_id is None else self._by_id.get(span_id)
+        if span_id is None:
+            return None
+        if span_id in self._unmade:
+            batch, at = self._unmade.pop(span_id)
+            self._by_id[span_id] = batch.span(at)
+        return self._by_id.get(span_id)
 
     def within(self, span_id: int) -> tuple[Span, ...]:
         """Return the open spans that were opened in an open span, innermost first."""
@@ -74,20 +92,30 @@ class Spans(Growing):
     def add(self, span: Span) -> None:
         """Add a span, or replace the one with its id; the highs of one that has not ended are kept."""
         self._by_id[span.id] = span
+        if span.kind not in FINE_KINDS:
+            self.coarse[span.id] = span
         if span.stop is not None:
             self.highs.drop(span.id)
         elif span.id not in self.highs:
             self.highs.open(span.id, span.before.values)
 
+    def add_steps(self, batch: StepBatch) -> None:
+        """Add steps that have ended, and that were in none before."""
+        self._by_id.update(dict.fromkeys(batch.ids))
+        places = zip(repeat(batch), range(len(batch)), strict=False)
+        self._unmade.update(zip(batch.ids, places, strict=True))
+
     def forget_old(self, width: int) -> None:
         """Let the oldest spans go where there are very many for so many series: first those of steps."""
         if len(self._by_id) * max(1, width) <= MOST_READINGS:
             return
-        closed = [span for span in self if span.stop is not None]
-        fine = [span for span in closed if span.kind in FINE_KINDS]
+        closed = [at for at, span in self._by_id.items() if span is None or span.stop is not None]
+        fine = [at for at in closed if at not in self.coarse]
         # An eighth at once: looking for them takes as long as there are spans.
-        for span in (fine or closed)[: max(1, len(closed) // 8)]:
-            del self._by_id[span.id]
+        for at in (fine or closed)[: max(1, len(closed) // 8)]:
+            del self._by_id[at]
+            self._unmade.pop(at, None)
+            self.coarse.pop(at, None)
 
 
 @dataclass(slots=True)
@@ -120,29 +148,44 @@ class Phases(Growing):
         return vars(Phases({root: self.within(root) for root in tuple(self._by_root)}))
 
     def add(self, root: int, span: Span) -> None:
-        """Take in a finished span that lies within the outermost span `root`."""
-        sums = self._by_root.setdefault(root, {})
-        key = (span.kind, span.name)
-        known = sums.get(key)
+        """Take in a finished span, but for a step, that lies within the outermost span `root`."""
+        known = self._sum(root, span.kind, span.name)
         if known is None:
-            if len(sums) >= MOST_PHASES:
-                return
-            known = sums[key] = _Sum()
-        steps = _steps_in(span)
-        known.count += steps
+            return
+        known.count += 1
         known.seconds += span.duration
-        known.steps += (
-            steps == 1 if span.kind == "step" else span.kind == "forward" and key[1] != ""
-        )
+        known.steps += span.kind == "forward" and span.name != ""
         for series, peak in span.peaks.items():
             highest = known.highest.get(series)
             if highest is None or peak.value > highest.peaks[series].value:
                 known.highest[series] = span
-        while len(self._by_root) > MOST_ROOTS:
-            del self._by_root[next(iter(self._by_root))]
 
-    def add_step(self, root: int, parts: Iterable[str]) -> None:
-        """Take in a finished step that lies within the outermost span `root`, and the kinds of its parts."""
+    def add_steps(self, root: int, batch: StepBatch) -> None:
+        """Take in finished steps that lie within the outermost span `root`."""
+        known = self._sum(root, "step", "")
+        if known is None:
+            return
+        sizes = list(map(size_of, batch.counts))
+        known.count += sum(sizes)
+        known.steps += sizes.count(1)
+        for before, after in zip(batch.before, batch.after, strict=True):
+            known.seconds += after.time - before.time
+        for series, high in batch.highest.items():
+            highest = known.highest.get(series)
+            if highest is None or high > highest.peaks[series].value:
+                known.highest[series] = batch.first_with(series, high)
+
+    def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
+        sums = self._by_root.setdefault(root, {})
+        known = sums.get((kind, name))
+        if known is None and len(sums) < MOST_PHASES:
+            known = sums[kind, name] = _Sum()
+            while len(self._by_root) > MOST_ROOTS:
+                del self._by_root[next(iter(self._by_root))]
+        return known
+
+    def add_parts(self, root: int, parts: Iterable[str]) -> None:
+        """Take in of which kinds the parts of a step were that lies within the outermost span `root`."""
         sums = self._by_root.get(root, {})
         for kind in parts:
             if (known := sums.get((kind, ""))) is not None:
@@ -161,9 +204,3 @@ class Phases(Growing):
             )
             for (kind, label), known in tuple(self._by_root.get(root, {}).items())
         )
-
-
-def _steps_in(span: Span) -> int:
-    """Return for how many a span stands: a group of steps for all of them."""
-    last = span.counts.get("step", 0.0)
-    return int(last - span.counts.get("first", last)) + 1

@@ -15,7 +15,7 @@ from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
 from hfmem_widget.monitor.marks import Marker
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.session import NO_STEP, Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.session import NO_STEP, Recorder, Session, SpanKind, StepBatch
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.text import GIB
 
@@ -184,7 +184,7 @@ class TrainingRun:
         if self.governor.how == "bare":
             if self._marker is None:
                 self._marker = self._monitor.marker(self.session)
-            span_id = self._marker.begin("step", label)
+            span_id = self._marker.begin(label)
         if span_id is None:
             self.governor.took(seconds_of_an_event())
             with interrupts_deferred():
@@ -341,7 +341,8 @@ class TrainingRun:
         if kind == "step":
             figures, self._since_log = self._since_log, {}
         elif open_spans:
-            self._raise(figures, self._monitor.peaks_so_far(self.session, open_spans[-1]))
+            peaks = self._monitor.peaks_so_far(self.session, open_spans[-1])
+            self._raise(figures, {key: peak.value for key, peak in peaks.items()})
         if figures:
             figures["allocated"] = max(
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
@@ -363,21 +364,22 @@ class TrainingRun:
         train = self._open.get("train")
         return self.session.running if train is None else train in self._open_ids
 
-    def _remember(self, step: Span) -> None:
-        # Another Trainer may train within one of them.
-        if step.id not in self._own_steps:
+    def _remember(self, steps: StepBatch) -> None:
+        # Another Trainer may train within one of them; those of a batch are of one training.
+        if steps.ids[0] not in self._own_steps:
             return
-        self._own_steps.discard(step.id)
-        self._raise(self._since_log, step.peaks)
-        if "tokens" in step.counts:
-            self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + step.counts["tokens"]
+        self._own_steps.difference_update(steps.ids)
+        self._raise(self._since_log, steps.highest)
+        tokens = [counts["tokens"] for counts in steps.counts if "tokens" in counts]
+        if tokens:
+            self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + sum(tokens)
 
-    def _raise(self, figures: dict[str, float], peaks: Mapping[str, Peak]) -> None:
+    def _raise(self, figures: dict[str, float], highest: Mapping[str, float]) -> None:
         for device in self._trained_on():
             for role, name in _LOGGED.items():
-                peak = peaks.get(f"{device}/{role}")
-                if peak is not None:
-                    figures[name] = max(figures.get(name, peak.value), peak.value)
+                high = highest.get(f"{device}/{role}")
+                if high is not None:
+                    figures[name] = max(figures.get(name, high), high)
 
     def _trained_on(self) -> list[str]:
         keys = [device.key for device in self.session.devices]

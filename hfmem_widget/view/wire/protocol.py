@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.analysis.moved import movement
-from hfmem_widget.session import FINE_KINDS, Session, Span, Timeline, outermost
+from hfmem_widget.session import Session, Span, Timeline, outermost
 from hfmem_widget.session.series import LINES, TABLE, is_charted
 from hfmem_widget.session.steps import Table
 from hfmem_widget.session.timeline import Floats
@@ -114,11 +114,6 @@ def describe_span(session: Session, span: Span) -> Message:
     return described
 
 
-def sent_as_spans(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that are sent as such: steps and their parts are sent as rows of steps."""
-    return [span for span in spans if span.kind not in FINE_KINDS]
-
-
 def describe_status(session: Session) -> Message:
     """Return how the watch is doing, and the open spans."""
     polling = session.polling
@@ -143,7 +138,7 @@ def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
 
 def _lead(session: Session) -> str:
     """Say what others did to the devices while this process used none, in the newest outermost span."""
-    newest = next(reversed(outermost(session.spans)), None)
+    newest = next(reversed(outermost(session.coarse_spans)), None)
     return "" if newest is None else plain(movement(session, newest).brief)
 
 
@@ -200,10 +195,11 @@ def snapshot(
     columns = charted(session)
     timeline = session.between(0.0, math.inf, columns)
     time, values = decimate(timeline, int(_most_rows(len(columns), detail)))
-    spans = sent_as_spans(session.spans)
-    open_spans = {span.id for span in session.open_spans}
-    recent = [span for span in spans if span.id not in open_spans][-detail.spans :]
-    sent = sorted([*recent, *sent_as_spans(session.open_spans)], key=lambda span: span.id)
+    # Steps and their parts are sent as rows of steps.
+    spans = session.coarse_spans
+    recent = [span for span in spans if span.stop is not None][-detail.spans :]
+    still_open = [span for span in spans if span.stop is None]
+    sent = sorted([*recent, *still_open], key=lambda span: span.id)
     message: Message = {
         "kind": "snapshot",
         "protocol": PROTOCOL,

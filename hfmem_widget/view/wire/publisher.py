@@ -120,7 +120,7 @@ class Publisher:
         self._sent_until = new[-1].time
 
     def _send_news(self, now: float, detail: Detail) -> None:
-        spans = protocol.sent_as_spans(self._session.spans)[-200:]
+        spans = self._session.coarse_spans[-200:]
         changed = [span for span in spans if self._spans.get(span.id) is not span][-detail.spans :]
         samples, self._outbox = self._outbox, []
         until = self._session.steps.ended_at
@@ -160,7 +160,7 @@ class Publisher:
         self._outbox.clear()
         # Steps that end from here on may come twice; a page takes them once.
         self._steps_until = self._session.steps.ended_at
-        spans = protocol.sent_as_spans(self._session.spans)
+        spans = self._session.coarse_spans
         message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
         self._send(*with_ranks(message | self._all_judged(), buffers, self._ranks.all(now)))
         self._spans.clear()

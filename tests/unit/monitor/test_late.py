@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.edges import Row
 from hfmem_widget.monitor.marks import MOST_WAITING
 from hfmem_widget.monitor.sampler import Polled
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Session, Span
-from hfmem_widget.sources.allocator import Instant
+from hfmem_widget.session import Peak, Session, StepBatch
 from tests.unit.monitor.conftest import Bench
 
 KEY = "cuda:0/allocated"
@@ -46,7 +44,7 @@ class Step:
     def begin_briefly(self) -> None:
         """Open a span by a reading alone, where that is enough."""
         self.bench.clock.advance(0.001)
-        span_id = self.marker.begin("step", "step")
+        span_id = self.marker.begin("step")
         if span_id is not None:
             self._opened(span_id)
 
@@ -103,7 +101,7 @@ class Step:
 
 
 ACTIONS = [
-    *["begin", "end", "end_briefly"] * 2,
+    *["begin", "begin_briefly", "end", "end_briefly"] * 2,
     *["turn", "alloc", "free"] * 4,
     "reset",
     "ask",
@@ -297,15 +295,15 @@ def test_who_looks_waits_for_another_thread_to_finish_entering(
     step = Step()
     step.begin()
     entering, go_on = threading.Event(), threading.Event()
-    read = step.bench.sampler.passed
+    read = step.bench.sampler.polled
 
-    def held(instant: Instant, polled: Polled) -> Row:
+    def held() -> Polled:
         if threading.current_thread() is other:
             entering.set()
             go_on.wait()
-        return read(instant, polled)
+        return read()
 
-    monkeypatch.setattr(step.bench.sampler, "passed", held)
+    monkeypatch.setattr(step.bench.sampler, "polled", held)
     other = threading.Thread(target=step.monitor.catch_up)
     other.start()
     entering.wait()
@@ -335,7 +333,7 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
     step = Step()
     refused: list[WatchStateError] = []
 
-    def next_step(_: Span) -> None:
+    def next_step(_: StepBatch) -> None:
         try:
             step.begin()
         except WatchStateError as error:

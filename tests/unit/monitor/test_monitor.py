@@ -523,7 +523,7 @@ def test_a_row_older_than_the_series_is_taken() -> None:
     watched.adopt((Device("cpu", "host"),), series)
     for allocated in (7.0, 10.0):
         row = [allocated, 4.0, *[0.0] * (len(HELD) - 1), math.nan]
-        watched.rebase(watched.values_of(row))
+        watched.unexplained.rebase(watched.values_of(row))
     appended = [
         watched.append(watched.values_of(row), 1.0).values
         for row in ([10.0], [12.0, 4.0, 0.0, 0.0, 0.0, math.nan])

@@ -31,7 +31,7 @@ class Training:
         """Let some ticks pass, with so many steps in every 0.1 s."""
         for _ in range(ticks):
             for _ in range(round(steps * self.pace / INTERVAL)):
-                step = self.marker.begin("step", "step")
+                step = self.marker.begin("step")
                 assert step is not None
                 assert self.marker.end(step, {})
             self.bench.pass_time(self.pace)

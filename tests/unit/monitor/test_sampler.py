@@ -91,8 +91,25 @@ def test_of_an_instant_that_has_passed_nothing_is_read(
     torch.known, host.values = [1.0, 2.0], [4.0]
     clock.advance(0.9 * STALE_AFTER)
 
-    assert [*sampler.passed(INSTANT, sampler.polled())] == [1.0, 2.0, 3.0]
+    assert sampler.polled().at(INSTANT) == [1.0, 2.0, 3.0]
     assert (torch.reads, host.reads) == (1, 1)
+
+
+def test_a_polled_row_can_have_other_columns(sampler: Sampler, torch: FakeSource) -> None:
+    """In another order, some without a value; what is not wanted comes last."""
+    torch.known = [1.0, 2.0]
+    row = sampler.polled().arranged([2, -1, 1]).at(INSTANT)
+
+    assert row == pytest.approx([3.0, math.nan, 2.0, 1.0], nan_ok=True)
+
+
+def test_of_a_device_that_its_source_has_not_seen_no_row_is_made(
+    sampler: Sampler, torch: FakeSource
+) -> None:
+    """Its series have no column yet: it is to be read."""
+    torch.known = [1.0, 2.0, 3.0, 4.0]
+
+    assert sampler.polled().at(INSTANT) is None
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(

@@ -13,7 +13,17 @@ import pytest
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.oom.model import OomEvent
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, StepGroup
+from hfmem_widget.session import (
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    Span,
+    StepBatch,
+    StepGroup,
+)
 from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
@@ -167,11 +177,12 @@ def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: flo
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
     """It is told once; the steps go on, and the session says so."""
-    recorder, heard = recorder_of(1.0), []
+    recorder = recorder_of(1.0)
+    heard: list[int] = []
     session = recorder.session
 
-    def listener(span: Span) -> None:
-        heard.append(span.id)
+    def listener(steps: StepBatch) -> None:
+        heard.extend(steps.ids)
         if not listens:
             message = "no"
             raise ValueError(message)

@@ -1,0 +1,144 @@
+"""What nothing explains of the memory that a session's devices have given: before it began, and since.
+
+What is taken of a device and held by no tensor that is known was there before, or has come since. The first
+can only shrink: what was freed, or is explained by now, is not there again. The second counts from where a
+span begins that makes activations, and is known while that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from hfmem_widget.session import HELD, Session, SpanKind
+from hfmem_widget.session.model import FINE_KINDS
+
+Row = Sequence[float]
+
+BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
+BASED_BLOCKS = frozenset({"generate", "diffusion"})
+"""In these, what comes on top of what nothing explained when they began are activations and temporaries."""
+
+_TAKEN = ("requested", "allocated")
+"""What is taken of a device: the first that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a device in a session: what is taken, what is known to be held, and what is not."""
+
+    taken: tuple[int, ...]
+    held: tuple[int, ...]
+    before: int | None
+    since: int | None
+
+    @classmethod
+    def of(cls, device: str, session: Session) -> Self:
+        def known(*metrics: str) -> tuple[int, ...]:
+            columns = (session.index(f"{device}/{metric}") for metric in metrics)
+            return tuple(column for column in columns if column is not None)
+
+        before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
+        return cls(known(*_TAKEN), known(*HELD), before, since)
+
+
+class Unexplained:
+    """The columns *before* and *unattributed* of a session, which are in no row that is read.
+
+    Rows have the values of the session's series; `adopt` comes before the first. `based_on` is the span of
+    which it is known what nothing explained when it began, `bases` what that was, by column.
+    """
+
+    def __init__(self) -> None:
+        self.based_on: int | None = None
+        self.bases: dict[int, float] = {}
+        self._before: dict[int, float] = {}
+        self._based_on_forward = False
+        self._has_begun = False
+        self._columns: tuple[_Columns, ...] = ()
+
+    def adopt(self, session: Session) -> None:
+        """Take over the devices and series of a session; what is known of those before stays."""
+        self._columns = tuple(_Columns.of(device.key, session) for device in session.devices)
+
+    def begin(self, values: Row) -> None:
+        """Take in what was read first: what nothing explains was there before."""
+        if not self._has_begun:
+            self._since(values)
+
+    def fill(self, values: Row) -> tuple[float, ...]:
+        """Return the values of a sample with those that were not read."""
+        known = list(values)
+        for at, value in (self._before | self.bases).items():
+            if at < len(known):  # else another thread has added series meanwhile
+                known[at] = value
+        return tuple(known)
+
+    def base(
+        self, span_id: int, kind: SpanKind, label: str, values: Row, *, is_inner: bool
+    ) -> None:
+        """Keep what nothing explains where a span begins, if it is one that makes activations."""
+        # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
+        # was not known when such a span began is known by now.
+        is_block = label in BASED_BLOCKS and is_inner
+        is_based = self.based_on is not None
+        if (is_block and not self.bases) or (not is_based and (is_block or kind in BASED_KINDS)):
+            self.rebase(values)
+            self.based_on = span_id
+            self._based_on_forward = kind == "forward"
+        elif kind not in FINE_KINDS:
+            self._since(values)
+
+    def rebase(self, values: Row) -> None:
+        """Keep what nothing explains of what was read, from which on there are activations."""
+        # Whole, for the poller goes through them on its own thread.
+        self.bases = self.bases | self._since(values)
+
+    def step(
+        self, before: list[float], after: list[float]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the values of the samples at the edges of a step that is over; both lists are used up."""
+        is_based = self.based_on is not None
+        bases = self.bases if is_based else self._since(before)
+        for at, value in (self._before | bases).items():
+            if at < len(before):  # else another thread has added series meanwhile
+                before[at] = after[at] = value
+        if not is_based:
+            self.bases = {}
+        return tuple(before), tuple(after)
+
+    def ended(self, span_id: int, *, was_last: bool) -> None:
+        """Take in that a span has ended, and whether it `was_last` of those that were open."""
+        if span_id == self.based_on:
+            self.based_on = None
+            # What a forward pass of its own leaves behind is there for the backward pass.
+            if not self._based_on_forward:
+                self.bases = {}
+        if was_last:
+            # Steps known only from an optimizer end with the span that they were in.
+            self.bases = {}
+
+    def _since(self, values: Row) -> dict[int, float]:
+        """Return what has come since of what nothing explains, by its column."""
+        before, since = dict(self._before), {}
+        # Another thread may have added series meanwhile: what is beyond the row is not known.
+        width = len(values)
+        for columns in self._columns:
+            taken = held = 0.0
+            for at in columns.taken:
+                if at < width and values[at] == values[at]:
+                    taken = values[at]
+                    break
+            for at in columns.held:
+                if at < width and values[at] > 0:
+                    held += values[at]
+            remainder, here, there = max(0.0, taken - held), columns.before, 0.0
+            if here is not None and (here in before or not self._has_begun):
+                there = min(remainder, before.get(here, remainder))
+                if taken > 0:
+                    before[here] = there
+            if columns.since is not None:
+                since[columns.since] = remainder - there
+        self._before, self._has_begun = before, True
+        return since
