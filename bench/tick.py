@@ -113,6 +113,7 @@ class Poller:
             make_ticker=self._ticker,
         )
         self.session = self.monitor.begin(WatchOptions())
+        self.marked = 0
         self.monitor.open_span(self.session, "cell", "bench")
         self.marker = self.monitor.marker(self.session)
         if charted:
