@@ -94,9 +94,12 @@ class Deferred:
     ----------
     ticks : float
         Of the time: what ticks take beside entering edges.
+    per_edge : float
+        What an edge takes to be entered; 0 where none was yet.
     """
 
     ticks: float = 0.0
+    per_edge: float = 0.0
     _edges: float = 0.0
     _seconds: float = 0.0
 
@@ -105,21 +108,25 @@ class Deferred:
         if edges:
             self._edges = FADING * self._edges + edges
             self._seconds = FADING * self._seconds + seconds
+            self.per_edge = self._seconds / self._edges
 
     def ticked(self, seconds: float, interval: float) -> None:
         """Take in what a tick took beside that, and how long it is to the next."""
         share = seconds / interval
         self.ticks = FADING * self.ticks + (1 - FADING) * share if self.ticks else share
 
-    def of(self, edges: int) -> float:
-        """Return what so many edges will take; 0 where none was entered yet."""
-        return edges * self._seconds / self._edges if self._edges else 0.0
-
 
 class Governor:
     """Says of each step of a training how it is measured, and keeps `polling` up to date.
 
     `deferred` is the poller's. Where phases are wanted on `all` steps, they are measured on all.
+
+    Attributes
+    ----------
+    spent : float
+        Seconds that measuring has taken on the thread that trains since the newest step began.
+    edges : int
+        How many edges it has left to the poller since.
     """
 
     def __init__(self, polling: Polling, deferred: Deferred, *, wants_all: bool = False) -> None:
@@ -133,7 +140,8 @@ class Governor:
             how: deque(maxlen=RECENT) for how in ("whole", "looked", "bare")
         }
         self._began = math.nan
-        self._cost, self._edges = 0.0, 0
+        self.spent, self.edges = 0.0, 0
+        self._unseen = UNSEEN_GUARDS * seconds_of_an_event()
         self._undecided, self._decided_at = 0, math.inf
         self._whole = self._looked = -1
 
@@ -143,25 +151,20 @@ class Governor:
             return
         if math.isfinite(self._began):
             self._lengths.append(now - self._began)
-            self._costs[self.how].append(self._cost + self._deferred.of(self._edges))
+            self._costs[self.how].append(self.spent + self.edges * self._deferred.per_edge)
             self._undecided += 1
-        self._began, self._edges = now, 0
-        self._cost = UNSEEN_GUARDS * seconds_of_an_event()
+        self._began, self.spent, self.edges = now, self._unseen, 0
         self._decided_at = min(self._decided_at, now)
         is_due = self._undecided >= LEAST_STEPS or now >= self._decided_at + PERIOD
         if is_due and len(self._lengths) >= LEAST_STEPS:
             self._undecided, self._decided_at = 0, now
+            self._unseen = UNSEEN_GUARDS * seconds_of_an_event()
             costs = self.costs
             self._ration = decide(self._ration, costs)
             self.polling.phases_every, self.polling.looks_every = astuple(self._ration)
             # Less measuring makes ticks no cheaper, so they decide nothing.
             self.polling.share = costs.share(self._ration) + self._deferred.ticks
         self.how = self._how(number)
-
-    def took(self, seconds: float, edges: int = 0) -> None:
-        """Take in what was spent on the thread that trains, and how many edges it left to the poller."""
-        self._cost += seconds
-        self._edges += edges
 
     def ended(self, steps: int = 1, *, is_group: bool = False) -> None:
         """Count a step that has ended, or a group of them, which has no phases."""

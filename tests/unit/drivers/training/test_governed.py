@@ -423,9 +423,9 @@ def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
-    following._rest.begin(loop, until=1e9, told_of_step=1)
+    following.rest.begin(loop, until=1e9, told_of_step=1)
 
-    assert (rests(), following._rest.loop) == (False, None)
+    assert not rests()
 
 
 def test_a_training_that_is_left_in_a_step_leaves_nothing_quiet() -> None:
