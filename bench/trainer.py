@@ -145,8 +145,8 @@ class Begin(TrainerCallback):  # type: ignore[misc]
             callbacks[callbacks.index(ours)] = self.turns
             self.turns.rest_hooks(self.trainer.model)
             assert ours._run is not None  # noqa: SLF001
-            # It would take the steps between two that are measured for a part of the first.
-            ours._run.governor._how = lambda _number: "bare"  # type: ignore[method-assign]  # noqa: SLF001
+            # It would take the steps between two that are measured for a part of the first, so it decides nothing.
+            ours._run.governor.how, ours._run.governor.wants_all = "bare", True  # noqa: SLF001
 
 
 def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:

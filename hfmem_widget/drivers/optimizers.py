@@ -27,7 +27,7 @@ from hfmem_widget.drivers.training.loop import (
 from hfmem_widget.drivers.training.models import saw
 from hfmem_widget.drivers.training.run import quiet
 from hfmem_widget.guard import entry
-from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
@@ -69,7 +69,9 @@ def leave_optimizers() -> None:
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if sys.modules["torch"].compiler.is_compiling() or quiet.get(threading.get_ident()):
+    # In the order in which `surround` asks.
+    compiler = sys.modules["torch"].compiler
+    if compiler.is_dynamo_compiling() or quiet.get(threading.get_ident()) or is_compiling():
         return
     _threads.add(threading.current_thread())
     # The first of the arguments is the optimizer.
@@ -83,9 +85,12 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
-    if sys.modules["torch"].compiler.is_compiling():
+    if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
-    if quiet.get(threading.get_ident()) and (rest.loop is None or not wakes()):
+    if quiet.get(threading.get_ident()):
+        if rest.loop is None or not wakes():
+            return
+    elif is_compiling():
         return
 
     def act(monitor: Monitor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal
 
@@ -164,10 +164,19 @@ class Governor:
             self.polling.phases_every, self.polling.looks_every = astuple(self._ration)
             # Less measuring makes ticks no cheaper, so they decide nothing.
             self.polling.share = costs.share(self._ration) + self._deferred.ticks
-        self.how = self._how(number)
+        # By the number, so that all ranks measure the same steps; steps may be missing between two.
+        whole, looked = number // self._ration.phases, number // self._ration.looks
+        if whole != self._whole:
+            self._whole, self._looked, self.how = whole, looked, "whole"
+        elif looked != self._looked:
+            self._looked, self.how = looked, "looked"
+        else:
+            self.how = "bare"
 
-    def ended(self, steps: int = 1, *, is_group: bool = False) -> None:
-        """Count a step that has ended, or a group of them, which has no phases."""
+    def ended(self, counts: Mapping[str, float], *, is_group: bool = False) -> None:
+        """Count a step that has ended, by its number, or a group of them, which has no phases."""
+        last = counts["step"]
+        steps = int(last - counts.get("first", last)) + 1
         self.polling.steps += steps
         if self.how == "whole" and not is_group:
             self.polling.steps_with_phases += steps
@@ -182,18 +191,6 @@ class Governor:
         return Costs(
             _median(self._lengths), **{how: _median(of) for how, of in self._costs.items()}
         )
-
-    def _how(self, number: int) -> How:
-        # By the number, so that all ranks measure the same steps; steps may be missing between two.
-        every = self._ration
-        whole, looked = number // every.phases, number // every.looks
-        if whole != self._whole:
-            self._whole, self._looked = whole, looked
-            return "whole"
-        if looked != self._looked:
-            self._looked = looked
-            return "looked"
-        return "bare"
 
 
 def _median(values: Sequence[float]) -> float:

@@ -63,12 +63,12 @@ def surround(
     def surrounded(*args: Any, **kwargs: Any) -> Any:
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        # As `is_compiling` has it, written out: this is called in every step, with cold caches. It is asked
-        # first, for it is all that torch.compile traces.
+        # First, for it is all of this that torch.compile traces; the rest has few calls, for every step comes
+        # here, with cold caches.
         torch: Any = modules.get("torch")
-        if torch is not None and torch.compiler.is_compiling():
+        if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
-        if quiet.get(threading.get_ident()) or unless():
+        if quiet.get(threading.get_ident()) or unless() or is_compiling():
             return function(*args, **kwargs)
         with _Around(patch, args, kwargs if whole_call else None):
             return function(*args, **kwargs)
@@ -91,7 +91,7 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
 
 def is_compiling() -> bool:
-    """Return whether torch.compile is tracing: what it makes must not hold anything of ours."""
+    """Return whether torch.compile or torch.export traces: what they make must not hold anything of ours."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
 

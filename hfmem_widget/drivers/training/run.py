@@ -295,7 +295,9 @@ class TrainingRun:
             ):
                 governor.edges += 1
                 del self._open["step"]
-                self._step_is_over(all_counts)
+                quiet.pop(self._thread, None)
+                self._attribution.rests = False
+                governor.ended(all_counts, is_group=self._is_group)
                 governor.spent += self._clock() - began
         except Exception as error:
             if raised_by_handler(error):
@@ -421,17 +423,11 @@ class TrainingRun:
             self.governor.edges += 1
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
-                self._step_is_over(counts, is_one=how != NO_STEP)
+                self.rouse()
+                if how != NO_STEP:
+                    self.governor.ended(counts, is_group=self._is_group)
             if inner == kind:
                 return
-
-    def _step_is_over(self, counts: Mapping[str, float], *, is_one: bool = True) -> None:
-        quiet.pop(self._thread, None)
-        self._attribution.rests = False
-        if is_one:
-            last = counts["step"]
-            of_all = int(last - counts.get("first", last)) + 1
-            self.governor.ended(of_all, is_group=self._is_group)
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""

@@ -57,7 +57,7 @@ class Training:
             self.governor.begins(self.number, self.now)
             made.append(self.governor.how)
             self.governor.spent += self.cost[self.governor.how]
-            self.governor.ended()
+            self.governor.ended({"step": float(self.number)})
             self.now += length
         return made
 
@@ -183,7 +183,7 @@ def test_a_group_of_steps_has_no_phases() -> None:
     """It counts for all of its steps."""
     training = Training()
     training.steps([1.0])
-    training.governor.ended(99, is_group=True)
+    training.governor.ended({"first": 1.0, "step": 99.0}, is_group=True)
 
     assert training.polling.limited == "phases on 1 of 100 steps, to stay below 1 %"
 
