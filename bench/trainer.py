@@ -145,7 +145,7 @@ class Begin(TrainerCallback):  # type: ignore[misc]
             callbacks[callbacks.index(ours)] = self.turns
             self.turns.rest_hooks(self.trainer.model)
             assert ours._run is not None  # noqa: SLF001
-            # It would take the steps between two that are measured for a part of the first, so it decides nothing.
+            # It would take what lies between two steps that are measured for a part of the first: it rests.
             ours._run.governor.how, ours._run.governor.wants_all = "bare", True  # noqa: SLF001
 
 

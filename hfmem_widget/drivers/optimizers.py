@@ -87,10 +87,9 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
     if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
-    if quiet.get(threading.get_ident()):
-        if rest.loop is None or not wakes():
-            return
-    elif is_compiling():
+    here = threading.get_ident()
+    # Where a Trainer tells the steps there is nothing to count.
+    if (quiet.get(here) and not (rest.thread == here and wakes())) or is_compiling():
         return
 
     def act(monitor: Monitor) -> None:

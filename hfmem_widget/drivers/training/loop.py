@@ -377,7 +377,7 @@ def rests() -> bool:
 
 def wakes() -> bool:
     """Count the end of an optimizer's step; return whether it is time to do everything again."""
-    if rest.loop is None:
+    if rest.loop is None or not rest.loop.open_ids:
         return False
     rest.told += 1
     rest.latest = time.perf_counter()

@@ -197,9 +197,9 @@ class TrainingRun:
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
-        torch = sys.modules.get("torch")
         if "step" not in self._open or self._asides:
             return
+        torch = sys.modules.get("torch")  # as in `wants_gradients`
         if torch is None or torch.is_grad_enabled():
             if threading.get_ident() == self._thread:
                 self._counts = joined(self._counts, shape)
