@@ -43,7 +43,6 @@ from transformers import (
 from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
 from hfmem_widget.drivers.training import run as runs
 from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
-from hfmem_widget.session import Session
 
 SETTLE_STEPS = 60
 OFF, RAW, ON = range(3)
@@ -54,8 +53,8 @@ Raw = tuple[Callable[[int], object], Callable[[int], object]]
 class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Stands in for our own callback, and tells it of every third step or so."""
 
-    def __init__(self, ours: MemoryCallback, raw: Raw, session: Session, seconds: float) -> None:
-        self._ours, self._session, self._seconds = ours, session, seconds
+    def __init__(self, ours: MemoryCallback, raw: Raw, seconds: float) -> None:
+        self._ours, self._seconds = ours, seconds
         self._statistics, self._reset = raw
         self._random = np.random.default_rng(0)
         self._turns: list[int] = []
@@ -78,7 +77,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             self._ours.on_step_begin(args, state, control, **more)
         else:
             # What the quick way out of our patches takes is left in: it is a microsecond or two.
-            runs._quiet[threading.get_ident()] = self._session  # noqa: SLF001
+            runs.quiet[threading.get_ident()] = [1]
         if way == RAW:
             self._statistics(0)
             self._reset(0)
@@ -132,8 +131,8 @@ def cpu_of_poller() -> float:
 class Begin(TrainerCallback):  # type: ignore[misc]
     """Puts the stand-in in our callback's place once a training has begun."""
 
-    def __init__(self, raw: Raw, session: Session, seconds: float) -> None:
-        self._raw, self._session, self._seconds = raw, session, seconds
+    def __init__(self, raw: Raw, seconds: float) -> None:
+        self._raw, self._seconds = raw, seconds
         self.trainer: Any = None
         self.turns: Turns | None = None
 
@@ -142,12 +141,12 @@ class Begin(TrainerCallback):  # type: ignore[misc]
         callbacks = self.trainer.callback_handler.callbacks
         ours = callback_of(self.trainer)
         if self.turns is None and ours is not None:
-            self.turns = Turns(ours, self._raw, self._session, self._seconds)
+            self.turns = Turns(ours, self._raw, self._seconds)
             callbacks[callbacks.index(ours)] = self.turns
             self.turns.rest_hooks(self.trainer.model)
             assert ours._run is not None  # noqa: SLF001
-            # It would take the steps between two that are measured for a part of the first.
-            ours._run.governor._how = lambda _number: "bare"  # type: ignore[method-assign]  # noqa: SLF001
+            # It would take what lies between two steps that are measured for a part of the first: it rests.
+            ours._run.governor.how, ours._run.governor.wants_all = "bare", True  # noqa: SLF001
 
 
 def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
@@ -175,7 +174,7 @@ def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
     # Before they are surrounded.
     raw: Raw = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats  # noqa: SLF001
     with watched_with_chart() as session:
-        begin = Begin(raw, session, arguments.seconds)
+        begin = Begin(raw, arguments.seconds)
         begin.trainer = trainer = Trainer(model, given, train_dataset=data, callbacks=[begin])
         trainer.remove_callback(PrinterCallback)
         gc.collect()

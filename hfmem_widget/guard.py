@@ -14,9 +14,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -28,6 +27,9 @@ DEFERRED = tuple(
     int(getattr(signal, f"SIG{name}")) for name in _NAMES.split() if hasattr(signal, f"SIG{name}")
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
+
+NEVER: Mapping[int, object] = MappingProxyType({})
+"""Of no thread it says that there is nothing to do."""
 
 FADING, MOST_SECONDS = 0.05, 1e-4
 """Of the mean that is kept of what the guard takes: how much each time counts, and what is taken at most."""
@@ -221,9 +223,9 @@ def _code_of(handler: Any) -> CodeType | None:
     return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
-def entry(
+def entry(  # noqa: C901  (each function more takes 4 µs with cold caches)
     *,
-    unless: Callable[[], bool] = bool,
+    unless: Mapping[int, object] = NEVER,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -235,8 +237,8 @@ def entry(
 
     Parameters
     ----------
-    unless : callable, optional
-        Where it returns True nothing is done, and the guard, which takes far longer, is not needed.
+    unless : mapping of int to object, optional
+        Where what it has for the thread is true nothing is done, which takes far less than the guard.
     otherwise : callable, optional
         Returns, for the same arguments, what the user's code gets after a fault; None by default.
     undo : callable, optional
@@ -246,7 +248,6 @@ def entry(
     defers : bool, optional
         Whether signals wait until it is done; not worth it where it only makes something.
     """
-    holding = interrupts_deferred if defers else nullcontext
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(action)
@@ -255,15 +256,18 @@ def entry(
             __tracebackhide__ = True
             is_outermost = False
             try:
-                if unless():
+                here = threading.get_ident()
+                if unless.get(here):
                     return None  # type: ignore[return-value]  # what tells nothing has no result
-                is_outermost = not is_deferring()
-                with holding():
+                is_outermost = _deferring != here
+                if not defers:
+                    return action(*args, **kwargs)
+                with interrupts_deferred():
                     return action(*args, **kwargs)
             except BaseException as error:
                 passes = not isinstance(error, Exception)
                 try:
-                    passes = not isinstance(error, Exception) or _passes(error, lets)
+                    passes = not isinstance(error, Exception) or is_for_user(error, lets)
                     if undo is not None and not isinstance(error, lets):
                         with interrupts_deferred():
                             undo(*args, **kwargs)
@@ -288,7 +292,7 @@ def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> 
     try:
         action(*args, **kwargs)
     except Exception as error:
-        if _passes(error):
+        if is_for_user(error):
             raise
 
 
@@ -311,17 +315,20 @@ def warn(sentence: str) -> None:
             raise
 
 
-def _passes(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
+def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
     """Return whether an error is for the user's code; if it is a fault of ours, write it to stderr once.
 
     A hook that fails in every step would fill a notebook with its line.
     """
-    if isinstance(error, lets) or raised_by_handler(error):
-        return True
-    known = type(error), _place_of(error)
-    if known not in _faults_said:
-        _faults_said.add(known)
-        warn(f"{type(error).__name__}: {error}")
+    try:
+        if isinstance(error, lets) or raised_by_handler(error):
+            return True
+        known = type(error), _place_of(error)
+        if known not in _faults_said:
+            _faults_said.add(known)
+            warn(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001, S110  (no memory is left, or no stack, even for this)
+        pass
     return False
 
 

@@ -221,8 +221,8 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        # In a training nothing is to be done, which needs no guard.
-        if is_compiling() or grads_enabled() or not _begins(self):
+        # In a training nothing is to be done, which needs no guard. torch.compile knows what that asks.
+        if grads_enabled() or is_compiling() or not _begins(self):
             return base(self, *args, **kwargs)
         try:
             result = base(self, *args, **kwargs)

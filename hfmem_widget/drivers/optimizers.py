@@ -20,11 +20,12 @@ from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
     end_loops,
-    rests,
+    rest,
     tell,
     wakes,
 )
 from hfmem_widget.drivers.training.models import saw
+from hfmem_widget.drivers.training.run import quiet
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
 
@@ -51,7 +52,7 @@ def follow_optimizers() -> None:
         _handles.append(module.register_optimizer_step_pre_hook(_steps))
         _handles.append(module.register_optimizer_step_post_hook(_stepped))
     for owner, name, around in _places():
-        surround(owner, name, around, unless=rests)
+        surround(owner, name, around, quiet=quiet)
 
 
 def leave_optimizers() -> None:
@@ -68,7 +69,9 @@ def leave_optimizers() -> None:
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if is_compiling() or rests():
+    # In the order in which `surround` asks.
+    compiler = sys.modules["torch"].compiler
+    if compiler.is_dynamo_compiling() or quiet.get(threading.get_ident()) or is_compiling():
         return
     _threads.add(threading.current_thread())
     # The first of the arguments is the optimizer.
@@ -82,7 +85,11 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
-    if is_compiling() or (rests() and not wakes()):
+    if sys.modules["torch"].compiler.is_dynamo_compiling():
+        return
+    here = threading.get_ident()
+    # Where a Trainer tells the steps there is nothing to count.
+    if (quiet.get(here) and not (rest.thread == here and wakes())) or is_compiling():
         return
 
     def act(monitor: Monitor) -> None:

@@ -23,9 +23,9 @@ from transformers.trainer_callback import TrainerCallback
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.drivers.training.run import TrainingRun, is_quiet, logged, prefix_of
+from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, quiet
 from hfmem_widget.drivers.watch import Watch
-from hfmem_widget.guard import each, entry, warn
+from hfmem_widget.guard import NEVER, each, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
@@ -65,7 +65,7 @@ _beginning = threading.Lock()
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry(unless=is_quiet if is_of_step else bool)
+    @entry(unless=quiet if is_of_step else NEVER)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
@@ -263,7 +263,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 before=run.forward_begins,
                 after=run.forward_ended,
                 failures=True,
-                brief=is_quiet,
+                brief=quiet,
             )
 
     @entry()
@@ -299,10 +299,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            is_last = 0 < state.max_steps <= state.global_step
-            alone = args.world_size == 1
-            if ending.should_end(state.global_step, alone=alone, is_last=is_last):
-                control.should_save = control.should_training_stop = True
+            if ending.asked:
+                is_last = 0 < state.max_steps <= state.global_step
+                alone = args.world_size == 1
+                if ending.should_end(state.global_step, alone=alone, is_last=is_last):
+                    control.should_save = control.should_training_stop = True
         return control
 
     @entry()

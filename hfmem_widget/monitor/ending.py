@@ -13,21 +13,22 @@ class Ask(Protocol):
         ...
 
 
-_asked: list[Ask] = []
+asked: list[Ask] = []
+"""Those who may end a training."""
 
 
 def listen(ask: Ask) -> None:
     """Ask it from now on, until `forget`."""
-    _asked.append(ask)
+    asked.append(ask)
 
 
 def forget(ask: Ask) -> None:
     """Ask it no longer; harmless if it was not asked."""
-    if ask in _asked:
-        _asked.remove(ask)
+    if ask in asked:
+        asked.remove(ask)
 
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
     """Return whether a training is to end after a step, because a watch asks for it."""
-    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(_asked)]  # each is asked
+    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(asked)]  # each is asked
     return any(answers)

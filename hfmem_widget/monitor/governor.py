@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal
 
@@ -94,9 +94,12 @@ class Deferred:
     ----------
     ticks : float
         Of the time: what ticks take beside entering edges.
+    per_edge : float
+        What an edge takes to be entered; 0 where none was yet.
     """
 
     ticks: float = 0.0
+    per_edge: float = 0.0
     _edges: float = 0.0
     _seconds: float = 0.0
 
@@ -105,21 +108,25 @@ class Deferred:
         if edges:
             self._edges = FADING * self._edges + edges
             self._seconds = FADING * self._seconds + seconds
+            self.per_edge = self._seconds / self._edges
 
     def ticked(self, seconds: float, interval: float) -> None:
         """Take in what a tick took beside that, and how long it is to the next."""
         share = seconds / interval
         self.ticks = FADING * self.ticks + (1 - FADING) * share if self.ticks else share
 
-    def of(self, edges: int) -> float:
-        """Return what so many edges will take; 0 where none was entered yet."""
-        return edges * self._seconds / self._edges if self._edges else 0.0
-
 
 class Governor:
     """Says of each step of a training how it is measured, and keeps `polling` up to date.
 
     `deferred` is the poller's. Where phases are wanted on `all` steps, they are measured on all.
+
+    Attributes
+    ----------
+    spent : float
+        Seconds that measuring has taken on the thread that trains since the newest step began.
+    edges : int
+        How many edges it has left to the poller since.
     """
 
     def __init__(self, polling: Polling, deferred: Deferred, *, wants_all: bool = False) -> None:
@@ -133,7 +140,8 @@ class Governor:
             how: deque(maxlen=RECENT) for how in ("whole", "looked", "bare")
         }
         self._began = math.nan
-        self._cost, self._edges = 0.0, 0
+        self.spent, self.edges = 0.0, 0
+        self._unseen = UNSEEN_GUARDS * seconds_of_an_event()
         self._undecided, self._decided_at = 0, math.inf
         self._whole = self._looked = -1
 
@@ -143,28 +151,32 @@ class Governor:
             return
         if math.isfinite(self._began):
             self._lengths.append(now - self._began)
-            self._costs[self.how].append(self._cost + self._deferred.of(self._edges))
+            self._costs[self.how].append(self.spent + self.edges * self._deferred.per_edge)
             self._undecided += 1
-        self._began, self._edges = now, 0
-        self._cost = UNSEEN_GUARDS * seconds_of_an_event()
+        self._began, self.spent, self.edges = now, self._unseen, 0
         self._decided_at = min(self._decided_at, now)
         is_due = self._undecided >= LEAST_STEPS or now >= self._decided_at + PERIOD
         if is_due and len(self._lengths) >= LEAST_STEPS:
             self._undecided, self._decided_at = 0, now
+            self._unseen = UNSEEN_GUARDS * seconds_of_an_event()
             costs = self.costs
             self._ration = decide(self._ration, costs)
             self.polling.phases_every, self.polling.looks_every = astuple(self._ration)
             # Less measuring makes ticks no cheaper, so they decide nothing.
             self.polling.share = costs.share(self._ration) + self._deferred.ticks
-        self.how = self._how(number)
+        # By the number, so that all ranks measure the same steps; steps may be missing between two.
+        whole, looked = number // self._ration.phases, number // self._ration.looks
+        if whole != self._whole:
+            self._whole, self._looked, self.how = whole, looked, "whole"
+        elif looked != self._looked:
+            self._looked, self.how = looked, "looked"
+        else:
+            self.how = "bare"
 
-    def took(self, seconds: float, edges: int = 0) -> None:
-        """Take in what was spent on the thread that trains, and how many edges it left to the poller."""
-        self._cost += seconds
-        self._edges += edges
-
-    def ended(self, steps: int = 1, *, is_group: bool = False) -> None:
-        """Count a step that has ended, or a group of them, which has no phases."""
+    def ended(self, counts: Mapping[str, float], *, is_group: bool = False) -> None:
+        """Count a step that has ended, by its number, or a group of them, which has no phases."""
+        last = counts["step"]
+        steps = int(last - counts.get("first", last)) + 1
         self.polling.steps += steps
         if self.how == "whole" and not is_group:
             self.polling.steps_with_phases += steps
@@ -179,18 +191,6 @@ class Governor:
         return Costs(
             _median(self._lengths), **{how: _median(of) for how, of in self._costs.items()}
         )
-
-    def _how(self, number: int) -> How:
-        # By the number, so that all ranks measure the same steps; steps may be missing between two.
-        every = self._ration
-        whole, looked = number // every.phases, number // every.looks
-        if whole != self._whole:
-            self._whole, self._looked = whole, looked
-            return "whole"
-        if looked != self._looked:
-            self._looked = looked
-            return "looked"
-        return "bare"
 
 
 def _median(values: Sequence[float]) -> float:

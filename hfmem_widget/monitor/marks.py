@@ -36,6 +36,8 @@ class Marker:
         self._counted = counted
         self._clock = clock
         self._pid = os.getpid()
+        options = watched.options
+        self._may_wait = options.ledger and not options.resident_peak
 
     def begin(self, label: str) -> int | None:
         """Read that a step begins now, and return the id of its span.
@@ -45,7 +47,7 @@ class Marker:
         watched, ledger = self._watched, self._ledger
         if watched.ending or not ledger.in_use or self._pid != os.getpid():
             return None
-        if not watched.can_wait or len(watched.marks) >= MOST_WAITING:
+        if not (self._may_wait and watched.windows) or len(watched.marks) >= MOST_WAITING:
             return None
         window = Window()
         ledger.edge(opening=window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -261,7 +261,7 @@ class Monitor:
             watched, partial(self._edges.turn, watched, closing, kind, label, outcome)
         )
 
-    def open_ids(self, session: Session) -> Container[int]:
+    def open_ids(self, session: Session) -> Collection[int]:
         """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
         watched = self._register.get(session)
         return () if watched is None else watched.windows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hfmem_widget.guard import entry
+from hfmem_widget.guard import NEVER, entry
 
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the object whose method is called, or all that it is called with."""
@@ -36,13 +37,14 @@ def surround(
     around: Around,
     *,
     whole_call: bool = False,
-    unless: Callable[[], bool] = lambda: False,
+    unless: Callable[[], bool] = bool,
+    quiet: Mapping[int, object] = NEVER,
 ) -> None:
     """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
     What is not there, as in another release, is left out. `around` takes what comes first in the call (the
-    object, the class or the first argument), or with `whole_call` all of its arguments. Where it holds that
-    there is nothing to do, `unless` makes that quick.
+    object, the class or the first argument), or with `whole_call` all of its arguments. It is not asked where
+    `unless` returns True, or where what `quiet` has for the thread is true, and that is quick.
     """
     ours = _patches.setdefault(owner, {})
     original: Any = vars(owner).get(name)
@@ -55,11 +57,18 @@ def surround(
     if not callable(function):
         return
 
+    modules = sys.modules
+
     @functools.wraps(function)
     def surrounded(*args: Any, **kwargs: Any) -> Any:
         # IPython leaves frames that say so out of the user's traceback.
         __tracebackhide__ = True
-        if is_compiling() or unless():
+        # First, for it is all of this that torch.compile traces; the rest has few calls, for every step comes
+        # here, with cold caches.
+        torch: Any = modules.get("torch")
+        if torch is not None and torch.compiler.is_dynamo_compiling():
+            return function(*args, **kwargs)
+        if quiet.get(threading.get_ident()) or unless() or is_compiling():
             return function(*args, **kwargs)
         with _Around(patch, args, kwargs if whole_call else None):
             return function(*args, **kwargs)
@@ -82,7 +91,7 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
 
 def is_compiling() -> bool:
-    """Return whether torch.compile is tracing: what it makes must not hold anything of ours."""
+    """Return whether torch.compile or torch.export traces: what they make must not hold anything of ours."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
 

@@ -218,11 +218,10 @@ class PeakLedger:
 
     def _read_at(self, edge: _Edge) -> None:
         """Read the counters at an edge as far as that was not done, and reset them where a window begins."""
+        if not edge.before:
+            edge.before = self._readings()
         in_use = False
-        for device in self.allocator.devices():
-            stats = edge.before.get(device)
-            if stats is None:
-                stats = edge.before[device] = self._stats(device)
+        for device, stats in edge.before.items():
             if _in_use(stats):
                 in_use = True
                 if edge.opening is not None and device not in edge.after:
@@ -236,8 +235,7 @@ class PeakLedger:
         As nothing is reset, a reading that did not come to its end is as if there had been none.
         """
         with self._lock:
-            devices = self.allocator.devices()
-            edge = _Edge({device: self._stats(device) for device in devices}, {}, window, None)
+            edge = _Edge(self._readings(), {}, window, None)
             self._unfolded.append(edge)
         return edge.before
 
@@ -300,7 +298,7 @@ class PeakLedger:
 
     def _read(self) -> Readings:
         self.fold()
-        readings = {device: self._stats(device) for device in self.allocator.devices()}
+        readings = self._readings()
         for device, stats in readings.items():
             if _in_use(stats):
                 self._note(device, stats)
@@ -382,6 +380,16 @@ class PeakLedger:
 
     def _key(self, device: int) -> str:
         return f"{self.allocator.device_type}:{device}"
+
+    def _readings(self) -> dict[int, Stats]:
+        # Without a function for each device: this is done at every edge, with cold caches.
+        readings: dict[int, Stats] = {}
+        for device in self.allocator.devices():
+            try:
+                readings[device] = self.allocator.stats(device)
+            except Exception:  # noqa: BLE001  (as in `_stats`)
+                readings[device] = {}
+        return readings
 
     def _stats(self, device: int) -> Stats:
         try:

@@ -116,15 +116,12 @@ class TorchAllocator:
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""
-        # As `_raw` has it, written out: both are called at every edge, with cold caches.
-        wrapped = self._wrapped.get(self._stats)
-        stats: Stats = (wrapped.raw if wrapped else self._raw(self._stats))(index)
+        stats: Stats = self._raw(self._stats)(index)
         return stats
 
     def reset_peak(self, index: int) -> None:
         """Set one initialised device's peaks to its current values, past any wrapper."""
-        wrapped = self._wrapped.get(self._reset)
-        (wrapped.raw if wrapped else self._raw(self._reset))(index)
+        self._raw(self._reset)(index)
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of the device's runtime."""
@@ -170,10 +167,14 @@ class TorchAllocator:
         self._wrap(self._reset, reset)
         self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
         self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
+        # Every step calls them three times, with cold caches: what they would call takes their places.
+        vars(self).update(stats=self._raw(self._stats), reset_peak=self._raw(self._reset))
 
     def uninstall(self) -> None:
         """Put the originals back; where somebody has since wrapped ours, it stays and only passes on."""
         extension = self._extension()
+        for name in ("stats", "reset_peak"):
+            vars(self).pop(name, None)
         wrapped, self._wrapped = self._wrapped, {}
         for name, entry in wrapped.items():
             if getattr(extension, name, None) is entry.wrapper:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import statistics
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
 import hfmem_widget
 from hfmem_widget.drivers.training.loop import rests
-from hfmem_widget.monitor import governor
+from hfmem_widget.monitor import governor, shared
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.session import Session
+from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.trainer.tiny import make_trainer, of_kind
 
 STEPS = 24
+
+MOST_CALLS = 39
+"""Functions of ours that a step enters of which only its edges are wanted."""
 
 
 @pytest.fixture
@@ -58,3 +71,43 @@ def test_what_comes_after_is_measured_whole(tmp_path: Path) -> None:
         make_trainer(tmp_path, max_steps=2).train()
 
     assert len(of_kind(session, "optimizer")) == before + 2
+
+
+class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Counts the functions of ours that are entered on the thread that trains, from step to step."""
+
+    def __init__(self) -> None:
+        self.of_steps: list[list[str]] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.of_steps.append([])
+        sys.setprofile(self._count)
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and "/hfmem_widget/" in frame.f_code.co_filename:
+            self.of_steps[-1].append(frame.f_code.co_qualname)
+
+
+@pytest.mark.usefixtures("nothing_is_affordable")
+def test_a_step_of_which_only_its_edges_are_wanted_enters_few_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the cold caches that a step leaves behind, each takes microseconds; more are entered to decide."""
+    fake = FakeAllocator()
+    fake.alloc(1 << 20)
+    allocator = CudaAllocator({"torch": FakeTorch(fake)})
+    monitor = Monitor(Sampler([AllocatorSource(allocator)]), PeakLedger(allocator))
+    monkeypatch.setattr(shared, "_shared", monitor)
+    calls = Calls()
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(
+            tmp_path, max_steps=STEPS, per_device_train_batch_size=1, callbacks=[calls]
+        ).train()
+    monitor.shutdown()
+    typical = statistics.median_low([len(of_step) for of_step in calls.of_steps[STEPS // 2 :]])
+
+    assert len(session.steps) == STEPS
+    assert typical <= MOST_CALLS, " ".join(calls.of_steps[-2])

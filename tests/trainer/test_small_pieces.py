@@ -127,7 +127,7 @@ def test_a_training_is_ended_where_that_was_asked_for(
         asked.append((at, more))
         return ends
 
-    monkeypatch.setattr("hfmem_widget.monitor.ending.should_end", should_end)
+    monkeypatch.setattr("hfmem_widget.monitor.ending.asked", [should_end])
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     args = SimpleNamespace(world_size=world)
     callback.on_step_end(args, state(max_steps=most, global_step=step), control)

@@ -309,15 +309,15 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the guard nor the function is entered, until there is."""
     done: list[str] = []
-    rests = [True]
+    quiet = {threading.get_ident(): True}
     monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
 
-    @interrupts.entry(unless=lambda: rests[0])
+    @interrupts.entry(unless=quiet)
     def tell() -> None:
         done.append("told")
 
     tell()
     assert done == []
-    rests[0] = False
+    quiet.clear()
     tell()
     assert done[-1] == "told"

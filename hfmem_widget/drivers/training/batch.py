@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfmem_widget.monitor.holdings import unnoticed
+from hfmem_widget.guard import raised_by_handler
 
 SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
 """Arguments of transformers' models whose second dimension is a length."""
@@ -30,23 +30,25 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
         (without padding). Empty if nothing is recognised, or something in it cannot be read.
     """
     try:
-        with unnoticed():
-            named = args[0] if args and isinstance(args[0], Mapping) else kwargs
-            if args and _is_ids(args[0]):
-                named = {"input_ids": args[0], **kwargs}
+        # What `unnoticed` has, and below `_sizes`, is written out: every step comes here, with cold caches.
+        with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
+            named = _named(args, kwargs) if args else kwargs
             for name in SEQUENCES:
-                shape = _sizes(named.get(name))
-                if len(shape) >= 2:
+                shape = getattr(named.get(name), "shape", ())
+                if isinstance(shape, tuple) and len(shape) >= 2 and {*map(type, shape)} == {int}:
                     samples, longest = float(shape[0]), float(shape[1])
                     counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
                     mask = named.get("attention_mask")
-                    if _sizes(mask) == shape[:2] and _may_be_summed(mask):
-                        counts["content_tokens"] = _sum(mask)
+                    if mask is not None and (content := _content_of(mask, shape[:2])) is not None:
+                        counts["content_tokens"] = content
                     return counts
             first = next((named[name] for name in SAMPLES_ONLY if _sizes(named.get(name))), None)
             shape = _sizes(args[0] if first is None and args else first)
             return {"samples": float(shape[0])} if shape else {}
-    except Exception:  # noqa: BLE001  (a batch may be an object of the user's, and raise what it likes)
+    except Exception as error:
+        # A batch may be an object of the user's, and raise what it likes.
+        if raised_by_handler(error):
+            raise
         return {}
 
 
@@ -63,25 +65,31 @@ def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str,
     return result
 
 
-def _may_be_summed(mask: Any) -> bool:
-    """Return whether a mask is a plain tensor on the host, not too large, and no transform is at work.
+def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments by name, as far as the first of them can be named."""
+    if _is_ids(args[0]):
+        return {"input_ids": args[0], **kwargs}
+    return args[0] if isinstance(args[0], Mapping) else kwargs
+
+
+def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
+    """Return the sum of a mask of this shape if it is a plain tensor on the host, and not too large.
 
     Under `torch.vmap` and the like what looks plain is not. Summing one that lies on a GPU would wait for
     everything queued there.
     """
     torch: Any = sys.modules.get("torch")
-    return (
-        torch is not None
-        and type(mask) is torch.Tensor
-        and mask.device.type == "cpu"
-        and mask.numel() <= MOST_SUMMED
-        and torch._C._functorch.peek_interpreter_stack() is None  # noqa: SLF001  (no public way)
-    )
-
-
-def _sum(mask: Any) -> float:
+    if (
+        torch is None
+        or type(mask) is not torch.Tensor
+        or mask.device.type != "cpu"
+        or mask.shape != shape
+        or mask.numel() > MOST_SUMMED
+        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (no public way)
+    ):
+        return None
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.
-    with sys.modules["torch"]._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
+    with torch._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
         return float(mask.numpy().sum())
 
 
@@ -94,6 +102,4 @@ def _is_ids(value: Any) -> bool:
 def _sizes(value: Any) -> tuple[int, ...]:
     shape = getattr(value, "shape", None)
     # Under tracing a size is a symbol.
-    if isinstance(shape, tuple) and all(type(size) is int for size in shape):
-        return tuple(shape)
-    return ()
+    return tuple(shape) if isinstance(shape, tuple) and {*map(type, shape)} == {int} else ()

@@ -18,7 +18,7 @@ from typing import Any
 
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
-from hfmem_widget.drivers.training.run import TrainingRun, is_quiet, wants_gradients
+from hfmem_widget.drivers.training.run import TrainingRun, quiet, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.shared import running_monitor
@@ -56,6 +56,7 @@ class Loop:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.session = session
+        self.open_ids = monitor.open_ids(session)
         self._monitor = monitor
         self._run = TrainingRun(monitor, session)
         self._clock = clock
@@ -169,7 +170,7 @@ class Loop:
     def optimizer_ended(self) -> None:
         """End the step of an optimizer, and with the last of them that of the loop."""
         self._told += 1
-        if _rest.loop is self:
+        if rest.loop is self:
             self._wakes()
             return
         if self._stepping:
@@ -201,10 +202,10 @@ class Loop:
         """End the step that is open, or the group of them."""
         if not self._is_open:
             return
-        if _rest.loop is self:
-            self._number += _rest.steps()
-            is_idle = self._clock() - _rest.latest > LEAST_GROUP
-            _rest.end()
+        if rest.loop is self:
+            self._number += rest.steps()
+            is_idle = self._clock() - rest.latest > LEAST_GROUP
+            rest.end()
             outcome = NO_STEP if is_idle or self._number < self._first else outcome
         elif outcome == "done":
             outcome = NO_STEP
@@ -213,8 +214,8 @@ class Loop:
 
     def _wakes(self) -> None:
         """End a group of steps."""
-        self._number += _rest.steps()
-        _rest.end()
+        self._number += rest.steps()
+        rest.end()
         self._within, self._is_armed, self._stepped, self._told = False, True, 0, 0
         self._forwards = self._backwards = 0
         self._stepping.clear()
@@ -249,7 +250,7 @@ class Loop:
         self._run.step_begins(self._first, is_group=not self._is_detailed)
         if not self._is_detailed:
             until = now + min(MOST_GROUP, max(LEAST_GROUP, owed))
-            _rest.begin(self, until, self._told_of_step)
+            rest.begin(self, until, self._told_of_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -342,21 +343,22 @@ class Loop:
 class _Rest:
     """While a group of steps goes by on a thread, the ends of optimizers' steps are all that is noted."""
 
-    loop: Loop | None
-
-    def __init__(self) -> None:
-        self.end()
+    loop: Loop | None = None
+    thread = 0
+    until = latest = 0.0
+    told, told_of_step = 0, 1
 
     def begin(self, loop: Loop, until: float, told_of_step: int) -> None:
         """Begin to count alone; optimizers tell so many times that a step has ended."""
         self.until, self.told_of_step = until, told_of_step
         self.latest = 0.0
         self.told, self.loop, self.thread = 0, loop, threading.get_ident()
+        quiet[self.thread] = loop.open_ids
 
     def end(self) -> None:
         """Do everything again."""
-        self.loop = None
-        self.thread = 0
+        quiet.pop(self.thread, None)
+        self.loop, self.thread = None, 0
         self.until = self.latest = 0.0
         self.told, self.told_of_step = 0, 1
 
@@ -365,25 +367,21 @@ class _Rest:
         return self.told // self.told_of_step
 
 
-_rest = _Rest()
+rest = _Rest()
 
 
 def rests() -> bool:
     """Return whether nothing is to be done on this thread but to count optimizers' steps."""
-    if _rest.thread == threading.get_ident():
-        if _rest.loop is not None and _rest.loop.session.running:
-            return True
-        _rest.end()  # a fault has kept its loop from ending it
-    return is_quiet()
+    return bool(quiet.get(threading.get_ident()))
 
 
 def wakes() -> bool:
     """Count the end of an optimizer's step; return whether it is time to do everything again."""
-    if _rest.loop is None:
+    if rest.loop is None or not rest.loop.open_ids:
         return False
-    _rest.told += 1
-    _rest.latest = time.perf_counter()
-    return _rest.latest >= _rest.until and _rest.told % _rest.told_of_step == 0
+    rest.told += 1
+    rest.latest = time.perf_counter()
+    return rest.latest >= rest.until and rest.told % rest.told_of_step == 0
 
 
 class _Model:

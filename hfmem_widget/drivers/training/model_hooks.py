@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
-from hfmem_widget.guard import entry
+from hfmem_widget.guard import NEVER, entry, is_for_user
 from hfmem_widget.monitor.patch import Around, restore, surround
 
 SCRIPTING = "torch.jit._recursive"
@@ -30,7 +31,8 @@ class ModelHooks:
     The module is the outermost one: hooks of an inner module would run in the replicas of
     ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
     says of the batch, `after` what the pass raised, or None. Where `rests` returns True, neither is called.
-    `after` may be for `failures` alone. Where no interrupt can leave `before` half done, it is `brief`.
+    `after` may be for `failures` alone. No interrupt can leave `before` half done on a thread for which what
+    is in `brief` is true.
     """
 
     def __init__(
@@ -39,9 +41,9 @@ class ModelHooks:
         *,
         before: Callable[[Mapping[str, float]], None],
         after: Callable[[Exception | None], None],
-        rests: Callable[[], bool] = lambda: False,
+        rests: Callable[[], bool] = bool,
         failures: bool = False,
-        brief: Callable[[], bool] = lambda: False,
+        brief: Mapping[int, object] = NEVER,
     ) -> None:
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
@@ -50,7 +52,7 @@ class ModelHooks:
         try:
             self._hide_from_copies(module)
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
-            before_hook.is_brief, after_hook.failures = brief, failures
+            before_hook.brief, after_hook.failures = brief, failures
             register = module.register_forward_pre_hook
             hooks = module._forward_pre_hooks  # noqa: SLF001  (torch has no other way to order them)
             ours = [key for key, hook in hooks.items() if isinstance(hook, _Hook)]
@@ -102,7 +104,7 @@ class _Hook:
         # While torch.compile or torch.jit is tracing, a hook must not get into what it makes.
         torch = sys.modules["torch"]
         self._compiled: Callable[[], bool] = torch.compiler.is_compiling
-        self._traced: Callable[[], bool] = torch.jit.is_tracing
+        self._traced: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  (its own takes three calls)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # Takes a hook's three arguments and returns None, and is there where the file is loaded without us.
@@ -110,7 +112,7 @@ class _Hook:
 
 
 class _Before(_Hook):
-    is_brief: Callable[[], bool]
+    brief: Mapping[int, object] = NEVER
 
     def __call__(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
@@ -118,18 +120,18 @@ class _Before(_Hook):
         # torch leaves them out where another thread is putting the hook on, or taking it off.
         if kwargs is None or self._compiled() or self._rests() or self._traced():
             return
-        # Holding signals back takes longer than all that a short step needs.
-        if self.is_brief():
-            self._tell_briefly(args, kwargs)
-        else:
+        if not self.brief.get(threading.get_ident()):
             self._tell(args, kwargs)
+            return
+        # Holding signals back takes longer than all that a short step needs.
+        try:
+            self._report(shape_of(args, kwargs))
+        except Exception as error:
+            if is_for_user(error):
+                raise
 
     @entry()
     def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._report(shape_of(args, kwargs))
-
-    @entry(defers=False)
-    def _tell_briefly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._report(shape_of(args, kwargs))
 
 
@@ -137,9 +139,9 @@ class _After(_Hook):
     failures = False
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if self._compiled() or self._rests() or self._traced():
+        if self._compiled() or (self.failures and result is not None):
             return
-        if self.failures and result is not None:
+        if self._rests() or self._traced():
             return
         self._tell(result)
 

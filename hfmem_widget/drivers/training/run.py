@@ -7,8 +7,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
@@ -31,20 +31,17 @@ _IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 P = ParamSpec("P")
 
 
-_quiet: dict[int, Session] = {}
-"""By thread, in which session a step goes by that is told by a Trainer and needs nothing but its edges."""
+quiet: dict[int, Collection[int]] = {}
+"""The open spans of a session, by the thread on which nothing else is looked at but the edges of its steps.
+
+Where the session has ended there are none, so who finds some there has nothing to do.
+"""
 
 
-def is_quiet() -> bool:
-    """Return whether nothing that happens within the step on this thread is looked at."""
-    session = _quiet.get(threading.get_ident())
-    return session is not None and session.running
-
-
-def _guarded(
-    method: Callable[Concatenate[TrainingRun, P], None], *, defers: bool
+def _harmless(
+    method: Callable[Concatenate[TrainingRun, P], None],
 ) -> Callable[Concatenate[TrainingRun, P], None]:
-    holding = interrupts_deferred if defers else nullcontext
+    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
 
     @functools.wraps(method)
     def guarded(self: TrainingRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -52,36 +49,15 @@ def _guarded(
             return
         began = self._clock()
         try:
-            with holding():
+            with interrupts_deferred():
                 method(self, *args, **kwargs)
-            guard = seconds_of_an_event() if defers else 0.0
-            self.governor.took(self._clock() - began + guard)
+            self.governor.spent += self._clock() - began + seconds_of_an_event()
         except Exception as error:
             if raised_by_handler(error):
                 raise
-            # Else the session was ended on another thread in the middle of this, and the run with it.
-            if self.session.running:
-                self._gave_up = True
-                warn(
-                    "the steps of this training are no longer recorded "
-                    f"({type(error).__name__}: {error})"
-                )
+            self._give_up(error)
 
     return guarded
-
-
-def _harmless(
-    method: Callable[Concatenate[TrainingRun, P], None],
-) -> Callable[Concatenate[TrainingRun, P], None]:
-    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
-    return _guarded(method, defers=True)
-
-
-def _brief(
-    method: Callable[Concatenate[TrainingRun, P], None],
-) -> Callable[Concatenate[TrainingRun, P], None]:
-    """Do the same, but for interrupts: none leaves this half done, and holding one back takes far longer."""
-    return _guarded(method, defers=False)
 
 
 class TrainingRun:
@@ -110,9 +86,10 @@ class TrainingRun:
         self._beside_edges = 0.0
         self._is_group = False
         self._monitor = monitor
-        self._attribution = monitor.attribution
+        self._attribution, self._ledger = monitor.attribution, monitor.ledger
         self._marker: Marker | None = None
-        self._open_ids = monitor.open_ids(session)
+        self._open_ids = open_ids = monitor.open_ids(session)
+        self._outermost = next(iter(tuple(open_ids)), 0)
         self._recorder: Recorder | None = None
         self._open: dict[SpanKind, int] = {}
         self._asides: dict[int, SpanKind] = {}
@@ -121,7 +98,6 @@ class TrainingRun:
         self._own_steps: set[int] = set()
         self._since_log: dict[str, float] = {}
         self._thread = threading.get_ident()
-        self._gave_up = False
 
     @property
     def alive(self) -> bool:
@@ -132,6 +108,19 @@ class TrainingRun:
     def is_elsewhere(self) -> bool:
         """True while it is alive on another thread."""
         return threading.get_ident() != self._thread and self._is_under_way()
+
+    def _is_under_way(self) -> bool:
+        return self._open.get("train", self._outermost) in self._open_ids
+
+    def _give_up(self, error: Exception) -> None:
+        """Record no more after a fault of ours."""
+        # Else the session was ended on another thread in the middle of this, and the run with it.
+        if self.session.running:
+            self._open_ids = ()
+            self.rouse()
+            warn(
+                f"the steps of this training are no longer recorded ({type(error).__name__}: {error})"
+            )
 
     @property
     def evaluating(self) -> bool:
@@ -159,46 +148,62 @@ class TrainingRun:
         self._close("epoch")
         self._begin("epoch", label)
 
-    @_brief
+    # Here and where it ends, what `_harmless` does is written out, but for interrupts: none leaves this half
+    # done, and holding one back takes far longer. With a step's cold caches, each function takes 4 µs.
     def step_begins(self, number: int, *, is_group: bool = False) -> None:
         """Begin an optimizer step, with the first of its batches, or a group of steps."""
-        if "step" in self._open:
-            with interrupts_deferred():
-                self._close("step")
-        self._is_group = is_group
-        if not is_group:
-            attribution, before = self._attribution, self._beside_edges
-            self._beside_edges = attribution.seconds_beside_edges
-            self.governor.took(self._beside_edges - before)
-            self.governor.begins(number, self._clock())
-            attribution.rests = self.governor.how == "bare"
-            # Without a counter a step's peak is the highest sample: one is added as its backward pass begins.
-            if attribution.rests and not self.needs_events and self._monitor.counts_peaks:
-                _quiet[self._thread] = self.session
-        self._counts = {"step": float(number)}
-        self._substeps = 0
-        self._begin_step(f"step {number}")
+        if (
+            threading.get_ident() != self._thread
+            or self._open.get("train", self._outermost) not in self._open_ids
+        ):
+            return
+        began, governor = self._clock(), self.governor
+        try:
+            if "step" in self._open:
+                with interrupts_deferred():
+                    self._close("step")
+            self._is_group = is_group
+            if not is_group:
+                attribution, before = self._attribution, self._beside_edges
+                self._beside_edges = attribution.seconds_beside_edges
+                governor.spent += self._beside_edges - before
+                governor.begins(number, began)
+                attribution.rests = governor.how == "bare"
+                # Without a counter a step's peak is the highest sample: one comes with its backward pass.
+                if attribution.rests and not self.needs_events and self._ledger.in_use:
+                    quiet[self._thread] = self._open_ids
+            self._counts = {"step": float(number)}
+            self._substeps = 0
+            marker = self._marker if governor.how == "bare" else None
+            span_id = None if marker is None else marker.begin(f"step {number}")
+            if span_id is None:
+                self._open_step(f"step {number}")
+            else:
+                governor.edges += 1
+                self._open["step"] = span_id
+            self._own_steps.add(self._open["step"])
+            governor.spent += self._clock() - began
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            self._give_up(error)
 
-    def _begin_step(self, label: str) -> None:
-        span_id = None
-        if self.governor.how == "bare":
+    def _open_step(self, label: str) -> None:
+        self.governor.spent += seconds_of_an_event()
+        with interrupts_deferred():
+            self._begin("step", label)
             if self._marker is None:
                 self._marker = self._monitor.marker(self.session)
-            span_id = self._marker.begin(label)
-        if span_id is None:
-            self.governor.took(seconds_of_an_event())
-            with interrupts_deferred():
-                self._begin("step", label)
-        else:
-            self.governor.took(0.0, 1)
-            self._open["step"] = span_id
-        self._own_steps.add(self._open["step"])
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
-        if "step" in self._open and not self._asides and wants_gradients():
-            self.count(shape)
-            if self._tells_phases:
+        if "step" not in self._open or self._asides:
+            return
+        torch = sys.modules.get("torch")  # as in `wants_gradients`
+        if torch is None or torch.is_grad_enabled():
+            if threading.get_ident() == self._thread:
+                self._counts = joined(self._counts, shape)
+            if self.governor.how == "whole":
                 self._forward_begins()
 
     @_harmless
@@ -274,21 +279,32 @@ class TrainingRun:
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; `counts` say of a group of them which the first and the last were."""
         if (
-            outcome == "done"
-            and self.governor.how == "bare"
-            and next(reversed(self._open), "") == "step"
+            threading.get_ident() != self._thread
+            or self._open.get("train", self._outermost) not in self._open_ids
         ):
-            self._read_end(counts)
+            return
+        began, governor, marker = self._clock(), self.governor, self._marker
+        try:
+            all_counts = {**self._counts, **counts}
+            if (
+                outcome == "done"
+                and governor.how == "bare"
+                and marker is not None
+                and next(reversed(self._open), "") == "step"
+                and marker.end(self._open["step"], all_counts)
+            ):
+                governor.edges += 1
+                del self._open["step"]
+                quiet.pop(self._thread, None)
+                self._attribution.rests = False
+                governor.ended(all_counts, is_group=self._is_group)
+                governor.spent += self._clock() - began
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            self._give_up(error)
         if "step" in self._open:
             self._end_step(outcome, counts)
-
-    @_brief
-    def _read_end(self, counts: Mapping[str, float]) -> None:
-        all_counts = {**self._counts, **counts}
-        if self._marker is not None and self._marker.end(self._open["step"], all_counts):
-            self.governor.took(0.0, 1)
-            del self._open["step"]
-            self._step_is_over(all_counts)
 
     @_harmless
     def _end_step(self, outcome: str, counts: Mapping[str, float]) -> None:
@@ -351,18 +367,12 @@ class TrainingRun:
 
     def rouse(self) -> None:
         """Look at everything again."""
-        _quiet.pop(self._thread, None)
+        quiet.pop(self._thread, None)
         self._attribution.rests = False
 
     @property
     def _tells_phases(self) -> bool:
         return "step" in self._open and self.governor.how == "whole"
-
-    def _is_under_way(self) -> bool:
-        if self._gave_up:
-            return False
-        train = self._open.get("train")
-        return self.session.running if train is None else train in self._open_ids
 
     def _remember(self, steps: StepBatch) -> None:
         # Another Trainer may train within one of them; those of a batch are of one training.
@@ -402,7 +412,7 @@ class TrainingRun:
         self._close(next(iter(self._open), "train"), outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
-        self.governor.took(0.0, 1)
+        self.governor.edges += 1
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
 
     def _close(self, kind: SpanKind, outcome: str = "done") -> None:
@@ -412,19 +422,14 @@ class TrainingRun:
             # A step that fails is the one whose tokens matter, so they come with however it ends.
             counts = self._counts if inner == "step" else {}
             how = "done" if outcome == NO_STEP and inner != kind else outcome
-            self.governor.took(0.0, 1)
+            self.governor.edges += 1
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
-                self._step_is_over(counts, is_one=how != NO_STEP)
+                self.rouse()
+                if how != NO_STEP:
+                    self.governor.ended(counts, is_group=self._is_group)
             if inner == kind:
                 return
-
-    def _step_is_over(self, counts: Mapping[str, float], *, is_one: bool = True) -> None:
-        self.rouse()
-        if is_one:
-            last = counts["step"]
-            of_all = int(last - counts.get("first", last)) + 1
-            self.governor.ended(of_all, is_group=self._is_group)
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""
@@ -433,7 +438,7 @@ class TrainingRun:
             self._begin(kind, kind)
         else:
             closing = self._open.pop(before)
-            self.governor.took(0.0, 1)
+            self.governor.edges += 1
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget.drivers.optimizers import follow_optimizers, leave_optimizers
+from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_optimizers
+from hfmem_widget.drivers.training.loop import Loop, rest
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.shared import release_monitor, shared_monitor
@@ -244,3 +245,19 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
         torch.set_grad_enabled(True)
 
     assert ended == [True] * 30
+
+
+def test_a_quiet_step_is_none_of_another_threads_group() -> None:
+    """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
+    monitor = shared_monitor()
+    with hfmem_widget.watch(quiet=True) as session:
+        rest.begin(Loop(monitor, session), until=math.inf, told_of_step=1)
+        try:
+            _stepped(None, (), {})
+            of_its_own = rest.told
+            rest.thread += 1
+            _stepped(None, (), {})
+            assert (of_its_own, rest.told) == (1, 1)
+        finally:
+            rest.thread -= 1
+            rest.end()

@@ -47,12 +47,12 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
 
 def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
     """`%unload_ext` and `%memwatch off` in a cell that is watched leave nothing of ours behind."""
-    before = len(sys.meta_path), modes(), len(oom._watching), len(ending._asked)
+    before = len(sys.meta_path), modes(), len(oom._watching), len(ending.asked)
     for end in ("%reload_ext hfmem_widget", "x = 1\n%memwatch off"):
         shell.run_cell("%memwatch on --stacks --quiet --budget 1GiB --stop")
         shell.run_cell("import torch; torch.zeros(3)")
         shell.run_cell(end)
-        assert (len(sys.meta_path), modes(), len(oom._watching), len(ending._asked)) == before
+        assert (len(sys.meta_path), modes(), len(oom._watching), len(ending.asked)) == before
 
 
 @pytest.mark.parametrize("first", [True, False])

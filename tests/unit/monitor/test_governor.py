@@ -56,8 +56,8 @@ class Training:
             self.number += 1
             self.governor.begins(self.number, self.now)
             made.append(self.governor.how)
-            self.governor.took(self.cost[self.governor.how])
-            self.governor.ended()
+            self.governor.spent += self.cost[self.governor.how]
+            self.governor.ended({"step": float(self.number)})
             self.now += length
         return made
 
@@ -183,7 +183,7 @@ def test_a_group_of_steps_has_no_phases() -> None:
     """It counts for all of its steps."""
     training = Training()
     training.steps([1.0])
-    training.governor.ended(99, is_group=True)
+    training.governor.ended({"first": 1.0, "step": 99.0}, is_group=True)
 
     assert training.polling.limited == "phases on 1 of 100 steps, to stay below 1 %"
 
@@ -195,7 +195,7 @@ def test_what_the_poller_does_later_counts() -> None:
     training.deferred.entered(10, 10 * 2e-4)
     for _ in range(100):
         training.steps([0.06])
-        training.governor.took(0.0, edges=7 if training.governor.how == "whole" else 2)
+        training.governor.edges += 7 if training.governor.how == "whole" else 2
 
     assert training.every > 1
 
@@ -227,8 +227,8 @@ def test_the_pollers_work_fades() -> None:
     for _ in range(200):
         deferred.entered(5, 5e-4)
 
-    assert deferred.of(1) == pytest.approx(1e-4, rel=0.01)
-    assert Deferred().of(7) == 0.0
+    assert deferred.per_edge == pytest.approx(1e-4, rel=0.01)
+    assert Deferred().per_edge == 0.0
 
 
 @pytest.mark.parametrize("every", RARITIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,3 +79,26 @@ def test_images_are_counted_as_samples(args: Any, kwargs: Any) -> None:
 def test_what_is_not_recognised_counts_nothing(args: Any, kwargs: Any) -> None:
     """Whatever a model is called with, nothing is raised."""
     assert shape_of(args, kwargs) == {}
+
+
+def test_what_the_handler_of_a_signal_raises_is_not_lost() -> None:
+    """It comes at any instant, also while a batch is looked at, and is for the user's code."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    class Interrupted:
+        @property
+        def shape(self) -> tuple[int, ...]:
+            signal.raise_signal(signal.SIGALRM)
+            return 4, 128
+
+    def handler(_number: int, _frame: object) -> None:
+        raise TimeIsUpError
+
+    usual = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeIsUpError):
+            shape_of((), {"input_ids": Interrupted()})
+    finally:
+        signal.signal(signal.SIGALRM, usual)

@@ -423,9 +423,9 @@ def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
-    following._rest.begin(loop, until=1e9, told_of_step=1)
+    following.rest.begin(loop, until=1e9, told_of_step=1)
 
-    assert (rests(), following._rest.loop) == (False, None)
+    assert not rests()
 
 
 def test_a_training_that_is_left_in_a_step_leaves_nothing_quiet() -> None:
@@ -445,8 +445,8 @@ def test_the_highest_step_says_nothing_of_a_phase_it_was_not_measured_in() -> No
     training = Training()
     for _ in range(50):
         training.one_step(1e-4)
-    assert training.run.governor._how(training.number + 1) != "whole"
     training.one_step(1e-4, pages=1000)
+    assert training.run.governor.how != "whole"
     session = training.ends()
     phases = {phase.kind: phase for phase in session.phases(session.spans[0].id)}
     highest = max(session.steps, key=lambda group: group.devices["cuda:0"].peak)
