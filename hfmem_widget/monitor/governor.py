@@ -92,16 +92,22 @@ class Deferred:
 
     Attributes
     ----------
-    ticks : float
-        Of the time: what ticks take beside entering edges.
+    interval : float
+        Seconds between ticks.
     per_edge : float
         What an edge takes to be entered; 0 where none was yet.
     """
 
-    ticks: float = 0.0
+    interval: float = math.inf
     per_edge: float = 0.0
     _edges: float = 0.0
     _seconds: float = 0.0
+    _tick: float = 0.0
+
+    @property
+    def ticks(self) -> float:
+        """Of the time: what ticks take beside entering edges."""
+        return self._tick / self.interval
 
     def entered(self, edges: int, seconds: float) -> None:
         """Take in that so many edges were entered."""
@@ -112,8 +118,8 @@ class Deferred:
 
     def ticked(self, seconds: float, interval: float) -> None:
         """Take in what a tick took beside that, and how long it is to the next."""
-        share = seconds / interval
-        self.ticks = FADING * self.ticks + (1 - FADING) * share if self.ticks else share
+        self.interval = interval
+        self._tick = FADING * self._tick + (1 - FADING) * seconds if self._tick else seconds
 
 
 class Governor:

@@ -94,10 +94,10 @@ class Window:
 
 @dataclass(slots=True)
 class _Edge:
-    """What was read at an edge, and which windows meet there; where one begins, also after the reset."""
+    """What was read at an edge, and which windows meet there; `after` is `_counted` once it was reset."""
 
     before: dict[int, Stats]
-    after: dict[int, Stats]
+    after: dict[int, float]
     closing: Window | None
     opening: Window | None
 
@@ -226,7 +226,7 @@ class PeakLedger:
                 in_use = True
                 if edge.opening is not None and device not in edge.after:
                     self.allocator.reset_peak(device)
-                    edge.after[device] = self._stats(device)
+                    edge.after[device] = _counted(self._stats(device))
         self.in_use = in_use
 
     def ends(self, window: Window) -> Readings:
@@ -320,8 +320,7 @@ class PeakLedger:
             peaks += [pool["peak"] for pool in pools]
             if opening is not None:
                 # Both are there but for a fault in between.
-                after = edge.after.get(device)
-                certified &= after is not None and _is_certified(before, after)
+                certified &= _counted(before) == edge.after.get(device)
                 current += [pool["current"] for pool in pools]
         self._windows.note(peaks)
         if not certified:
@@ -434,7 +433,7 @@ class PeakLedger:
         self._shadow.pop(device, None)
         if before is not None:
             self._note(device, before)
-            if not _is_certified(before, self.allocator.stats(device)):
+            if _counted(before) != _counted(self.allocator.stats(device)):
                 self._flaw()
 
 
@@ -444,16 +443,18 @@ def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks
     return {key: Peak(float(high), certainty) for key, high in known if high != NOTHING}
 
 
-def _is_certified(before: Stats, after: Stats) -> bool:
-    """Return whether all was seen between the reading of a counter before it was reset and the one after.
+def _counted(stats: Stats) -> float:
+    """Return how many allocations were ever made on a device; NaN, which equals nothing, if that is not kept.
 
-    Another thread may have allocated meanwhile; the count of all allocations ever made shows it. It stays 0
-    under cudaMallocAsync, which then has no certificate.
+    If it is the same before a counter is reset and after that, nothing was allocated meanwhile, by whatever
+    thread. It stays 0 under cudaMallocAsync, which then has no such certificate.
     """
-    counted = _statistic(before, "allocation", "allocated")
-    if not counted and _in_use(after):
-        return False
-    return counted == _statistic(after, "allocation", "allocated")
+    try:
+        if counted := stats["allocation"]["all"]["allocated"]:
+            return float(counted)
+    except (KeyError, TypeError):
+        pass
+    return NOT_AVAILABLE if _in_use(stats) else 0.0
 
 
 def _in_use(stats: Stats) -> bool:

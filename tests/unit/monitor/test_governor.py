@@ -220,6 +220,15 @@ def test_ticks_are_told_and_decide_nothing() -> None:
     assert training.polling.share == pytest.approx(0.02 + WHOLE)
 
 
+def test_what_ticks_take_of_the_time_follows_their_pace() -> None:
+    """Five times as seldom, the same tick takes a fifth, at once."""
+    deferred = Deferred()
+    deferred.ticked(2e-3, 0.1)
+    deferred.ticked(2e-3, 0.5)
+
+    assert deferred.ticks == pytest.approx(0.004)
+
+
 def test_the_pollers_work_fades() -> None:
     """An expensive tick of long ago counts for little."""
     deferred = Deferred()
