@@ -38,12 +38,27 @@ def jupyter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[BrowserContext]:
-    """Return one context for all pages: what the first one fetched is in the others' cache."""
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """Return one context for all pages: what the first one fetched is in the others' cache.
+
+    It has a profile on disk, as a person's has: in it Chromium keeps compiled scripts, too.
+    """
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        yield chromium.new_context(viewport=WINDOW)
-        chromium.close()
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("profile"),
+            executable_path=find_chromium(),
+            args=FLAGS,
+            viewport=WINDOW,
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def dense_browser(browser: BrowserContext) -> BrowserContext:
+    """Return one for pages of which each pixel is four of the screen's, as on one at 200 %."""
+    assert browser.browser is not None
+    return browser.browser.new_context(device_scale_factor=2)
 
 
 @pytest.fixture(scope="session")

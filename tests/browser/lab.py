@@ -126,10 +126,14 @@ class Lab:
         self.page.evaluate("index => { notebook().content.activeCellIndex = index }", index)
         self._run("notebook:run-cell", wait=wait, timeout=timeout)
 
+    def wait_for(self, script: str, arg: Any = None, timeout: float = TIMEOUT) -> None:
+        """Wait until a function of the page returns something true; to ask it in every frame costs more."""
+        self.page.wait_for_function(script, arg=arg, timeout=timeout * 1000, polling=50)
+
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""
-        self.page.wait_for_function(
-            "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout * 1000
+        self.wait_for(
+            "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout
         )
 
     def wait_for_text(self, index: int, text: str, timeout: float = TIMEOUT) -> None:
@@ -157,9 +161,7 @@ class Lab:
         """Switch JupyterLab's theme."""
         theme = f"JupyterLab {name.title()}"
         self.command("apputils:change-theme", {"theme": theme})
-        self.page.wait_for_function(
-            "theme => document.body.dataset.jpThemeName === theme", arg=theme
-        )
+        self.wait_for("theme => document.body.dataset.jpThemeName === theme", arg=theme)
         self._wait_for_splash()
 
     def let_end(self) -> None:
@@ -180,7 +182,7 @@ class Lab:
     def shutdown_kernel(self) -> None:
         """Shut the notebook's kernel down."""
         self.page.evaluate("() => notebook().sessionContext.shutdown()")
-        self.page.wait_for_function("() => !kernel()")
+        self.wait_for("() => !kernel()")
 
     def save(self) -> Any:
         """Save the notebook and return it as it is on disk."""
@@ -215,7 +217,7 @@ class Lab:
             self.wait_until_idle(timeout)
 
     def _wait_until_ready(self, *, kernel: bool) -> None:
-        self.page.wait_for_function(
+        self.wait_for(
             "() => window.jupyterapp?.restored.then(() => window.notebook?.()?.context.isReady ?? false)"
         )
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()

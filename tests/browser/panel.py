@@ -18,7 +18,7 @@ class Panel:
     """
 
     def __init__(self, lab: Lab) -> None:
-        self._page = lab.page
+        self._lab = lab
         self.element: Locator = lab.page.locator("#hfmem-panel")
         self.status: Locator = lab.page.locator("#hfmem-status")
 
@@ -72,7 +72,7 @@ class Panel:
 
     def wait_for_path(self, text: str) -> None:
         """Wait until the open spans read so."""
-        self._page.wait_for_function(
+        self._lab.wait_for(
             "text => document.querySelector('#hfmem-panel .hfmem-path')?.title.includes(text)",
             arg=text,
         )
@@ -83,15 +83,15 @@ class Panel:
 
     def close(self) -> None:
         """Fold the side bar away, as a click on the panel's icon does."""
-        self._page.locator(".jp-SideBar.jp-mod-right [data-id='hfmem-panel']").click()
+        self._lab.page.locator(".jp-SideBar.jp-mod-right [data-id='hfmem-panel']").click()
         self.element.wait_for(state="hidden")
 
     def _wait_for(self, name: str, least: int) -> None:
-        self._page.wait_for_function(
+        self._lab.wait_for(
             "([drawn, name, least]) => Number(document.querySelector(drawn)?.dataset[name]) >= least",
             arg=[DRAWN, name, least],
         )
 
     def _number(self, name: str) -> int:
         script = "([drawn, name]) => Number(document.querySelector(drawn)?.dataset[name] ?? 0)"
-        return int(self._page.evaluate(script, [DRAWN, name]))
+        return int(self._lab.page.evaluate(script, [DRAWN, name]))

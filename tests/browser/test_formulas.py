@@ -48,5 +48,5 @@ def test_dollars_in_a_text_are_dollars(lab: Lab) -> None:
         lab.run_cell(cell)
     for cell, text in enumerate(SHOWN, 1):
         lab.wait_for_text(cell, text)
-    lab.page.wait_for_function(FORMULAS)
+    lab.wait_for(FORMULAS)
     assert lab.page.evaluate(FORMULAS) == 1

@@ -24,7 +24,7 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
     live.wait_for()
     lab.screenshot("memory-map-live", lab.cell(1))
     drawn = live.inner_html()
-    lab.page.wait_for_function(
+    lab.wait_for(
         "drawn => document.querySelector('svg[aria-label^=\"the default stream\"]').innerHTML !== drawn",
         arg=drawn,
     )

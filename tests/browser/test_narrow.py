@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, ViewportSize
+from playwright.sync_api import BrowserContext, Page
 
 from hfmem_widget.testing import scripted_run
 from tests.browser.jupyter import JupyterLab
@@ -41,9 +41,7 @@ def test_nothing_of_a_card_is_cut_off(lab: Lab, width: int, between: bool) -> No
     if between:
         lab.page.locator(".jp-SideBar.jp-mod-right [data-id='hfmem-panel']").click()
         lab.page.locator("#hfmem-panel").wait_for()
-    lab.page.wait_for_function(
-        "() => document.querySelector('.jp-RenderedHTML')?.clientWidth < 260"
-    )
+    lab.wait_for("() => document.querySelector('.jp-RenderedHTML')?.clientWidth < 260")
     lab.screenshot(f"narrow-{width}", lab.cell(0))
 
     assert lab.page.evaluate(CUT_OFF) == [[], [], []]
@@ -72,24 +70,28 @@ MISPLACED = """() => {
 }"""
 
 
+def new_page(request: pytest.FixtureRequest, scale: int) -> Page:
+    """Return a page of the browser whose screen has that scale."""
+    context: BrowserContext = request.getfixturevalue("dense_browser" if scale > 1 else "browser")
+    return context.new_page()
+
+
 @pytest.mark.parametrize("run", ["training", "eight gpus", "leak"])
 @pytest.mark.parametrize("window", [(320, 1), (640, 2)], ids=["on a phone", "at 200 %"])
 def test_a_report_fits(
-    browser: BrowserContext, tmp_path: Path, shots: Path, run: str, window: tuple[int, int]
+    request: pytest.FixtureRequest, tmp_path: Path, shots: Path, run: str, window: tuple[int, int]
 ) -> None:
     """Its live chart too: no control lies on another, every device's tab is in sight."""
     width, zoom = window
-    whole = browser.browser
-    assert whole is not None
-    context = whole.new_context(viewport={"width": width, "height": 900}, device_scale_factor=zoom)
-    page = context.new_page()
+    page = new_page(request, zoom)
+    page.set_viewport_size({"width": width, "height": 900})
     page.goto(scripted_run(run).report(tmp_path / "run.html").as_uri())
     page.locator("#hfmem-chart .main-svg").first.wait_for()
     page.locator(".hfmem-tab").last.wait_for()
     page.screenshot(path=shots / f"report-{run.replace(' ', '-')}-{width}.png", full_page=True)
     found = page.evaluate(MISPLACED)
     scrolls = page.locator(".hfmem-tabs").evaluate("it => it.scrollWidth - it.clientWidth")
-    context.close()
+    page.close()
 
     assert found == []
     assert scrolls <= 1
@@ -151,18 +153,16 @@ IN_BOTH = 320, 1280
 @pytest.mark.parametrize("name", ["leak", "eight gpus"])
 @pytest.mark.parametrize("window", WINDOWS, ids="{0[0]} at {0[1]}00 %".format)
 def test_a_live_chart_and_the_panel_fit(
-    browser: BrowserContext,
+    request: pytest.FixtureRequest,
     jupyter_server: JupyterLab,
     shots: Path,
     window: tuple[int, int],
     name: str,
 ) -> None:
     """Every text is whole and by itself, with a warning and with eight devices."""
-    whole, (width, scale) = browser.browser, window
-    assert whole is not None
-    size: ViewportSize = {"width": width, "height": 900 // scale}
-    context = whole.new_context(viewport=size, device_scale_factor=scale)
-    lab = Lab(context.new_page(), jupyter_server, shots)
+    width, scale = window
+    lab = Lab(new_page(request, scale), jupyter_server, shots)
+    lab.page.set_viewport_size({"width": width, "height": 900 // scale})
     lab.open(LOAD, SHOW.format(name=name))
     lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_all()
@@ -181,7 +181,8 @@ def test_a_live_chart_and_the_panel_fit(
         lab.page.wait_for_timeout(1200)
         lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-panel")
         found[f"{theme} panel"] = panel.evaluate(CUT_OR_COVERED)
-    context.close()
+    lab.leave()
+    lab.page.close()
     jupyter_server.reset()
 
     assert {place: all_ for place, all_ in found.items() if all_} == {}

@@ -22,7 +22,7 @@ def begin(lab: Lab) -> None:
     lab.reload(wait=False)
     panel.wait_for_draws()
     # JupyterLab has to show the notebook again, too: what a cell puts out before is lost to it.
-    lab.page.wait_for_function("() => kernel()?.connectionStatus === 'connected'")
+    lab.wait_for("() => kernel()?.connectionStatus === 'connected'")
     lab.cell(1).wait_for()
 
 
@@ -84,7 +84,7 @@ def test_the_kernel_is_busy_as_long_as_the_watched_cell_runs(lab: Lab) -> None:
     lab.run_cell(0)
     lab.run_all(wait=False)
     for label in ("one", "two"):
-        lab.page.wait_for_function(
+        lab.wait_for(
             "label => document.querySelector('#hfmem-panel .hfmem-path')?.title === label",
             arg=label,
         )

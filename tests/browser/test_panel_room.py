@@ -72,7 +72,7 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     lab.screenshot("panel-note")
     note.get_by_role("button", name="Turn off").click()
     panel.element.get_by_text("no longer opens automatically").wait_for()
-    lab.page.wait_for_function(
+    lab.wait_for(
         "() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())"
         ".then(({raw}) => raw.includes('openWithWatch'))"
     )

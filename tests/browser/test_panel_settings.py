@@ -27,7 +27,7 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
     panel = wait_for_panel(lab)
-    lab.page.wait_for_function(
+    lab.wait_for(
         "() => [...document.querySelectorAll('#hfmem-panel [data-hfmem-draws]')]"
         ".some(it => Number(it.dataset.hfmemRows) > 3)"
     )
@@ -67,7 +67,7 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     )
     lab.run_all()
     panel.wait_for_draws()
-    lab.page.wait_for_function(HINT_IS_OFF)
+    lab.wait_for(HINT_IS_OFF)
     lab.open("1 + 1")
     panel.element.get_by_text("at the top of a cell").wait_for()
 
@@ -81,7 +81,7 @@ def test_who_has_read_it_sees_it_no_more(lab: Lab) -> None:
     lab.command("hfmem-widget:show")
     panel = Panel(lab)
     panel.element.get_by_role("button", name="OK").click()
-    lab.page.wait_for_function(HINT_IS_OFF)
+    lab.wait_for(HINT_IS_OFF)
     lab.reload()
     lab.command("hfmem-widget:show")
     panel.element.get_by_text("at the top of a cell").wait_for()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.lab import Lab, busy
+from tests.kernel.test_notebooks import LEAK, said
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
 TRAINING = 5
@@ -52,20 +53,23 @@ def wait_for_draws(lab: Lab, count: int) -> None:
         const element = document.querySelector(selector);
         return element !== null && Number(element.dataset.hfmemDraws) >= count;
     }"""
-    lab.page.wait_for_function(script, arg=[LIVE, count])
+    lab.wait_for(script, arg=[LIVE, count])
 
 
 def wait_for_chart(lab: Lab, index: int) -> None:
     """Wait until the live chart in one cell's output has been drawn twice."""
     script = """([selector, index]) =>
         Number(notebook().content.widgets[index].node.querySelector(selector)?.dataset.hfmemDraws) >= 2"""
-    lab.page.wait_for_function(script, arg=["[data-hfmem-draws]", index])
+    lab.wait_for(script, arg=["[data-hfmem-draws]", index])
 
 
 @pytest.mark.slow
 @pytest.mark.new_page
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
-    """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel."""
+    """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel.
+
+    Its training cell and its block are annotated, and nothing is said to leak.
+    """
     shutil.copy(QUICKSTART, lab.server.folder / "quickstart.ipynb")
     lab.open_path("quickstart.ipynb")
     lab.run_all(wait=False)
@@ -84,6 +88,10 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None
     assert "left behind" in lab.cell(TRAINING).inner_text()
     lab.screenshot("quickstart-done")
     saved = lab.save()
+    text = said(saved)
+    assert 'memwatch "fine-tune"' in text
+    assert 'memwatch "inference"' in text
+    assert not any(words in text for words in LEAK)
     lab.close()
     lab.server.shut_kernels_down()
 
@@ -189,7 +197,7 @@ def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     lab.command("notebook:create-output-view")
     script = """selector => [...document.querySelectorAll(selector)]
         .filter(element => Number(element.dataset.hfmemDraws) >= 2).length >= 2"""
-    lab.page.wait_for_function(script, arg=LIVE)
+    lab.wait_for(script, arg=LIVE)
     lab.let_end()
 
     assert lab.errors == []

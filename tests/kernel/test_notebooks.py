@@ -1,4 +1,7 @@
-"""The notebooks run from top to bottom, and say what their text says."""
+"""The notebooks run from top to bottom, and say what their text says.
+
+Those about the quickstart and the Trainer run in a real JupyterLab, in `tests/browser`.
+"""
 
 from __future__ import annotations
 
@@ -62,35 +65,6 @@ def test_what_is_kept_of_the_anatomy_is_of_a_gpu() -> None:
     assert "site-packages" not in text
     assert "widgets" not in notebook.metadata
     assert NOTEBOOKS[2].stat().st_size < 2 << 20
-
-
-@pytest.mark.slow
-def test_the_quickstart_runs() -> None:
-    """Its training cell and its block are annotated."""
-    text = said(run(NOTEBOOKS[0]))
-
-    assert 'memwatch "fine-tune"' in text
-    assert 'memwatch "inference"' in text
-    assert not any(words in text for words in LEAK)
-
-
-@pytest.mark.slow
-def test_the_trainer_notebook_finds_its_long_batch() -> None:
-    """The long batch makes the worst step, phases are told apart, and logs carry peaks."""
-    notebook = run(NOTEBOOKS[1])
-    text = said(notebook)
-    table = next(cell for cell in notebook.cells if "sort_values" in cell.source)
-    worst = table.outputs[0].data["text/plain"].splitlines()[2].split()
-
-    # On a CPU a peak is the highest of some samples, and one of the two long steps may be missed.
-    assert int(worst[0]) in {10, 50}
-    assert worst[1] == "128.0"
-    # Short steps have their phases measured on some.
-    assert "step         80" in text
-    assert re.search(r"optimizer +\d+ .* s ", text)
-    assert "hfmem/peak_allocated_gib" in text
-    assert 'memwatch "own loop"' in text
-    assert not any(words in text for words in LEAK)
 
 
 @pytest.mark.slow
