@@ -38,10 +38,10 @@ class Blocks(Growing):
         """Make a new lock: in a forked child, the thread that held the old one does not exist."""
         self._lock = threading.Lock()
 
-    def _wait(self, *rows: Sequence[float]) -> None:
-        """Have rows wait for their block."""
+    def _wait(self, row: Sequence[float]) -> None:
+        """Have a row wait for its block."""
         with self._lock:
-            self._new += rows
+            self._new.append(row)
         if len(self._new) >= BLOCK:
             self._settle()
 

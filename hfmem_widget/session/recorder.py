@@ -154,7 +154,8 @@ class Recorder(Writer):
             self._newest_id = max(self._newest_id, *batch.ids)
             batch = self._in_session(batch)
             session.last_sample = batch.after[-1]
-            session.timeline.append_all([(each.time, *each.values) for each in batch.after])
+            for after in batch.after:
+                session.timeline.append(after.time, after.values)
             self._unpublished += batch.after
             spans.highs.note(*(each.values for each in (*batch.before, *batch.after)))
             spans.add_steps(batch)

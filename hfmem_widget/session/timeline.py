@@ -123,11 +123,6 @@ class Timeline(Blocks):
         self.samples += 1
         self._wait((time, *values))
 
-    def append_all(self, rows: Sequence[Sequence[float]]) -> None:
-        """Add samples, each as its seconds and its values."""
-        self.samples += len(rows)
-        self._wait(*rows)
-
     def extend(self, time: Floats, values: Floats) -> None:
         """Add samples: seconds of shape ``(samples,)``, and values of shape ``(samples, width)``."""
         self._settle()

@@ -112,36 +112,38 @@ BETWEEN = st.lists(
 )
 
 
+STEPS = st.lists(st.tuples(WITHIN, BETWEEN, st.booleans()), max_size=10)
+
+
+def trained(steps: list[Any], *, looks_within: bool = False, looks_after: bool = False) -> Training:
+    """Return a training of some steps, in which somebody may look within each of them, or after it."""
+    training = Training()
+    for within, between, numbered in steps:
+        training.step(within, numbered=numbered, is_looked_at=looks_within)
+        if looks_after:
+            training.monitor.catch_up()
+        for action in between:
+            training.happen(action)
+    training.monitor.catch_up()
+    training.monitor.shutdown()
+    return training
+
+
 @settings(max_examples=150)
-@given(st.lists(st.tuples(WITHIN, BETWEEN, st.booleans()), max_size=10))
+@given(STEPS)
 def test_steps_that_waited_are_as_if_each_was_entered_at_once(steps: list[Any]) -> None:
     """Samples, spans, peaks, phases, the table of steps, and what is told of them."""
-    together, at_once = Training(), Training()
-    for training in (together, at_once):
-        for within, between, numbered in steps:
-            training.step(within, numbered=numbered)
-            if training is at_once:
-                training.monitor.catch_up()
-            for action in between:
-                training.happen(action)
-        training.monitor.catch_up()
-        training.monitor.shutdown()
+    together, at_once = trained(steps), trained(steps, looks_after=True)
 
     assert together.session == at_once.session
     assert same(together.heard, at_once.heard)
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(WITHIN, BETWEEN, st.booleans()), max_size=10))
+@given(STEPS)
 def test_steps_that_waited_are_as_if_their_edges_were_entered_one_by_one(steps: list[Any]) -> None:
     """But for a sample where each begins: its readings, its peaks, phases, and the table of steps."""
-    together, edge_by_edge = Training(), Training()
-    for training in (together, edge_by_edge):
-        for within, between, numbered in steps:
-            training.step(within, numbered=numbered, is_looked_at=training is edge_by_edge)
-            for action in between:
-                training.happen(action)
-        training.monitor.shutdown()
+    together, edge_by_edge = trained(steps), trained(steps, looks_within=True)
     made, expected = together.session, edge_by_edge.session
 
     assert same(made.spans, expected.spans)
