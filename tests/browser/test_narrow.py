@@ -146,7 +146,7 @@ CUT_OR_COVERED = """root => {
     return found;
 }"""
 WIDTHS = {1: (1920, 1280, 900, 320), 2: (640, 450)}
-"""Of the window, by how many pixels of the screen each of its pixels is wide."""
+"""Widths of the window in CSS pixels, for each scale of the screen."""
 IN_BOTH = 320, 1280
 """Widths that are seen in both themes: what is drawn has the same places in each."""
 
@@ -161,7 +161,7 @@ def test_a_live_chart_and_the_panel_fit(
     scale: int,
     name: str,
 ) -> None:
-    """Every text is whole and by itself, with a warning and with eight devices, drawn anew at each width."""
+    """Every text is whole and by itself, with a warning and with eight devices; each width has its chart."""
     lab = Lab(new_page(request, scale), jupyter_server, shots)
     lab.page.set_viewport_size({"width": WIDTHS[scale][0], "height": 900 // scale})
     lab.open(LOAD, SHOW.format(name=name))
@@ -171,6 +171,7 @@ def test_a_live_chart_and_the_panel_fit(
     found = {}
     for width in WIDTHS[scale]:
         lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
+        lab.theme("light")
         lab.command("notebook:clear-all-cell-outputs")
         chart.wait_for(state="detached")
         lab.page.set_viewport_size({"width": width, "height": 900 // scale})
