@@ -1,8 +1,22 @@
-"""What holds for all tests: those that are marked ``slow`` begin first."""
+"""What holds for all tests: those that are marked ``slow`` begin first, and none waits for its network."""
 
 from __future__ import annotations
 
+import socket
+
 import pytest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Send at once what pytest-rerunfailures sends.
+
+    With ``--reruns`` each of several processes writes two messages for a test before it reads an answer. The
+    second waits 40 ms for the first to be acknowledged, by Nagle's algorithm and the other side's delay.
+    """
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
