@@ -170,10 +170,12 @@ class Phases(Growing):
         known.steps += sizes.count(1)
         for before, after in zip(batch.before, batch.after, strict=True):
             known.seconds += after.time - before.time
+        made: dict[int, Span] = {}
         for series, high in batch.highest.items():
             highest = known.highest.get(series)
             if highest is None or high > highest.peaks[series].value:
-                known.highest[series] = batch.first_with(series, high)
+                at = batch.first_with(series, high)
+                known.highest[series] = made.get(at) or made.setdefault(at, batch.span(at))
 
     def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
         sums = self._by_root.setdefault(root, {})

@@ -92,10 +92,10 @@ class StepBatch:
         highs = map(max, *self.peaks) if len(self) > 1 else self.peaks[0]
         return {key: high for key, high in zip(self.keys, highs, strict=True) if high != NOTHING}
 
-    def first_with(self, key: str, least: float) -> Span:
-        """Return the first of them whose peak of a series is as high; one is."""
+    def first_with(self, key: str, least: float) -> int:
+        """Return the place of the first of them whose peak of a series is as high; one is."""
         column = self.keys.index(key)
-        return self.span(next(at for at, row in enumerate(self.peaks) if row[column] >= least))
+        return next(at for at, row in enumerate(self.peaks) if row[column] >= least)
 
     def with_sampled(
         self, roles: Collection[tuple[int, str]], column_of: Callable[[str], int | None]

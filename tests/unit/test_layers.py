@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,13 @@ HOMES = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names a module imports, wherever in it."""
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    """Return the dotted names a module imports, wherever in it."""
+    return tuple(_imported(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,7 +106,7 @@ def rooms_of(path: Path) -> tuple[str, ...]:
 
 def ours(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the parts of each name that a module imports of the package, at whatever place in it."""
-    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+    for name in imported(path):
         parts = tuple(name.split("."))
         if parts[0] == NAME and len(parts) > 1 and parts[1] in RANK:
             yield parts[1:]
@@ -184,7 +190,7 @@ def test_each_library_has_one_home(path: Path) -> None:
     """A library with a file of its own is imported nowhere else."""
     relative = str(path.relative_to(PACKAGE))
     text = path.read_text(encoding="utf-8")
-    names = {name.split(".")[0] for name in imported(ast.parse(text))}
+    names = {name.split(".")[0] for name in imported(path)}
     if "threading.Thread(" in text:
         names.add("threading.Thread")
     for library, homes in HOMES.items():
