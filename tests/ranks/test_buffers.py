@@ -16,50 +16,59 @@ HEAP = 2**18
 """Bytes that Python itself may take or give back between two steps."""
 
 
-def said(folder: Path, *how: str, script: str = "buffers.py") -> dict[str, Any]:
+WAYS = ("ddp", "ddp-views", "ddp-hidden", "ddp-views-held", "fsdp2")
+
+
+def said(folder: Path, script: str, *words: str) -> dict[str, Any]:
     """Return what the first of two ranks says."""
-    python(*TORCHRUN, free_port(), SCRIPTS / script, folder, *how)
+    python(*TORCHRUN, free_port(), SCRIPTS / script, folder, *words)
     told: dict[str, Any] = json.loads((folder / "said.json").read_text())
     return told
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what is told of each way to wrap a model: to start ranks takes longer than to train."""
+    return said(tmp_path_factory.mktemp("buffers"), "buffers.py", *WAYS)
+
+
 @pytest.mark.parametrize("how", ["ddp", "ddp-views", "ddp-hidden"])
-def test_ddps_buckets_are_told_to_the_byte(tmp_path: Path, how: str) -> None:
+def test_ddps_buckets_are_told_to_the_byte(told: dict[str, Any], how: str) -> None:
     """As its reducer has them: with gradients that are views of them, and where nobody names the wrapper."""
-    told = said(tmp_path, how)
+    here = told[how]
 
-    assert told["buckets"] == told["parameters"] > 0
-    assert [step["libraries"] for step in told["steps"]][1:] == [told["buckets"]] * 3
-    assert [step["gradients"] for step in told["steps"]] == [0] * 4
-    assert list(told["owners"].values()) == [told["buckets"]]
-    assert "DDP gradient buckets" in next(iter(told["owners"]))
-    assert told["steps"][2]["unattributed"] < told["steps"][1]["unattributed"] + HEAP
+    assert here["buckets"] == here["parameters"] > 0
+    assert [step["libraries"] for step in here["steps"]][1:] == [here["buckets"]] * 3
+    assert [step["gradients"] for step in here["steps"]] == [0] * 4
+    assert list(here["owners"].values()) == [here["buckets"]]
+    assert "DDP gradient buckets" in next(iter(here["owners"]))
+    assert here["steps"][2]["unattributed"] < here["steps"][1]["unattributed"] + HEAP
 
 
-def test_buckets_of_the_first_step_are_told_until_they_are_freed(tmp_path: Path) -> None:
+def test_buckets_of_the_first_step_are_told_until_they_are_freed(told: dict[str, Any]) -> None:
     """DDP has made others, but something that nobody can ask, as NCCL's process group, keeps them."""
-    told = said(tmp_path, "ddp-views-held")
+    here = told["ddp-views-held"]
 
-    once, twice = told["buckets"], 2 * told["buckets"]
-    assert [step["libraries"] for step in told["steps"]][1:] == [once, twice, once]
-    assert told["steps"][2]["unattributed"] < told["steps"][1]["unattributed"] + HEAP
+    once, twice = here["buckets"], 2 * here["buckets"]
+    assert [step["libraries"] for step in here["steps"]][1:] == [once, twice, once]
+    assert here["steps"][2]["unattributed"] < here["steps"][1]["unattributed"] + HEAP
 
 
 def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(tmp_path: Path) -> None:
     """Its hooks are on the wrapper, so that no forward pass of the wrapper's is under way at an edge."""
-    told = said(tmp_path, script="trainer_buffers.py")
+    here = said(tmp_path, "trainer_buffers.py")
 
-    assert told["libraries"] == [told["parameters"]] * 3
-    assert told["models"] == ["Net", "DistributedDataParallel"]
+    assert here["libraries"] == [here["parameters"]] * 3
+    assert here["models"] == ["Net", "DistributedDataParallel"]
 
 
-def test_what_fsdp_has_gathered_is_no_weights(tmp_path: Path) -> None:
+def test_what_fsdp_has_gathered_is_no_weights(told: dict[str, Any]) -> None:
     """Its shards are the weights throughout, and the whole parameters are a buffer while they are there."""
-    told = said(tmp_path, "fsdp2")
+    here = told["fsdp2"]
 
-    shards = told["sharded"]["weights"]
-    assert 2 * shards == told["parameters"]
-    assert told["gathered"]["weights"] == shards
-    assert told["gathered"]["libraries"] == told["parameters"]
-    assert told["owners"] == {"FSDP gathered parameters": told["parameters"]}
-    assert told["sharded"]["libraries"] == 0
+    shards = here["sharded"]["weights"]
+    assert 2 * shards == here["parameters"]
+    assert here["gathered"]["weights"] == shards
+    assert here["gathered"]["libraries"] == here["parameters"]
+    assert here["owners"] == {"FSDP gathered parameters": here["parameters"]}
+    assert here["sharded"]["libraries"] == 0

@@ -1,5 +1,6 @@
-"""One of two ranks that wrap a model, and say what is told of the buffers: ``buffers.py FOLDER HOW``."""
+"""One of two ranks that wrap models, and say what is told of the buffers: ``buffers.py FOLDER HOW ...``."""
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -15,8 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 import hfmem_widget
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Sample
-
-FOLDER, HOW = Path(sys.argv[1]), sys.argv[2]
 
 
 class Net(nn.Sequential):  # type: ignore[misc]  # torch has no types for it
@@ -34,11 +33,11 @@ def parts(session: hfmem_widget.Session, sample: Sample) -> dict[str, float]:
     return {name: session.value(sample, f"cpu/{name}") for name in names}
 
 
-def hidden() -> Callable[[], nn.Module]:
+def hidden(how: str) -> Callable[[], nn.Module]:
     """Return a function that returns the wrapped model: no variable of the script has it."""
     inner = Net(*[nn.Linear(500, 500) for _ in range(4)])
-    if HOW.startswith("ddp"):
-        model = DistributedDataParallel(inner, gradient_as_bucket_view="views" in HOW)
+    if how.startswith("ddp"):
+        model = DistributedDataParallel(inner, gradient_as_bucket_view="views" in how)
     else:
         for layer in inner:
             fully_shard(layer)
@@ -46,38 +45,51 @@ def hidden() -> Callable[[], nn.Module]:
     return lambda: model
 
 
-dist.init_process_group("gloo")
-wrapped = hidden()
-model = wrapped().module if HOW == "ddp-hidden" else wrapped()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-said = {"parameters": sum(each.nbytes for each in model.parameters())}
-with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
-    for number in range(4):
-        with hfmem_widget.span("step"):
-            wrapped()(torch.ones(2, 500)).sum().backward()
-            with hfmem_widget.span("optimizer"):
-                optimizer.step()
-            if HOW == "ddp-views-held" and number == 0:  # as NCCL's group of processes does
-                held = [each.grad.detach() for each in model.parameters()]
-            elif number == 2:
-                held = []
-            optimizer.zero_grad()
-said["steps"] = [parts(session, span.before) for span in session.spans if span.kind == "step"]
-said["owners"] = dict(session.contents.libraries)
-if HOW.startswith("ddp"):
-    buckets = wrapped().reducer._get_zeros_like_grad_buckets()
-    said["buckets"] = sum(each.buffer().nbytes for each in buckets)
-else:
+def of_fsdp(model: nn.Module) -> dict[str, Any]:
+    """Return what is told while the parameters are gathered, and once they no longer are."""
     model.unshard()
     for layer in model:
         layer.unshard()
     gathered = read_once()
-    said["gathered"] = parts(gathered, gathered.last_sample)
-    said["owners"] = dict(gathered.contents.libraries)
+    said = {"gathered": parts(gathered, gathered.last_sample)}
     for layer in (*model, model):
         layer.reshard()
     sharded = read_once()
-    said["sharded"] = parts(sharded, sharded.last_sample)
+    owners = dict(gathered.contents.libraries)
+    return {**said, "sharded": parts(sharded, sharded.last_sample), "owners": owners}
+
+
+folder, *ways = sys.argv[1:]
+dist.init_process_group("gloo")
+told = {}
+# The models are variables of the script, where they are found before their first step.
+for how in ways:
+    wrapped = hidden(how)
+    model = wrapped().module if how == "ddp-hidden" else wrapped()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said: dict[str, Any] = {"parameters": sum(each.nbytes for each in model.parameters())}
+    with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
+        for number in range(4):
+            with hfmem_widget.span("step"):
+                wrapped()(torch.ones(2, 500)).sum().backward()
+                with hfmem_widget.span("optimizer"):
+                    optimizer.step()
+                if how == "ddp-views-held" and number == 0:  # as NCCL's group of processes does
+                    held = [each.grad.detach() for each in model.parameters()]
+                elif number == 2:
+                    held = []
+                optimizer.zero_grad()
+    said["steps"] = [parts(session, span.before) for span in session.spans if span.kind == "step"]
+    if how.startswith("ddp"):
+        said["owners"] = dict(session.contents.libraries)
+        buckets = wrapped().reducer._get_zeros_like_grad_buckets()
+        said["buckets"] = sum(each.buffer().nbytes for each in buckets)
+        del buckets
+    else:
+        said |= of_fsdp(model)
+    told[how] = said
+    del wrapped, model, optimizer
+    gc.collect()  # a wrapped model is in a circle, and would be there for the next one
 if dist.get_rank() == 0:
-    (FOLDER / "said.json").write_text(json.dumps(said))
+    (Path(folder) / "said.json").write_text(json.dumps(told))
 dist.destroy_process_group()
