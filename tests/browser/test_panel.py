@@ -63,7 +63,7 @@ def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab) -> None:
 @pytest.mark.parametrize("same_tab", [True, False], ids=["same tab", "new tab"])
 def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, same_tab: bool) -> None:
     """New points and the history are back while the kernel is still busy and answers nobody."""
-    lab.open(LOAD, busy("--label long"))
+    lab.open(LOAD, busy("--label long --interval 0.02"))
     lab.run_cell(0)
     lab.save()
     lab.run_cell(1, wait=False)
@@ -88,7 +88,7 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, same_tab: bool) -> None
 def test_a_reload_in_a_run_that_nobody_was_seen_at(lab: Lab, same_tab: bool) -> None:
     """At the slowest pace, too, new points and a history come while the kernel is still busy."""
     slowest = "from hfmem_widget.view.wire import publisher\npublisher.PACES = publisher.PACES[-1:]"
-    lab.open(f"{LOAD}\n{slowest}", busy("--label long"))
+    lab.open(f"{LOAD}\n{slowest}", busy("--label long --interval 0.02"))
     lab.run_cell(0)
     lab.save()
     lab.run_cell(1, wait=False)
