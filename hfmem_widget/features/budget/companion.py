@@ -94,7 +94,7 @@ class Budget(Companion):
             key = f"{device}/{self._limit.metric}"
             highest = steps.highest.get(key, 0.0)
             if highest > self._on(session, device):
-                step = steps.first_with(key, highest)
+                step = steps.span(steps.first_with(key, highest))
                 seconds, where = step.start + step.duration - self._began, _name_of(step, session)
                 self._cross(session, Crossing(device, "between samples", highest, seconds, where))
 
