@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.readings import known_values
@@ -73,18 +74,18 @@ def active_devices(session: Session, span: Span | None = None) -> tuple[Device, 
     if overview:
         return (*overview,)
     # The host need not be there: a watch may be of two GPUs alone.
-    return _used(session, span) or session.devices[-1:]
+    return tuple(_used(session, span)) or session.devices[-1:]
 
 
 def uses_a_gpu(session: Session, span: Span | None = None) -> bool:
     """Return whether anything was allocated on a device besides the host, in a span or in the session."""
-    return bool(_used(session, span))
+    return any(_used(session, span))
 
 
-def _used(session: Session, span: Span | None) -> tuple[Device, ...]:
+def _used(session: Session, span: Span | None) -> Iterator[Device]:
     # The host is the one device without an index.
     others = (device for device in session.devices if ":" in device.key)
-    return tuple(each for each in others if _holds(session, span, f"{each.key}/allocated"))
+    return (each for each in others if _holds(session, span, f"{each.key}/allocated"))
 
 
 def _holds(session: Session, span: Span | None, key: str) -> bool:

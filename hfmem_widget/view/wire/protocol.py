@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hfmem_widget.analysis.facts import uses_a_gpu
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Session, Span, Timeline, outermost
 from hfmem_widget.session.series import LINES, TABLE, is_charted
@@ -139,7 +140,10 @@ def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
 def _lead(session: Session) -> str:
     """Say what others did to the devices while this process used none, in the newest outermost span."""
     newest = next(reversed(outermost(session.coarse_spans)), None)
-    return "" if newest is None else plain(movement(session, newest).brief)
+    # Then there is none, and to look at all devices for every message takes long.
+    if newest is None or uses_a_gpu(session, newest):
+        return ""
+    return plain(movement(session, newest).brief)
 
 
 def _path(session: Session) -> list[str]:

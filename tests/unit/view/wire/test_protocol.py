@@ -394,6 +394,18 @@ def test_the_status_says_what_child_processes_did() -> None:
         assert "lead" not in protocol.describe_status(stage.session)
 
 
+def test_a_process_that_uses_a_gpu_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many devices there are: the status goes into every message."""
+    stage = Stage("notebook", gpus=8)
+    monkeypatch.setattr(protocol, "movement", lambda *_: pytest.fail("all devices were looked at"))
+    with stage.span("cell", "train"):
+        stage.hold({"cuda:0": GIB}, 0.3)
+        while_open = protocol.describe_status(stage.session)
+
+    assert "lead" not in while_open
+    assert "lead" not in protocol.describe_status(stage.session)
+
+
 def test_eight_ranks_are_sent_fine_enough_for_a_chart() -> None:
     """A page that is opened late draws no coarse lines."""
     session = overview(EIGHT)
