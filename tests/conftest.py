@@ -1,4 +1,4 @@
-"""What holds for all tests: those that are marked ``slow`` begin first, and none waits for its network."""
+"""What holds for all tests: those that are marked ``slow`` begin first, and none waits to be counted."""
 
 from __future__ import annotations
 
