@@ -1,4 +1,4 @@
-"""What holds for all tests: those that are marked ``slow`` begin first, and none waits to be counted."""
+"""What holds for all tests: the ``slow`` ones begin first, and reruns cost nothing until there are some."""
 
 from __future__ import annotations
 

@@ -145,6 +145,11 @@ def movement(session: Session, span: Span | None = None) -> Movement:
     return Movement(tuple(found), 0 if math.isnan(processes) else int(processes), leads)
 
 
+def brief_lead(session: Session, span: Span) -> str:
+    """Return the `Movement.brief` of a span; where this process uses a GPU, without a look at the others."""
+    return "" if uses_a_gpu(session, span) else movement(session, span).brief
+
+
 def _range(rises: list[float]) -> str:
     least, most = min(rises), max(rises)
     if len(rises) == 1:

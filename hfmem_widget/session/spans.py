@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any, cast
@@ -170,12 +171,11 @@ class Phases(Growing):
         known.steps += sizes.count(1)
         for before, after in zip(batch.before, batch.after, strict=True):
             known.seconds += after.time - before.time
-        made: dict[int, Span] = {}
+        span_at = cache(batch.span)  # one step is often the worst of several series
         for series, high in batch.highest.items():
             highest = known.highest.get(series)
             if highest is None or high > highest.peaks[series].value:
-                at = batch.first_with(series, high)
-                known.highest[series] = made.get(at) or made.setdefault(at, batch.span(at))
+                known.highest[series] = span_at(batch.first_with(series, high))
 
     def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
         sums = self._by_root.setdefault(root, {})

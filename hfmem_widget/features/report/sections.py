@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
 from hfmem_widget.analysis.facts import active_devices, facts_of, outcome_of
 from hfmem_widget.analysis.findings import GRAVITY
-from hfmem_widget.analysis.moved import movement
+from hfmem_widget.analysis.moved import brief_lead
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
@@ -104,7 +104,7 @@ def _cell(session: Session, span: Span) -> Row:
     facts = max(known, key=lambda each: each.peak.value, default=None)
     name, took = span.label or span.kind, duration_text(session, span)
     outcome = "" if span.outcome == "done" else outcome_of(session, span)
-    others = movement(session, span).brief
+    others = brief_lead(session, span)
     if facts is None:
         return Row((name, took, "", "", outcome), others)
     change = format_change(facts.before, facts.after)

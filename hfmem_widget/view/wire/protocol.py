@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.facts import uses_a_gpu
-from hfmem_widget.analysis.moved import movement
+from hfmem_widget.analysis.moved import brief_lead
 from hfmem_widget.session import Session, Span, Timeline, outermost
 from hfmem_widget.session.series import LINES, TABLE, is_charted
 from hfmem_widget.session.steps import Table
@@ -140,10 +139,7 @@ def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
 def _lead(session: Session) -> str:
     """Say what others did to the devices while this process used none, in the newest outermost span."""
     newest = next(reversed(outermost(session.coarse_spans)), None)
-    # Then there is none, and to look at all devices for every message takes long.
-    if newest is None or uses_a_gpu(session, newest):
-        return ""
-    return plain(movement(session, newest).brief)
+    return "" if newest is None else plain(brief_lead(session, newest))
 
 
 def _path(session: Session) -> list[str]:

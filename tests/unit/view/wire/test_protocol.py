@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.analysis import moved
 from hfmem_widget.session import (
     HELD,
     Device,
@@ -397,7 +398,7 @@ def test_the_status_says_what_child_processes_did() -> None:
 def test_a_process_that_uses_a_gpu_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many devices there are: the status goes into every message."""
     stage = Stage("notebook", gpus=8)
-    monkeypatch.setattr(protocol, "movement", lambda *_: pytest.fail("all devices were looked at"))
+    monkeypatch.setattr(moved, "movement", lambda *_: pytest.fail("all devices were looked at"))
     with stage.span("cell", "train"):
         stage.hold({"cuda:0": GIB}, 0.3)
         while_open = protocol.describe_status(stage.session)
