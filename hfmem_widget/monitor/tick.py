@@ -23,15 +23,16 @@ BUSY_FRACTION = 0.2
 FIRST_TICKS, COST_EVERY = 8, 4
 """Of how many ticks of a session each is measured, and every how many later."""
 
-EASY_INTERVAL = 0.5
-"""Seconds between ticks where edges of spans come so fast that a tick adds little: each is a sample, too.
-With cold caches, a tick takes 1 to 2 ms, with the edges that it enters and the message to a page."""
+PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
+"""How many edges of spans there are a second at least, and how many seconds lie between ticks then.
+Each edge is a sample, too, so a tick adds little; with cold caches it takes 1 to 2 ms, with the edges that it
+enters and the message to a page. The longest is shorter than `sampler.STALE_AFTER`."""
 
-MANY_EDGES, FEW_EDGES = 40.0, 20.0
-"""Edges a second from which ticks come less often, once that holds for `SURE_TICKS`, and below which they
-come as often as before."""
+ENOUGH_EDGES = 0.5
+"""Of what a pace begins with: so many keep it."""
 
 SURE_TICKS = 5
+"""How many ticks in a row have more edges before they come less often."""
 
 CLOCK_STEP = 2.0
 """Seconds by which the wall clock must leave the monotonic one before a note says so."""
@@ -60,7 +61,7 @@ class Tick:
     _ticker: Ticker | None = None
     _missed_before: int = 0
     _last_tick: float = -math.inf
-    _ticks_with_many: int = 0
+    _ticks_with_more: int = 0
     _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, ticker: Ticker) -> None:
@@ -120,12 +121,17 @@ class Tick:
         # At the first tick of a watch nothing is open yet.
         if not listening or not all(map(_takes_the_usual_pace, listening)):
             return
-        least = MANY_EDGES if ticker.interval == INTERVAL else FEW_EDGES
-        self._ticks_with_many = self._ticks_with_many + 1 if edges >= least * since else 0
-        if self._ticks_with_many >= SURE_TICKS and ticker.interval == INTERVAL:
-            ticker.interval = EASY_INTERVAL
-        elif not self._ticks_with_many and ticker.interval == EASY_INTERVAL:
-            ticker.interval = INTERVAL
+        paces = [pace for _, pace in PACES]
+        if ticker.interval not in paces:  # it has backed off
+            return
+        now = paces.index(ticker.interval)
+        kept = sum(edges >= ENOUGH_EDGES * least * since for least, _ in PACES[1 : now + 1])
+        has_more = any(edges >= least * since for least, _ in PACES[now + 1 : now + 2])
+        self._ticks_with_more = self._ticks_with_more + 1 if has_more else 0
+        if kept < now:
+            ticker.interval = paces[kept]
+        elif self._ticks_with_more >= SURE_TICKS:
+            ticker.interval, self._ticks_with_more = paces[now + 1], 0
 
     def _count(self, sessions: Sequence[Session], ticker: Ticker, now: float) -> None:
         """Count a tick made at `now`, and note whether the machine's clock was set since the one before."""

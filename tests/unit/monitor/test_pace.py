@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.tick import EASY_INTERVAL, SURE_TICKS
+from hfmem_widget.monitor.sampler import STALE_AFTER
+from hfmem_widget.monitor.tick import PACES, SURE_TICKS
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Session
 from tests.unit.monitor.conftest import Bench
+
+_, RARER, RAREST = (pace for _, pace in PACES)
 
 
 class Training:
@@ -29,52 +32,58 @@ class Training:
 
     def pass_ticks(self, ticks: int, steps: float) -> None:
         """Let some ticks pass, with so many steps in every 0.1 s."""
+        due = 0.0
         for _ in range(ticks):
-            for _ in range(round(steps * self.pace / INTERVAL)):
+            due += steps * self.pace / INTERVAL
+            while due >= 1.0:
+                due -= 1.0
                 step = self.marker.begin("step")
                 assert step is not None
                 assert self.marker.end(step, {})
             self.bench.pass_time(self.pace)
 
 
-def test_short_steps_make_ticks_rarer() -> None:
-    """Steps of 33 ms make 60 samples a second; the session says at what pace it is polled."""
+@pytest.mark.parametrize(("steps", "pace"), [(0.8, INTERVAL), (1.2, RARER), (3, RAREST)])
+def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
+    """Steps of 83 ms make 24 samples a second; the session says at what pace it is polled."""
     training = Training()
-    training.pass_ticks(SURE_TICKS + 5, steps=3)
+    training.pass_ticks(20, steps)
 
-    assert training.pace == EASY_INTERVAL
-    assert training.session.polling.current_interval == EASY_INTERVAL
+    assert training.pace == pace
+    assert training.session.polling.current_interval == pace
 
 
 def test_the_usual_pace_comes_back_with_longer_steps() -> None:
     """Such as an evaluation, after which it is rarer again."""
     training = Training()
-    training.pass_ticks(SURE_TICKS + 1, steps=3)
+    training.pass_ticks(20, steps=3)
     training.pass_ticks(2, steps=0)
 
     assert training.pace == INTERVAL
 
 
 def test_a_moment_with_many_edges_changes_nothing() -> None:
-    """Nor do steps of 100 ms without phases."""
+    """Nor do several of them, with longer steps in between."""
     training = Training()
-    training.pass_ticks(SURE_TICKS - 1, steps=3)
-    training.pass_ticks(20, steps=1)
+    for _ in range(5):
+        training.pass_ticks(SURE_TICKS - 1, steps=3)
+        training.pass_ticks(1, steps=0)
 
     assert training.pace == INTERVAL
 
 
-def test_steps_of_sixty_milliseconds_keep_the_pace_they_have() -> None:
+@pytest.mark.parametrize(("before", "steps"), [(3, 1.5), (1.5, 0.75)])
+def test_somewhat_longer_steps_keep_the_pace_that_they_have(before: float, steps: float) -> None:
     """Else it would go back and forth where steps are as long as what makes the difference."""
-    usual, easy = Training(), Training()
-    easy.pass_ticks(SURE_TICKS + 1, steps=3)
-    usual.pass_ticks(20, steps=1)
-    easy.pass_ticks(20, steps=1.6)
+    training = Training()
+    training.pass_ticks(20, before)
+    pace = training.pace
+    training.pass_ticks(20, steps)
 
-    assert (usual.pace, easy.pace) == (INTERVAL, EASY_INTERVAL)
+    assert training.pace == pace != INTERVAL
 
 
-@pytest.mark.parametrize("interval", [INTERVAL, 0.05, EASY_INTERVAL])
+@pytest.mark.parametrize("interval", [INTERVAL, 0.05, RARER])
 def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
     """Also where that is the usual one."""
     training = Training(interval)
@@ -86,11 +95,11 @@ def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
 def test_an_interval_that_is_set_for_all_is_kept() -> None:
     """By JupyterLab's setting; also where it is the one of short steps."""
     training = Training()
-    training.monitor.prefer(EASY_INTERVAL)
+    training.monitor.prefer(RARER)
     training.pass_ticks(5, steps=5)
     training.pass_ticks(5, steps=0)
 
-    assert training.pace == EASY_INTERVAL
+    assert training.pace == RARER
 
 
 def test_ticks_that_are_rarer_are_no_gap() -> None:
@@ -99,3 +108,8 @@ def test_ticks_that_are_rarer_are_no_gap() -> None:
     training.pass_ticks(20, steps=8)
 
     assert len(training.session.timeline.gaps) == 0
+
+
+def test_a_reading_stands_until_the_next_tick() -> None:
+    """At the rarest pace, edges still have what the driver said at the tick before."""
+    assert RAREST < STALE_AFTER
