@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import Stats
-from hfmem_widget.sources.counters import readings
+from hfmem_widget.sources.allocator import Reading, reading_of
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import plain
 
@@ -100,7 +99,7 @@ class Memory:
         if self._window is not None:
             window, self._window = self._window, None
             self._peaks = self._ledger.close(window)
-            self._end = self._read(window.take_readings() or self._stats())
+            self._end = self._read(window.take_readings() or self._readings())
 
     def drop(self) -> None:
         """Want no figures any more."""
@@ -137,8 +136,8 @@ class Memory:
     def figures(self) -> tuple[Figures, ...]:
         """Return the figures of each GPU that can be used, and of the heap at the end."""
         if self._window is not None:
-            stats = self._stats()
-            peaks, end = self._ledger.so_far().get(self._window, {}), self._read(stats)
+            readings = self._readings()
+            peaks, end = self._ledger.so_far().get(self._window, {}), self._read(readings)
         else:
             peaks, end = self._peaks, self._end
         gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
@@ -165,19 +164,19 @@ class Memory:
             raise OptionError(f"there is no device {plain(device)!r} here; there is {there}")
         return found
 
-    def _stats(self) -> Mapping[int, Stats]:
+    def _readings(self) -> Readings:
         allocator = self._ledger.allocator
-        stats: dict[int, Stats] = {}
+        readings: dict[int, Reading] = {}
         for index in allocator.devices():
             with suppress(Exception):  # a pluggable allocator keeps none, and raises
-                stats[index] = allocator.stats(index)
-        return stats
+                readings[index] = reading_of(allocator.stats(index))
+        return readings
 
-    def _read(self, stats: Mapping[int, Stats]) -> _Reading:
+    def _read(self, readings: Readings) -> _Reading:
         kind = self._ledger.allocator.device_type
         metrics = (each.metric for each in self._host.series)
         heap = dict(zip(metrics, self._host.read(time.monotonic()), strict=False))
-        allocated = {f"{kind}:{index}": readings(each)[0] for index, each in stats.items()}
+        allocated = {f"{kind}:{index}": each.allocated for index, each in readings.items()}
         return _Reading(
             {key: size for key, size in allocated.items() if not math.isnan(size)},
             heap.get("allocated", math.nan),

@@ -1,12 +1,12 @@
 """Exact peaks for any number of windows, from the one peak counter that a device has.
 
 PyTorch keeps one peak per device and everybody resets it (pytorch#16266). Where a window begins, the ledger
-reads the counter, folds it into the open windows and into the user's own *shadow* peak, and resets it. Every
-window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where one ends,
-the counter is only read: all open windows are at least as old as its last reset, so what it has counted since
-belongs to each of them. An edge is the instant of the reading: a window that ends there has its peak, one
-that begins there begins with what was current. Only reading and resetting must happen at that instant; the
-folding of a late edge is left to whoever looks next.
+reads the counter, takes it into the user's own *shadow* peak, resets it, and folds it into the open windows.
+Every window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where one
+ends, the counter is only read: all open windows are at least as old as its last reset, so what it has counted
+since belongs to each of them. An edge is the instant of the reading: a window that ends there has its peak,
+one that begins there begins with what was current. Only reading and resetting must happen at that instant;
+the folding of a late edge is left to whoever looks next.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -14,33 +14,39 @@ functions say what they would have said without us.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from hfmem_widget.guard import entry, interrupts_deferred
 from hfmem_widget.monitor.shadow import Shadow
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import Allocator, Instant, Stats
+from hfmem_widget.sources.allocator import Allocator, Instant, Reading, Stats, reading_of
 from hfmem_widget.text import format_bytes
 
-STATISTICS = {
-    "allocated": "allocated_bytes",
-    "reserved": "reserved_bytes",
-    "active": "active_bytes",
-    "requested": "requested_bytes",
-    "peak": "allocated_bytes",
+_METRICS = {
+    "allocated": ("allocated", "peak"),
+    "reserved": ("reserved", "peak_reserved"),
+    "active": ("active", "peak_active"),
+    "requested": ("requested", "peak_requested"),
+    "peak": ("allocated", "peak"),
 }
-"""The metrics whose peaks are kept, and what the allocator calls them; "peak" is the counter itself."""
+"""The metrics whose peaks are kept, and where a `Reading` has the current and the highest value; "peak" is
+the counter itself."""
 
-_NAMES = tuple(STATISTICS.values())
-_NONE = (NOT_AVAILABLE,) * len(STATISTICS)
+_current_of, _peaks_of = (
+    itemgetter(*map(Reading._fields.index, fields))
+    for fields in zip(*_METRICS.values(), strict=True)
+)
+_NONE = (NOT_AVAILABLE,) * len(_METRICS)
 
-Readings = Mapping[int, Stats]
-"""The raw statistics of each device, read at one instant."""
+Readings = Mapping[int, Reading]
+"""What was read of each device at one instant."""
 
 Peaks = dict[str, Peak]
 
@@ -63,7 +69,7 @@ class Window:
         Of `keys`, in bytes; `NOTHING` where a device was not in use.
     at_open : dict of str to tuple of float
         Current and peak value by series key when a bounded window was opened.
-    readings : mapping of int to dict
+    readings : mapping of int to Reading
         What was read at its newest edge, until `take_readings`.
     """
 
@@ -94,9 +100,9 @@ class Window:
 
 @dataclass(slots=True)
 class _Edge:
-    """What was read at an edge, and which windows meet there; `after` is `_counted` once it was reset."""
+    """What was read at an edge, and which windows meet there; `after` has the `allocations` after a reset."""
 
-    before: dict[int, Stats]
+    before: dict[int, Reading]
     after: dict[int, float]
     closing: Window | None
     opening: Window | None
@@ -114,10 +120,10 @@ class PeakLedger:
         self.allocator = allocators[0]
         self._allocators = allocators
         self._unfolded: deque[_Edge] = deque()
-        # The peaks of `STATISTICS` of one device after the other.
+        # The peaks of `_METRICS` of one device after the other.
         self._windows: Highs[Window] = Highs()
         self._keys: tuple[str, ...] = ()
-        self._shadow: dict[int, Shadow] = {}
+        self._shadow: dict[int, Shadow] = defaultdict(Shadow)
         self._lock = threading.RLock()
 
     @property
@@ -152,8 +158,8 @@ class PeakLedger:
             lowered = [
                 f"{self._key(device)} {format_bytes(shadow)} (the counter says {format_bytes(raw)})"
                 for device in self.allocator.devices()
-                if (shadow := _statistic(self._seen_by_user(device), "allocated_bytes", "peak"))
-                > (raw := _statistic(self._stats(device), "allocated_bytes", "peak"))
+                if (shadow := self._seen_by_user(device).peak)
+                > (raw := reading_of(self._stats(device)).peak)
             ]
             self._flaw()
             self.allocator.uninstall()
@@ -219,14 +225,14 @@ class PeakLedger:
     def _read_at(self, edge: _Edge) -> None:
         """Read the counters at an edge as far as that was not done, and reset them where a window begins."""
         if not edge.before:
-            edge.before = self._readings()
+            edge.before = self._readings(resets=edge.opening is not None)
         in_use = False
-        for device, stats in edge.before.items():
-            if _in_use(stats):
+        for device, reading in edge.before.items():
+            if reading.in_use:
                 in_use = True
                 if edge.opening is not None and device not in edge.after:
                     self.allocator.reset_peak(device)
-                    edge.after[device] = _counted(self._stats(device))
+                    edge.after[device] = self._allocations(device)
         self.in_use = in_use
 
     def ends(self, window: Window) -> Readings:
@@ -247,9 +253,7 @@ class PeakLedger:
                 try:
                     self._fold(edge)
                 except BaseException:
-                    # What the user reads is kept all the same, and no peak is called exact.
-                    self._flaw()
-                    self._remember(edge)
+                    self._flaw()  # no peak is called exact
                     raise
 
     def so_far(self) -> dict[Window, Peaks]:
@@ -299,29 +303,26 @@ class PeakLedger:
     def _read(self) -> Readings:
         self.fold()
         readings = self._readings()
-        for device, stats in readings.items():
-            if _in_use(stats):
-                self._note(device, stats)
+        for device, reading in readings.items():
+            if reading.in_use:
+                self._note(device, reading)
         return readings
 
     def _fold(self, edge: _Edge) -> None:
         closing, opening = edge.closing, edge.opening
-        if opening is not None:
-            self._remember(edge)
         peaks: list[float] = []
         current: list[float] = []
         certified = True
         for device, before in edge.before.items():
-            if not _in_use(before):
+            if not before.in_use:
                 peaks += _NONE
                 current += _NONE
                 continue
-            pools = _pools(before)
-            peaks += [pool["peak"] for pool in pools]
+            peaks += _peaks_of(before)
             if opening is not None:
                 # Both are there but for a fault in between.
-                certified &= _counted(before) == edge.after.get(device)
-                current += [pool["current"] for pool in pools]
+                certified &= _certificate(before) == edge.after.get(device)
+                current += _current_of(before)
         self._windows.note(peaks)
         if not certified:
             self._flaw()
@@ -333,16 +334,8 @@ class PeakLedger:
             opening.flawed = not certified
             self._windows.open(opening, current)
 
-    def _remember(self, edge: _Edge) -> None:
-        for device, before in edge.before.items():
-            if _in_use(before):
-                shadow = self._shadow.get(device)
-                if shadow is None:
-                    shadow = self._shadow[device] = Shadow()
-                shadow.remember(before)
-
-    def _note(self, device: int, stats: Stats) -> None:
-        self._windows.note([*_NONE * device, *(pool["peak"] for pool in _pools(stats))])
+    def _note(self, device: int, reading: Reading) -> None:
+        self._windows.note([*_NONE * device, *_peaks_of(reading)])
 
     def _flaw(self) -> None:
         for window in self._windows:
@@ -350,8 +343,8 @@ class PeakLedger:
 
     def _keys_of(self, highs: Sequence[float]) -> Sequence[str]:
         if len(highs) > len(self._keys):
-            devices = map(self._key, range(len(highs) // len(STATISTICS)))
-            self._keys = tuple(f"{key}/{metric}" for key in devices for metric in STATISTICS)
+            devices = map(self._key, range(len(highs) // len(_METRICS)))
+            self._keys = tuple(f"{key}/{metric}" for key in devices for metric in _METRICS)
         return self._keys
 
     def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
@@ -368,27 +361,37 @@ class PeakLedger:
         return window.peaks
 
     def _all_seen_by_user(self) -> dict[str, tuple[float, float]]:
-        seen = {
-            self._key(device): self._seen_by_user(device) for device in self.allocator.devices()
-        }
-        return {
-            f"{key}/{metric}": (_statistic(stats, name, "current"), _statistic(stats, name, "peak"))
-            for key, stats in seen.items()
-            for metric, name in STATISTICS.items()
-        }
+        seen = {}
+        for device in self.allocator.devices():
+            reading = self._seen_by_user(device)
+            pairs = zip(_METRICS, _current_of(reading), _peaks_of(reading), strict=True)
+            for metric, now, peak in pairs:
+                if not math.isnan(now):
+                    seen[f"{self._key(device)}/{metric}"] = now, peak
+        return seen
 
     def _key(self, device: int) -> str:
         return f"{self.allocator.device_type}:{device}"
 
-    def _readings(self) -> dict[int, Stats]:
-        # Without a function for each device: this is done at every edge, with cold caches.
-        readings: dict[int, Stats] = {}
+    def _readings(self, *, resets: bool = False) -> dict[int, Reading]:
+        """Read all devices; what the user would read is remembered if they are to be reset."""
+        readings: dict[int, Reading] = {}
         for device in self.allocator.devices():
+            # Not by `_stats`: this is done at every edge, with cold caches.
             try:
-                readings[device] = self.allocator.stats(device)
-            except Exception:  # noqa: BLE001  (as in `_stats`)
-                readings[device] = {}
+                stats = self.allocator.stats(device)
+            except Exception:  # noqa: BLE001  (as there)
+                stats = {}
+            readings[device] = reading = reading_of(stats)
+            if resets and reading.in_use:
+                self._shadow[device].remember(stats)
         return readings
+
+    def _allocations(self, device: int) -> float:
+        try:
+            return float(self.allocator.stats(device)["allocation"]["all"]["allocated"])
+        except Exception:  # noqa: BLE001  (as in `_stats`; another torch may not count them)
+            return NOT_AVAILABLE
 
     def _stats(self, device: int) -> Stats:
         try:
@@ -396,8 +399,8 @@ class PeakLedger:
         except Exception:  # noqa: BLE001  (torch.cuda.CUDAPluggableAllocator keeps none and raises)
             return {}
 
-    def _seen_by_user(self, device: int) -> Stats:
-        return self._user_reads(self._stats, device)
+    def _seen_by_user(self, device: int) -> Reading:
+        return reading_of(self._user_reads(self._stats, device))
 
     def _user_reads(self, raw: Callable[[int], Stats], device: int) -> Stats:
         with self._lock:
@@ -419,21 +422,22 @@ class PeakLedger:
             shadow.show(stats)
 
     @entry()
-    def _before_reset(self, device: int) -> Stats | None:
+    def _before_reset(self, device: int) -> Reading | None:
         self.fold()
         open_here = self._windows and device in self.allocator.devices()
-        return self.allocator.stats(device) if open_here else None
+        return reading_of(self.allocator.stats(device)) if open_here else None
 
-    def _has_been_reset(self, device: int, _before: Stats | None) -> None:
+    def _has_been_reset(self, device: int, _before: Reading | None) -> None:
         self._shadow.pop(device, None)
         self._flaw()
 
     @entry(undo=_has_been_reset)
-    def _after_reset(self, device: int, before: Stats | None) -> None:
+    def _after_reset(self, device: int, before: Reading | None) -> None:
         self._shadow.pop(device, None)
         if before is not None:
             self._note(device, before)
-            if _counted(before) != _counted(self.allocator.stats(device)):
+            after = reading_of(self.allocator.stats(device))
+            if _certificate(before) != _certificate(after):
                 self._flaw()
 
 
@@ -443,40 +447,12 @@ def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks
     return {key: Peak(float(high), certainty) for key, high in known if high != NOTHING}
 
 
-def _counted(stats: Stats) -> float:
+def _certificate(reading: Reading) -> float:
     """Return how many allocations were ever made on a device; NaN, which equals nothing, if that is not kept.
 
     If it is the same before a counter is reset and after that, nothing was allocated meanwhile, by whatever
     thread. It stays 0 under cudaMallocAsync, which then has no such certificate.
     """
-    try:
-        if counted := stats["allocation"]["all"]["allocated"]:
-            return float(counted)
-    except (KeyError, TypeError):
-        pass
-    return NOT_AVAILABLE if _in_use(stats) else 0.0
-
-
-def _in_use(stats: Stats) -> bool:
-    try:
-        return bool(stats["reserved_bytes"]["all"]["peak"] > 0)
-    except (KeyError, TypeError):
-        return False
-
-
-def _pools(stats: Stats) -> list[Mapping[str, float]]:
-    """Return the current and the peak value of each of `STATISTICS`; 0 for those that there are not."""
-    try:
-        return [stats[name]["all"] for name in _NAMES]
-    except (KeyError, TypeError):
-        return [
-            {which: _statistic(stats, name, which) for which in ("current", "peak")}
-            for name in _NAMES
-        ]
-
-
-def _statistic(stats: Stats, name: str, which: str) -> float:
-    try:
-        return float(stats[name]["all"][which])
-    except (KeyError, TypeError):
-        return 0.0
+    if reading.allocations > 0:
+        return reading.allocations
+    return NOT_AVAILABLE if reading.in_use else 0.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from hfmem_widget.sources.allocator import Stats
 
 MOST_WAITING = 64
 """Readings that wait until somebody looks: many at once cost hardly more than one."""
+
+_PEAK = itemgetter("peak")
 
 
 class Shadow:
@@ -32,7 +36,7 @@ class Shadow:
             self._pools = [name for name, value in nested.items() if "peak" in value]
             known = {*self._families, *self._pools}
             self._beside = [name for name in nested if name not in known]
-        self._peaks.append([pool["peak"] for pool in self._known(stats)])
+        self._peaks.append([*map(_PEAK, self._known(stats))])
         if len(self._peaks) >= MOST_WAITING:
             self._highest()
         if any(map(stats.get, self._beside)):
@@ -45,9 +49,11 @@ class Shadow:
         _raise_shown(self._beside_families(stats), self._others)
 
     def _known(self, stats: Stats) -> list[Stats]:
-        pools = [pool for name in self._families for pool in stats[name].values()]
-        pools += [stats[name] for name in self._pools]
-        return pools
+        families = map(stats.__getitem__, self._families)
+        return [
+            *chain.from_iterable(map(dict.values, families)),
+            *map(stats.__getitem__, self._pools),
+        ]
 
     def _highest(self) -> list[int]:
         if len(self._peaks) > 1:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import Allocator, Instant, Stats
+from hfmem_widget.sources.allocator import Allocator, Instant, Reading, reading_of
 from hfmem_widget.sources.source import BaseSource
 from hfmem_widget.text import plain
 
-_COUNTERS: Final = (
-    ("allocated", "allocated", ("allocated_bytes", "all", "current")),
-    ("reserved", "reserved", ("reserved_bytes", "all", "current")),
-    ("peak", "allocator peak", ("allocated_bytes", "all", "peak")),
-    ("active", "active", ("active_bytes", "all", "current")),
-    ("requested", "requested", ("requested_bytes", "all", "current")),
-    ("inactive_split", "inactive, split", ("inactive_split_bytes", "all", "current")),
-    ("alloc_retries", "allocation retries (count)", ("num_alloc_retries",)),
-    ("ooms", "out-of-memory errors (count)", ("num_ooms",)),
-)
-"""Metrics, their labels, and where an allocator has them."""
+_METRICS: Final = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "peak": "allocator peak",
+    "active": "active",
+    "requested": "requested",
+    "inactive_split": "inactive, split",
+    "alloc_retries": "allocation retries (count)",
+    "ooms": "out-of-memory errors (count)",
+    "private_pools": "reserved in private pools",
+}
+"""The first of a `Reading`'s fields, which are metrics, and their labels."""
 
-_METRICS: Final = (
-    *((metric, label) for metric, label, _ in _COUNTERS),
-    ("private_pools", "reserved in private pools"),
-)
 _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
@@ -54,7 +51,7 @@ class AllocatorSource(BaseSource):
         indices = self.allocator.devices()
         for index, device in enumerate(self.devices[: len(indices)]):
             if device.uuid == uuid:
-                return readings(self.allocator.stats(index))[_RESERVED]
+                return values_of(reading_of(self.allocator.stats(index)))[_RESERVED]
         return 0.0
 
     def read(self, now: float) -> Sequence[float]:
@@ -74,12 +71,12 @@ class AllocatorSource(BaseSource):
         """Return the values where the counters have been read; None where no device was ever used."""
         if instant.allocator is not self.allocator:
             return None
-        values = [value for stats in instant.stats.values() for value in readings(stats)]
+        values = [value for one in instant.readings.values() for value in values_of(one)]
         return values if any(values) else None
 
     def _read_device(self, index: int) -> Sequence[float]:
         try:
-            return readings(self.allocator.stats(index))
+            return values_of(reading_of(self.allocator.stats(index)))
         except Exception as error:  # noqa: BLE001  (pluggable allocators raise what they like)
             self._note(
                 f"The allocator of {self._key(index)} reports no figures ({plain(error)}); other devices "
@@ -91,7 +88,9 @@ class AllocatorSource(BaseSource):
         devices = tuple(self._device(index) for index in indices)
         # Assigned whole, series first: the poller and the user's thread may come here at the same time.
         self.series = tuple(
-            Series(device.key, metric, label) for device in devices for metric, label in _METRICS
+            Series(device.key, metric, label)
+            for device in devices
+            for metric, label in _METRICS.items()
         )
         self.devices = devices
 
@@ -117,40 +116,15 @@ class AllocatorSource(BaseSource):
             )
 
 
-def readings(stats: Stats) -> Sequence[float]:
-    """Return the values of one device's series from the allocator's counters; NaN where a key is missing."""
+def values_of(reading: Reading) -> Sequence[float]:
+    """Return the values of one device's series; NaN for what is no figure."""
     try:
-        # As `_COUNTERS` has it, written out: this is read at every tick, with cold caches.
-        allocated = stats["allocated_bytes"]["all"]
-        values = [
-            float(allocated["current"]),
-            float(stats["reserved_bytes"]["all"]["current"]),
-            float(allocated["peak"]),
-            float(stats["active_bytes"]["all"]["current"]),
-            float(stats["requested_bytes"]["all"]["current"]),
-            float(stats["inactive_split_bytes"]["all"]["current"]),
-            float(stats["num_alloc_retries"]),
-            float(stats["num_ooms"]),
-        ]
-    except (KeyError, TypeError, ValueError):
-        values = [_value(stats, *path) for _, _, path in _COUNTERS]
-    pools = stats.get("reserved_bytes_by_private_pools")
-    if pools:
-        values.append(sum((_value(pool, "all", "current") for pool in pools.values()), 0.0))
-    else:
-        values.append(NOT_AVAILABLE if pools is None else 0.0)
+        values = [*map(float, reading[: len(_METRICS)])]
+    except (TypeError, ValueError):
+        return (NOT_AVAILABLE,) * len(_METRICS)
     if values[_REQUESTED] == 0.0 < values[_ALLOCATED]:
         # backend:cudaMallocAsync keeps neither of the two and says 0.
         values[_REQUESTED] = values[_INACTIVE_SPLIT] = NOT_AVAILABLE
     if min(values) >= 0.0 and max(values) < math.inf:
         return values
     return [value if 0.0 <= value < math.inf else NOT_AVAILABLE for value in values]
-
-
-def _value(stats: Any, *path: str) -> float:
-    try:
-        for key in path:
-            stats = stats[key]
-        return float(stats)
-    except (KeyError, TypeError, ValueError):
-        return NOT_AVAILABLE

@@ -9,7 +9,7 @@ from typing import Final
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.allocator import Allocator, reading_of
 from hfmem_widget.sources.procfs import ProcessIds, process_ids
 from hfmem_widget.sources.source import BaseSource, Looks
 from hfmem_widget.text import plain
@@ -108,7 +108,7 @@ class DeviceMemorySource(BaseSource):
         # In a container other ids may be listed: no guess is made.
         unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
         process = listed[min(own)] if own else unlisted
-        reserved = float(allocator.stats(at)["reserved_bytes"]["all"]["current"])
+        reserved = reading_of(allocator.stats(at)).reserved
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:

@@ -28,6 +28,7 @@ from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.optimizers import OF_TORCH
 from hfmem_widget.features.fit.predict import HALVES, weights_type
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.sources.allocator import reading_of
 from hfmem_widget.text import plain
 
 STEPS: Final = 2  # the optimizer's states are there from the second on
@@ -67,7 +68,7 @@ def _on_gpu(config: Any, setting: Setting) -> int:
     torch.empty(1, device="cuda")  # so that the allocator is in use when the window opens
     before = 0.0
     if torch.cuda.is_initialized():
-        before = float(ledger.allocator.stats(index)["allocated_bytes"]["all"]["current"])
+        before = reading_of(ledger.allocator.stats(index)).allocated
     try:
         with torch.random.fork_rng(devices=[index]):
             window = ledger.open()

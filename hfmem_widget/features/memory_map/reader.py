@@ -17,8 +17,7 @@ from hfmem_widget.features.memory_map.segments import (
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import loaded_allocator
-from hfmem_widget.sources.allocator import Allocator, keys_of
-from hfmem_widget.sources.counters import readings
+from hfmem_widget.sources.allocator import Allocator, keys_of, reading_of
 from hfmem_widget.sources.host import Mallinfo, ReadHeap, find_glibc_heap
 from hfmem_widget.text import format_bytes, plain
 
@@ -96,7 +95,7 @@ class SegmentReader:
 
 def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -> str:
     try:
-        allocated, reserved, *_ = readings(allocator.stats(index))
+        allocated, reserved, *_ = reading_of(allocator.stats(index))
     except Exception:  # noqa: BLE001  (the same allocators)
         allocated = reserved = NOT_AVAILABLE
     sums = f"{format_bytes(allocated)} in use of {format_bytes(reserved)} reserved"

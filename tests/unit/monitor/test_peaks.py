@@ -292,7 +292,7 @@ def test_what_an_edge_read_is_given_away_once() -> None:
     allocator.alloc(8 * MIB)
     window = ledger.open()
 
-    assert window.take_readings()[0]["allocated_bytes"]["all"]["current"] == 8 * MIB
+    assert window.take_readings()[0].allocated == 8 * MIB
     assert window.take_readings() == {}
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.sources.allocator import Instant
-from hfmem_widget.sources.counters import AllocatorSource, readings
+from hfmem_widget.sources.allocator import Instant, reading_of
+from hfmem_widget.sources.counters import AllocatorSource, values_of
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.sources.conftest import opened, pass_on, value
@@ -95,9 +95,9 @@ def test_what_the_ledger_read_is_what_the_source_would_read() -> None:
     source, allocator = opened(FakeTorch(fake))
     fake.free(fake.alloc(30 * MIB, device=1))
     fake.alloc(10 * MIB, device=0)
-    stats = {index: allocator.stats(index) for index in allocator.devices()}
+    readings = {index: reading_of(allocator.stats(index)) for index in allocator.devices()}
 
-    assert source.at(Instant(allocator, stats)) == source.read(0.0)
+    assert source.at(Instant(allocator, readings)) == source.read(0.0)
 
 
 def test_what_another_allocator_counted_is_not_taken() -> None:
@@ -106,14 +106,14 @@ def test_what_another_allocator_counted_is_not_taken() -> None:
     source, allocator = opened(FakeTorch(fake))
     fake.alloc(MIB)
 
-    assert source.at(Instant(CudaAllocator({}), {0: allocator.stats(0)})) is None
+    assert source.at(Instant(CudaAllocator({}), {0: reading_of(allocator.stats(0))})) is None
 
 
 def test_devices_that_were_never_used_tell_nothing() -> None:
     """Where no GPU is at work, nothing is said to be known of it."""
     source, allocator = opened(FakeTorch(FakeAllocator()))
 
-    assert source.at(Instant(allocator, {0: allocator.stats(0)})) is None
+    assert source.at(Instant(allocator, {0: reading_of(allocator.stats(0))})) is None
     assert source.at(Instant(allocator, {})) is None
 
 
@@ -122,14 +122,14 @@ def test_private_pools_are_summed() -> None:
     pools = {(0, index): {"all": {"current": index * MIB, "peak": 9 * MIB}} for index in (1, 2)}
     stats = FakeAllocator().stats(0) | {"reserved_bytes_by_private_pools": pools}
 
-    assert readings(stats)[-1] == 3 * MIB
+    assert values_of(reading_of(stats))[-1] == 3 * MIB
 
 
 def test_missing_keys_are_not_available() -> None:
     """An older torch without some counters still tells the others."""
     stats = FakeAllocator().stats(0)
     del stats["requested_bytes"], stats["reserved_bytes_by_private_pools"], stats["num_ooms"]
-    values = readings(stats)
+    values = values_of(reading_of(stats))
 
     assert [math.isnan(one) for one in values] == [
         *(False, False, False, False, True, False),
@@ -143,7 +143,7 @@ def test_counters_the_backend_does_not_keep_are_not_available() -> None:
     fake.alloc(MIB)
     stats = fake.stats(0)
     stats["requested_bytes"]["all"]["current"] = 0
-    values = readings(stats)
+    values = values_of(reading_of(stats))
 
     assert values[0] == MIB
     assert math.isnan(values[4])
@@ -158,7 +158,7 @@ def test_absurd_counters_are_not_available(absurd: Any) -> None:
     stats["num_ooms"] = absurd
     stats["reserved_bytes_by_private_pools"] = {(0, 1): absurd}
 
-    for one in readings(stats):
+    for one in values_of(reading_of(stats)):
         assert math.isnan(one) or 0 <= one < math.inf
 
 
@@ -226,11 +226,18 @@ def test_each_series_is_the_counter_of_its_name() -> None:
         f"{family}_bytes": {"all": {"current": 10.0 * n, "peak": 10.0 * n + 1}}
         for n, family in enumerate(families, 1)
     }
-    allocated, reserved, peak, *others, ooms = readings(
-        {**stats, "num_alloc_retries": 7, "num_ooms": 8}
-    )[:8]
-    careful = readings({**stats, "num_alloc_retries": 7})
+    careful = reading_of({**stats, "num_alloc_retries": 7, "num_ooms": 8})
+    quick = reading_of(
+        {
+            **stats,
+            "num_alloc_retries": 7,
+            "num_ooms": 8,
+            "allocation": {"all": {"allocated": 9.0}},
+        }
+    )
 
-    assert (allocated, reserved, peak, ooms) == (10.0, 20.0, 11.0, 8.0)
-    assert others == [30.0, 40.0, 50.0, 7.0]
-    assert careful[:7] == [allocated, reserved, peak, *others]
+    assert quick[:8] == careful[:8] == (10.0, 20.0, 11.0, 30.0, 40.0, 50.0, 7.0, 8.0)
+    assert quick[9:12] == careful[9:12] == (21.0, 31.0, 41.0)
+    assert quick.allocations == 9.0
+    assert quick.in_use
+    assert careful.in_use
