@@ -61,6 +61,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._way, self._last = ON, 0.0
         self._polled_from = (0.0, 0.0)
         self._compares_from = self._deadline = math.inf
+        self._compares = False
         self.polled = 0.0
         self.took: list[tuple[int, float]] = []
 
@@ -70,8 +71,9 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Begin a step in the way whose turn it is."""
         if not self._turns:
-            compares = time.perf_counter() > self._compares_from
-            self._turns = self._random.permutation([OFF, RAW, ON]).tolist() if compares else [ON]
+            self._compares = time.perf_counter() > self._compares_from
+            ways = [OFF, RAW, ON]
+            self._turns = self._random.permutation(ways).tolist() if self._compares else [ON]
         self._way = way = self._turns.pop()
         if way == ON:
             self._ours.on_step_begin(args, state, control, **more)
@@ -94,11 +96,11 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             self._polled_from = now, cpu_of_poller()
             self._compares_from = now + self._seconds / 4
             self._deadline = now + self._seconds
-        if now < self._compares_from < math.inf:
+        if self._compares:
+            self.took.append((self._way, now - self._last))
+        elif self._compares_from < math.inf:
             since, cpu = self._polled_from
             self.polled = (cpu_of_poller() - cpu) / max(now - since, 1e-3)
-        elif now >= self._compares_from:
-            self.took.append((self._way, now - self._last))
         if now > self._deadline and not self._turns:
             control.should_training_stop = True
         self._last = time.perf_counter()
@@ -204,7 +206,7 @@ def main() -> None:
         title += "; NO GPU: invented counters"
     with tempfile.TemporaryDirectory() as folder:
         turns, limited = train(arguments, folder, on_gpu=on_gpu)
-    took = turns.took[1:]  # the first began before they were compared
+    took = turns.took
     by_way = np.array([[way, seconds] for way, seconds in took]).reshape(-1, 3, 2)
     in_order = np.take_along_axis(by_way[..., 1], by_way[..., 0].argsort(axis=1), axis=1)
     off, raw, on = in_order.T

@@ -116,14 +116,22 @@ class Tick:
         if started is not None and not is_new:
             self.deferred.ticked(self.cpu() - started - entering, ticker.interval)
 
-    def _pace(self, listening: Sequence[Watched], ticker: Ticker, edges: int, since: float) -> None:
-        """Tick less often while edges come far more often, unless somebody has set an interval."""
+    def _pace(
+        self, listening: Sequence[Watched], ticker: Ticker, edges: float, since: float
+    ) -> None:
+        """Tick less often while edges come far more often, or less is measured to stay below 1 %.
+
+        Where somebody has set an interval, that is kept.
+        """
         # At the first tick of a watch nothing is open yet.
         if not listening or not all(map(_takes_the_usual_pace, listening)):
             return
         paces = [pace for _, pace in PACES]
         if ticker.interval not in paces:  # it has backed off
             return
+        # Peaks that are exact need no tick.
+        if self.ledger.in_use and any(one.session.polling.phases_every > 1 for one in listening):
+            edges = max(edges, PACES[1][0] * since)
         now = paces.index(ticker.interval)
         kept = sum(edges >= ENOUGH_EDGES * least * since for least, _ in PACES[1 : now + 1])
         has_more = any(edges >= least * since for least, _ in PACES[now + 1 : now + 2])

@@ -15,11 +15,12 @@ _, RARER, RAREST = (pace for _, pace in PACES)
 
 
 class Training:
-    """A watched cell on a fake GPU that is in use, in which steps go by."""
+    """A watched cell in which steps go by, on a fake GPU that is in use."""
 
-    def __init__(self, interval: float | None = None) -> None:
+    def __init__(self, interval: float | None = None, *, has_gpu: bool = True) -> None:
         self.bench = Bench()
-        self.bench.allocator.alloc(1 << 20)
+        if has_gpu:
+            self.bench.allocator.alloc(1 << 20)
         self.monitor: Monitor = self.bench.monitor
         self.session: Session = self.monitor.begin(WatchOptions(interval=interval))
         self.monitor.open_span(self.session, "cell")
@@ -51,6 +52,18 @@ def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
 
     assert training.pace == pace
     assert training.session.polling.current_interval == pace
+
+
+def test_where_less_is_measured_ticks_are_rarer_too() -> None:
+    """Such as where a long step has many small batches; not where peaks are those of ticks."""
+    paces = {}
+    for has_gpu in (True, False):
+        training = Training(has_gpu=has_gpu)
+        training.session.polling.phases_every = 4
+        training.pass_ticks(20, steps=0)
+        paces[has_gpu] = training.pace
+
+    assert paces == {True: RARER, False: INTERVAL}
 
 
 def test_the_usual_pace_comes_back_with_longer_steps() -> None:
