@@ -22,7 +22,7 @@ class Reading(NamedTuple):
     """What one device's counters said at an instant, in bytes and counts; NaN where one is not kept.
 
     The `Stats` that it is taken from are dozens of dictionaries within one another. Kept until the poller
-    comes, they would make Python look for garbage ten times as often, on the thread that trains.
+    comes, they would make Python search for garbage twice as often, on the thread that trains.
     """
 
     allocated: float
@@ -49,7 +49,7 @@ def reading_of(stats: Stats) -> Reading:
     else:
         private = NOT_AVAILABLE if pools is None else 0.0
     try:
-        # As `_PATHS` has it, written out: this is done at every edge, with cold caches.
+        # Without a function for each: this is done at every edge, with cold caches.
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
         return Reading(
@@ -69,25 +69,20 @@ def reading_of(stats: Stats) -> Reading:
             reserved["peak"] > 0,
         )
     except (KeyError, TypeError):
-        known = {name: _value(stats, *path) for name, path in _PATHS.items()}
-        return Reading(**known, private_pools=private, in_use=known["peak_reserved"] > 0)
+        return reading_of(_completed(stats))
 
 
-_PATHS = {
-    "allocated": ("allocated_bytes", "all", "current"),
-    "reserved": ("reserved_bytes", "all", "current"),
-    "peak": ("allocated_bytes", "all", "peak"),
-    "active": ("active_bytes", "all", "current"),
-    "requested": ("requested_bytes", "all", "current"),
-    "inactive_split": ("inactive_split_bytes", "all", "current"),
-    "alloc_retries": ("num_alloc_retries",),
-    "ooms": ("num_ooms",),
-    "peak_reserved": ("reserved_bytes", "all", "peak"),
-    "peak_active": ("active_bytes", "all", "peak"),
-    "peak_requested": ("requested_bytes", "all", "peak"),
-    "allocations": ("allocation", "all", "allocated"),
-}
-"""Where an allocator has each counter."""
+def _completed(stats: Stats) -> Stats:
+    """Return counters with all that a `Reading` has, NaN for what is missing or no figure."""
+    pooled = (
+        *("allocated_bytes", "reserved_bytes", "active_bytes"),
+        *("requested_bytes", "inactive_split_bytes", "allocation"),
+    )
+    known: Stats = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
+    for name in pooled:
+        figures = ("current", "peak", "allocated")
+        known[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
+    return {**stats, **known}
 
 
 def _value(stats: Any, *path: str) -> float:
