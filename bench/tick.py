@@ -1,4 +1,4 @@
-"""What one tick of the poller and one edge of a span cost with one GPU, against the calls they are made of.
+"""What one tick of the poller and one edge of a span cost, against the calls they are made of.
 
 Time is CPU time of the polling thread, which is at least the time that it holds the interpreter's
 lock, counted in two ways: called back to back, and every 10 ms as a poller comes, when caches have
@@ -7,7 +7,8 @@ for each tick made beside it.
 
 Each tick of ours is one of a run at 10 Hz by its clock, so that what is only read once a second is
 read at every tenth. It reads the GPU (allocator and driver), takes what tensors were counted, and at every
-second tick reads the host. Where there is no GPU, invented counters stand behind the real torch and pynvml.
+second tick reads the host. Where there is no GPU, invented counters stand behind the real torch and pynvml,
+of as many ``--devices`` as wanted. The raw calls read those that are ``--used``.
 
 Edges are those of a training step's parts, four spans deep, 8 ms apart by the clock. They are made on the
 user's own thread, so there is nobody else to lose time.
@@ -89,12 +90,12 @@ class HandTicker(Ticker):
 class Poller:
     """A monitor with a session and an open span, as within a watched cell."""
 
-    def __init__(self, *, charted: bool) -> None:
+    def __init__(self, *, charted: bool, used: int) -> None:
         self.clock = ListClock()
         allocator = CudaAllocator()
         torch_cuda = AllocatorSource(allocator)
         tensors = TensorSource()
-        tensors.count({"cuda:0": dict.fromkeys(HELD, 1e9)})
+        tensors.count({f"cuda:{index}": dict.fromkeys(HELD, 1e9) for index in range(used)})
         sources = (
             torch_cuda,
             NvmlSource(torch_cuda.uuids, os.environ, reserved=torch_cuda.reserved),
@@ -189,22 +190,26 @@ class Poller:
         return HandTicker(tick, interval, clock=self.clock.read)
 
 
-def rivals(*, on_gpu: bool) -> dict[str, Way]:
-    """Return everything to compare with that is installed here."""
+def rivals(used: int, *, on_gpu: bool) -> dict[str, Way]:
+    """Return everything to compare with that is installed here, and reads all that is used."""
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(used)]
 
     def raw_calls() -> None:
-        torch.cuda.memory_stats_as_nested_dict(0)
-        pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        for index, handle in enumerate(handles):
+            torch.cuda.memory_stats_as_nested_dict(index)
+            pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
     def four_getters() -> None:
-        torch.cuda.memory_allocated(0)
-        torch.cuda.memory_reserved(0)
-        torch.cuda.max_memory_allocated(0)
-        torch.cuda.max_memory_reserved(0)
+        for index in range(used):
+            torch.cuda.memory_allocated(index)
+            torch.cuda.memory_reserved(index)
+            torch.cuda.max_memory_allocated(index)
+            torch.cuda.max_memory_reserved(index)
 
     ways: dict[str, Way] = {BASE: raw_calls, "torch: the usual four getters": four_getters}
+    if used > 1:
+        return ways
     if importlib.util.find_spec("nvitop"):
         nvitop = import_module("nvitop")
         ways["nvitop: Device.memory_info"] = nvitop.Device(0).memory_info
@@ -218,16 +223,17 @@ def rivals(*, on_gpu: bool) -> dict[str, Way]:
     return ways
 
 
-def edges() -> tuple[dict[str, Way], list[PeakLedger]]:
+def edges(used: int) -> tuple[dict[str, Way], list[PeakLedger]]:
     """Return what is done at an edge, and whose entry points are then in the way of others."""
     statistics_of, reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats  # noqa: SLF001
 
     def raw_calls() -> None:
-        statistics_of(0)
-        reset(0)
-        statistics_of(0)
+        for index in range(used):
+            statistics_of(index)
+            reset(index)
+            statistics_of(index)
 
-    pollers = [Poller(charted=False) for _ in range(6)]
+    pollers = [Poller(charted=False, used=used) for _ in range(6)]
     nested, turned, entered, marked, both, tens = pollers
     for one in (nested, turned, entered):
         one.open_parts()
@@ -301,21 +307,26 @@ def main() -> None:
     """Measure and print."""
     parser = measure.cli(__doc__)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--devices", type=int, default=1, help="GPUs, where they are invented")
+    parser.add_argument("--used", type=int, default=1, help="GPUs that this process allocates on")
     arguments = parser.parse_args()
+    devices, used = arguments.devices, arguments.used
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        torch.ones(1, device="cuda")
+        devices = torch.cuda.device_count()
+        for index in range(used):
+            torch.ones(1, device=f"cuda:{index}")
         device = torch.cuda.get_device_name(0)
     else:
-        gpu_stand_in.restart_with_nvml_stub()
-        gpu_stand_in.give_torch_a_gpu(torch)
+        gpu_stand_in.restart_with_nvml_stub(devices)
+        gpu_stand_in.give_torch_a_gpu(torch, devices, used)
         device = "NO GPU: invented counters behind the real torch and pynvml"
     warnings.simplefilter("ignore")
 
-    plain, charted = Poller(charted=False), Poller(charted=True)
-    ways = rivals(on_gpu=on_gpu)
+    plain, charted = (Poller(charted=charted, used=used) for charted in (False, True))
+    ways = rivals(used, on_gpu=on_gpu)
     ways |= {OURS: plain.tick, "hfmem_widget: a tick that feeds a chart": charted.tick}
-    at_edges, ledgers = edges()
+    at_edges, ledgers = edges(used)
     ledgers += [plain.ledger, charted.ledger]
 
     def unwatched(measured: Callable[[Way], float], way: Way) -> Callable[[], float]:
@@ -345,10 +356,11 @@ def main() -> None:
     lost = rounds_of(lost_by_main_thread, arguments.rounds)
     sys.setswitchinterval(before)
 
+    gpus = f"{used} of {devices} GPUs used"
     where = f"{measure.machine('torch', 'nvidia-ml-py', 'nvitop', 'stormlog')}; {device}"
     absent = [name for name in ("nvitop", "stormlog") if not importlib.util.find_spec(name)]
     measure.report(
-        "One tick, one GPU (median and 95 % interval)",
+        f"One tick, {gpus} (median and 95 % interval)",
         where,
         [*HEAD, "µs lost by the main thread"],
         [
@@ -358,7 +370,7 @@ def main() -> None:
         notes=[f"{name}: not installed, not measured." for name in absent],
     )
     measure.report(
-        "Edges, one GPU (median and 95 % interval)",
+        f"Edges, {gpus} (median and 95 % interval)",
         where,
         HEAD,
         rows_of(edge_warm, edge_cold, EDGE_BASE),

@@ -43,7 +43,6 @@ _current_of, _peaks_of = (
     itemgetter(*map(Reading._fields.index, fields))
     for fields in zip(*_METRICS.values(), strict=True)
 )
-_NONE = (NOT_AVAILABLE,) * len(_METRICS)
 
 Readings = Mapping[int, Reading]
 """What was read of each device at one instant."""
@@ -315,14 +314,14 @@ class PeakLedger:
         certified = True
         for device, before in edge.before.items():
             if not before.in_use:
-                peaks += _NONE
-                current += _NONE
                 continue
-            peaks += _peaks_of(before)
+            # What is not in use has no values.
+            none = [NOT_AVAILABLE] * (device * len(_METRICS) - len(peaks))
+            peaks += [*none, *_peaks_of(before)]
             if opening is not None:
                 # Both are there but for a fault in between.
                 certified &= _certificate(before) == edge.after.get(device)
-                current += _current_of(before)
+                current += [*none, *_current_of(before)]
         self._windows.note(peaks)
         if not certified:
             self._flaw()
@@ -335,7 +334,8 @@ class PeakLedger:
             self._windows.open(opening, current)
 
     def _note(self, device: int, reading: Reading) -> None:
-        self._windows.note([*_NONE * device, *_peaks_of(reading)])
+        none = [NOT_AVAILABLE] * (device * len(_METRICS))
+        self._windows.note([*none, *_peaks_of(reading)])
 
     def _flaw(self) -> None:
         for window in self._windows:
@@ -376,7 +376,7 @@ class PeakLedger:
     def _readings(self, *, resets: bool = False) -> dict[int, Reading]:
         """Read all devices; what the user would read is remembered if they are to be reset."""
         readings: dict[int, Reading] = {}
-        for device in self.allocator.devices():
+        for device in self.allocator.opened():
             # Not by `_stats`: this is done at every edge, with cold caches.
             try:
                 stats = self.allocator.stats(device)

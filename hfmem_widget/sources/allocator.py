@@ -143,7 +143,7 @@ class Allocator(Protocol):
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
-    `reset_peak` and `devices` run at every tick and every edge: at most some 10 µs each.
+    `reset_peak`, `devices` and `opened` run at every tick and every edge: at most some 10 µs each.
 
     One torch has one accelerator: at most one member has devices.
     """
@@ -168,6 +168,12 @@ class Allocator(Protocol):
         """Return the indices of the visible devices; empty until the user's code has initialised them.
 
         Also empty in a forked child, where they cannot be used.
+        """
+
+    def opened(self) -> Sequence[int]:
+        """Return those of `devices`, in order, on which this process can have memory.
+
+        The others are not read: of eight devices that a process sees, it mostly uses one.
         """
 
     def device(self, index: int) -> Device:
@@ -249,5 +255,7 @@ class Instant:
     """Readings of one instant, which a sample of that instant need not repeat."""
 
     allocator: Allocator | None
-    readings: Mapping[int, Reading]  # of the allocator, by device, in the order of their indices
+    readings: Mapping[
+        int, Reading
+    ]  # of the allocator's opened devices, in the order of their indices
     held: Sequence[float] | None = None  # the values of `TensorSource`

@@ -25,6 +25,9 @@ _METRICS: Final = {
 }
 """The first of a `Reading`'s fields, which are metrics, and their labels."""
 
+_IDLE = (0.0,) * len(_METRICS)
+"""The values of a device that this process has not opened."""
+
 _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
@@ -65,13 +68,18 @@ class AllocatorSource(BaseSource):
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
             indices = range(0)
-        return self._padded([value for index in indices for value in self._read_device(index)])
+        opened = self.allocator.opened()
+        rows = [self._read_device(index) if index in opened else _IDLE for index in indices]
+        return self._padded([value for row in rows for value in row])
 
     def at(self, instant: Instant) -> Sequence[float] | None:
         """Return the values where the counters have been read; None where no device was ever used."""
         if instant.allocator is not self.allocator:
             return None
-        values = [value for one in instant.readings.values() for value in values_of(one)]
+        values: list[float] = []
+        for index in range(len(self.devices)) or instant.readings:
+            reading = instant.readings.get(index)
+            values += _IDLE if reading is None else values_of(reading)
         return values if any(values) else None
 
     def _read_device(self, index: int) -> Sequence[float]:

@@ -88,6 +88,10 @@ class TorchAllocator:
         self._up_in = os.getpid()
         return self._indices
 
+    def opened(self) -> Sequence[int]:
+        """Return all devices: whether this process has a context on one cannot be told."""
+        return self.devices()
+
     def device(self, index: int) -> Device:
         """Return what an initialised device is, as the driver's library names it."""
         properties = self._module().get_device_properties(index)

@@ -76,9 +76,11 @@ class FakeDevice:
     stats: Stats = field(default_factory=_empty_stats)
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
     counts_allocations: bool = True
+    opened: bool = False
 
     def alloc(self, block: int, size: int) -> None:
-        """Hand out a block."""
+        """Hand out a block; the process has opened the device from then on."""
+        self.opened = True
         rounded = -(-size // ROUND) * ROUND
         free = self._current("reserved_bytes") - self._current("allocated_bytes")
         if rounded > free:
@@ -248,6 +250,9 @@ class FakeAllocator:
     def devices(self) -> range:
         return range(len(self.pools) if self.initialized else 0)
 
+    def opened(self) -> list[int]:
+        return [index for index in self.devices() if self.pools[index].opened]
+
     def device(self, index: int) -> Device:
         pool = self.pools[index]
         return Device(f"{self.device_type}:{index}", pool.name, pool.uuid, float(pool.total))
@@ -347,6 +352,7 @@ class FakeTorch(ModuleType):
             "memoryStats": self._stats,
             "resetPeakMemoryStats": self._reset,
             "getDeviceCount": self._count,
+            "hasPrimaryContext": self._has_context,
         }
         self._C = SimpleNamespace(
             **{f"_{kind}_{name}": entry for name, entry in own.items()},
@@ -367,6 +373,10 @@ class FakeTorch(ModuleType):
     def _count(self) -> int:
         self._needs_cuda("_cuda_getDeviceCount")
         return len(self.allocator.pools)
+
+    def _has_context(self, device: int) -> bool:
+        self._needs_cuda("_cuda_hasPrimaryContext")
+        return self.allocator.pools[device].opened
 
     def _stats(self, device: int) -> Stats:
         """Return the counters, as the C entry point does."""

@@ -10,6 +10,7 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Peak
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.testing import FakeClock
 from tests.fakes.torch_cuda import FakeAllocator
@@ -17,11 +18,11 @@ from tests.unit.monitor.conftest import HandTicker
 
 
 class Machine:
-    """A watched cell on two GPUs, of which one is in use, and how often their counters are touched."""
+    """A watched cell that sees eight GPUs and uses the last, and how often their counters are touched."""
 
     def __init__(self) -> None:
-        self.fake = FakeAllocator(devices=2)
-        self.fake.alloc(1 << 20)
+        self.fake = FakeAllocator(devices=8)
+        self.fake.alloc(1 << 20, device=7)
         self.clock = FakeClock()
         self.monitor = Monitor(
             Sampler([AllocatorSource(self.fake)], clock=self.clock),
@@ -69,12 +70,25 @@ def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
         edge(lambda: monitor.close_span(session, spans[-1]).id),
     ]
 
-    assert made == [(3, 1), (3, 1), (2, 0)]
+    assert made == [(2, 1), (2, 1), (1, 0)]
     assert machine.counted(machine.enter) == (0, 0)
 
 
-def test_a_tick_reads_each_device_once_and_resets_none() -> None:
+def test_a_tick_reads_each_device_in_use_once_and_resets_none() -> None:
     """Also where the peaks of open spans are looked at, from the same reading."""
     machine = Machine()
 
-    assert [machine.counted(machine.tick) for _ in range(12)] == [(2, 0)] * 12
+    assert [machine.counted(machine.tick) for _ in range(12)] == [(1, 0)] * 12
+
+
+def test_a_device_is_read_as_soon_as_it_is_used() -> None:
+    """One that is first used within a span has its exact peak there."""
+    machine = Machine()
+    span = machine.monitor.open_span(machine.session, "step").id
+    machine.fake.free(machine.fake.alloc(3 << 20, device=2))
+    machine.monitor.close_span(machine.session, span)
+    machine.enter()
+    peaks = machine.session.span(span).peaks
+
+    assert peaks["cuda:2/allocated"] == Peak(3 << 20, "exact")
+    assert peaks["cuda:7/allocated"] == Peak(1 << 20, "exact")

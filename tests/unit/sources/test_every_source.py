@@ -30,6 +30,7 @@ def torch_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
 
     def up() -> None:
         fake.initialized = True
+        fake.alloc(1 << 20, device=1)
 
     def fail() -> None:
         fake.pools[1].stats = None  # type: ignore[assignment]

@@ -166,7 +166,8 @@ def test_a_device_that_fails_leaves_the_others() -> None:
     """If one device's counters raise, it is NaN with one note, and the others are read."""
     fake = FakeAllocator(devices=2)
     source, _ = opened(FakeTorch(fake))
-    fake.alloc(MIB, device=1)
+    for device in (0, 1):
+        fake.alloc(MIB, device=device)
     source.read(0.0)
     fake.pools[0].stats = None  # type: ignore[assignment]
 
