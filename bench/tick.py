@@ -98,7 +98,12 @@ class Poller:
         tensors.count({f"cuda:{index}": dict.fromkeys(HELD, 1e9) for index in range(used)})
         sources = (
             torch_cuda,
-            NvmlSource(torch_cuda.uuids, os.environ, reserved=torch_cuda.reserved),
+            NvmlSource(
+                torch_cuda.uuids,
+                os.environ,
+                reserved=torch_cuda.reserved,
+                opened=allocator.opened,
+            ),
             HostSource(),
             ChildSource(find_processes()),
             tensors,

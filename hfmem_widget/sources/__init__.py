@@ -41,7 +41,7 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
-    driver = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved)
+    driver = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, opened=cuda.allocator.opened)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, driver, DeviceMemorySource(allocators), *host, TensorSource())

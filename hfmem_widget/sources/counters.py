@@ -51,9 +51,8 @@ class AllocatorSource(BaseSource):
 
     def reserved(self, uuid: str) -> float:
         """Return the bytes that are reserved on a device right now; 0 on an unknown device."""
-        indices = self.allocator.devices()
-        for index, device in enumerate(self.devices[: len(indices)]):
-            if device.uuid == uuid:
+        for index in self.allocator.opened():
+            if index < len(self.devices) and self.devices[index].uuid == uuid:
                 return values_of(reading_of(self.allocator.stats(index)))[_RESERVED]
         return 0.0
 

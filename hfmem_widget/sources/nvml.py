@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,8 @@ class NvmlSource(BaseSource):
 
     `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
     `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `reserved`
-    takes a UUID and returns the bytes that this process' allocator has of that device now.
+    takes a UUID and returns the bytes that this process' allocator has of that device now, and `opened`
+    returns which of CUDA's devices it can have memory on. The others are read once a second.
     """
 
     name = "nvml"
@@ -48,11 +49,13 @@ class NvmlSource(BaseSource):
         environ: Mapping[str, str],
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
+        opened: Callable[[], Collection[int]] | None = None,
         load: Callable[[], Any] = lambda: import_module("pynvml"),
         proc: Path = PROC,
     ) -> None:
         super().__init__()
         self._reserved = reserved
+        self._opened = opened
         self._cuda_uuids = cuda_uuids
         self._environ = environ
         self._load = load
@@ -72,8 +75,10 @@ class NvmlSource(BaseSource):
         try:
             if self._is_ready(now) and self._gpus:
                 values.append(NOT_AVAILABLE)
-                for gpu in self._gpus:
-                    values += gpu.read(now)
+                opened = self._opened() if self._cuda_is_up and self._opened else None
+                for index, gpu in enumerate(self._gpus):
+                    is_idle = opened is not None and index not in opened
+                    values += gpu.read_rarely(now) if is_idle else gpu.read(now)
                 known = [gpu.children for gpu in self._gpus if gpu.children is not None]
                 if known:
                     values[0] = float(len(frozenset[int]().union(*known)))

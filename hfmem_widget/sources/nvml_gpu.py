@@ -28,6 +28,9 @@ NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 BUSY_INTERVAL: Final = 1.0
 """Seconds between looks at how busy a GPU is, over as long as the driver averages it."""
 
+IDLE_INTERVAL: Final = 1.0
+"""Seconds between readings of a GPU that this process does not use beside one that it does."""
+
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
 
@@ -79,10 +82,18 @@ class Gpu:
         self._knows_v2 = True
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
-        self._busy_due = -math.inf
+        self._busy_due = self._idle_due = -math.inf
+        self._idle: Sequence[float] = NOTHING
         self._looks = Looks()
         if handle is not None:
             self._describe()
+
+    def read_rarely(self, now: float) -> Sequence[float]:
+        """Return what was read at most `IDLE_INTERVAL` before: for a device that only others use."""
+        if now >= self._idle_due:
+            self._idle = self.read(now)
+            self._idle_due = now + IDLE_INTERVAL
+        return self._idle
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `METRICS`; NVML's error only where NVML itself has been shut down."""

@@ -22,12 +22,18 @@ class Watched:
         environ: Mapping[str, str] | None = None,
         init_fault: int | None = None,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
+        opened: Sequence[int] | None = None,
     ) -> None:
         self.nvml = FakeNvml(gpus, init_fault=init_fault)
         self.uuids: list[str] | None = None
         self.environ = dict(environ or {})
         self.source = NvmlSource(
-            lambda: self.uuids, self.environ, reserved=reserved, load=self.nvml.load, proc=proc
+            lambda: self.uuids,
+            self.environ,
+            reserved=reserved,
+            opened=None if opened is None else lambda: opened,
+            load=self.nvml.load,
+            proc=proc,
         )
 
     def __call__(self, now: float) -> dict[str, float]:

@@ -287,3 +287,21 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
         one.read(tick / 10)
 
     assert fake.calls["ComputeRunningProcesses_v3"] == 3
+
+
+def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
+    """Beside one that this process uses; as long as it uses none, all are read each time."""
+    gpus = two_cards()
+    watched = Watched(gpus, proc, opened=[1])
+    of_others, own = [], []
+    for tick in range(25):
+        if tick == 2:
+            watched.uuids = [gpu.uuid for gpu in gpus]
+        for gpu in gpus:
+            gpu.used = tick * MIB
+        values = watched(tick / 10)
+        of_others.append(round(values["cuda:0/device_used"] / MIB))
+        own.append(round(values["cuda:1/device_used"] / MIB))
+
+    assert own == list(range(25))
+    assert of_others == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
