@@ -167,18 +167,20 @@ class Memory:
     def _readings(self) -> Readings:
         allocator = self._ledger.allocator
         readings: dict[int, Reading] = {}
-        for index in allocator.devices():
+        for index in allocator.opened():
             with suppress(Exception):  # a pluggable allocator keeps none, and raises
                 readings[index] = reading_of(allocator.stats(index))
         return readings
 
     def _read(self, readings: Readings) -> _Reading:
-        kind = self._ledger.allocator.device_type
+        allocator = self._ledger.allocator
         metrics = (each.metric for each in self._host.series)
         heap = dict(zip(metrics, self._host.read(time.monotonic()), strict=False))
-        allocated = {f"{kind}:{index}": each.allocated for index, each in readings.items()}
+        gpus = dict.fromkeys(set(allocator.devices()).difference(allocator.opened()), 0.0)
+        gpus |= {index: each.allocated for index, each in readings.items()}
+        kind = allocator.device_type
         return _Reading(
-            {key: size for key, size in allocated.items() if not math.isnan(size)},
+            {f"{kind}:{at}": size for at, size in sorted(gpus.items()) if not math.isnan(size)},
             heap.get("allocated", math.nan),
             heap.get("reserved", math.nan),
         )

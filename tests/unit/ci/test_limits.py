@@ -360,8 +360,9 @@ def test_it(gpu, memory):
     held = gpu.alloc(4 * MIB)
     with memory.span() as part:
         gpu.free(gpu.alloc(8 * MIB))
-        assert part.left() == 0
+        assert part.left() == part.left("cuda:1") == 0
     assert (part.peak(), part.left()) == (8 * MIB, 0)
+    assert memory.left("cuda:1") == part.peak("cuda:1") == 0
     gpu.alloc(1 * MIB, 1)
     assert memory.peak() == memory.peak("cuda:0") == 12 * MIB
     assert memory.left() == 4 * MIB and memory.left("cuda:1") == MIB
