@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -37,7 +38,8 @@ class CudaAllocator(TorchAllocator):
 
     def opened(self) -> Sequence[int]:
         """Return the devices with a context of this process, which no memory can be had without."""
-        indices = self.devices()
+        # Every edge comes here, with cold caches: mostly without a further function.
+        indices = self._indices if self._up_in == os.getpid() else self.devices()
         if len(indices) != len(self._opened) + len(self._unopened):
             self._opened, self._unopened = (), indices
         # A context that is there stays, so that only the others are asked for.
