@@ -33,25 +33,27 @@ class CudaAllocator(TorchAllocator):
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         super().__init__(modules)
         self._handles: dict[int, tuple[Any, Any] | None] = {}
-        self._opened: Sequence[int] = ()
-        self._unopened: Sequence[int] = ()
+        self._opened_and_not: tuple[Sequence[int], Sequence[int]] = (), ()
 
     def opened(self) -> Sequence[int]:
         """Return the devices with a context of this process, which no memory can be had without."""
         # Every edge comes here, with cold caches: mostly without a further function.
         indices = self._indices if self._up_in == os.getpid() else self.devices()
-        if len(indices) != len(self._opened) + len(self._unopened):
-            self._opened, self._unopened = (), indices
+        opened, unopened = self._opened_and_not
+        if len(indices) != len(opened) + len(unopened):
+            opened, unopened = (), indices
         # A context that is there stays, so that only the others are asked for.
-        if self._unopened:
+        if unopened:
             try:
                 has_context = self._extension()._cuda_hasPrimaryContext
-                if any(map(has_context, self._unopened)):
-                    self._opened = tuple(filter(has_context, indices))
-                    self._unopened = tuple(at for at in indices if at not in self._opened)
+                if any(map(has_context, unopened)):
+                    opened = tuple(filter(has_context, indices))
+                    unopened = tuple(at for at in indices if at not in opened)
             except Exception:  # noqa: BLE001  (an old torch cannot tell, or the driver does not answer)
                 return indices
-        return self._opened
+            # At once: the poller may be here, too.
+            self._opened_and_not = opened, unopened
+        return opened
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, with NVML's UUID."""

@@ -189,3 +189,29 @@ def test_a_build_without_counters_refuses() -> None:
     with pytest.raises(SourceUnavailable, match="no CUDA memory counters"):
         allocator.install(pass_on, pass_on)
     assert torch._C._cuda_memoryStats is reading
+
+
+def test_a_device_is_opened_by_its_first_memory() -> None:
+    """Whatever its number, and it stays so."""
+    fake = FakeAllocator(devices=3)
+    _, allocator = opened(FakeTorch(fake))
+    told = [list(allocator.opened())]
+    for device in (2, 0):
+        fake.free(fake.alloc(MIB, device=device))
+        told.append(list(allocator.opened()))
+
+    assert told == [[], [2], [0, 2]]
+
+
+@pytest.mark.parametrize("fault", [AttributeError, RuntimeError])
+def test_where_nobody_tells_all_devices_are_opened(fault: type[Exception]) -> None:
+    """By an old torch, or a driver that does not answer."""
+    torch: Any = FakeTorch(FakeAllocator(devices=3))
+    _, allocator = opened(torch)
+
+    def fail(_device: int) -> bool:
+        raise fault
+
+    torch._C._cuda_hasPrimaryContext = fail
+
+    assert list(allocator.opened()) == [0, 1, 2]
