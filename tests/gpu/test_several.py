@@ -60,6 +60,42 @@ report([peaks["cuda:0/allocated"].value, peaks["cuda:1/allocated"].value,
     assert used[1] == pytest.approx(5, abs=0.1)
 
 
+def test_a_gpu_that_is_only_seen_is_not_read_until_it_is_used(run_python: Run) -> None:
+    """Nor does watching open a context on it; the span in which it is first used has its exact peak."""
+    unused, seen, had_context, used, peak = run_python(
+        """
+from collections import Counter
+import time, torch
+read = Counter()
+statistics = torch._C._cuda_memoryStats
+
+def counted(device):
+    read[device] += 1
+    return statistics(device)
+
+torch._C._cuda_memoryStats = counted
+torch.ones(1, device="cuda:0")
+import hfmem_widget
+with hfmem_widget.watch(quiet=True) as session:
+    time.sleep(0.5)
+    with hfmem_widget.span("on the first"):
+        torch.ones(1 << 20, device="cuda:0")
+    unused, seen = read[1], read[0]
+    had_context = torch._C._cuda_hasPrimaryContext(1)
+    with hfmem_widget.span("on the second"):
+        torch.empty(3 << 30, dtype=torch.uint8, device="cuda:1")
+    time.sleep(0.3)
+peak = session.spans[-1].peaks["cuda:1/allocated"]
+report([unused, seen, had_context, read[1], [peak.value, peak.certainty]])
+"""
+    )
+
+    assert (unused, had_context) == (0, False)
+    assert seen > 2
+    assert used > 2
+    assert peak == [3 * 2**30, "exact"]
+
+
 @pytest.mark.parametrize("when", ["before CUDA is up", "after"])
 def test_an_order_of_the_users_own_is_followed(run_python: Run, when: str) -> None:
     """With CUDA_VISIBLE_DEVICES=1,0 the driver's second GPU is cuda:0, in the charts too."""
