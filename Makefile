@@ -24,6 +24,8 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Else each of the hundreds of processes that the tests start would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Else IPython warns of an environment that is active and not ours, at which tests fail.
+unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
