@@ -2,7 +2,7 @@
 
 import { growingEnd, niceTop, valueTicks } from "./axis.ts";
 import { type Drawn, decimate } from "./decimate.ts";
-import { percentOf, unitFor } from "./format.ts";
+import { MIB, percentOf, unitFor } from "./format.ts";
 import { gapsWithin } from "./gaps.ts";
 import { guidesIn, levelsOf, marksOf } from "./guides.ts";
 import { layLanes } from "./lanes.ts";
@@ -157,7 +157,7 @@ function valuesOf(lines: Line[], metric: string): Float32Array {
 /** The axis grows in round steps and only when the data leave it too little room. */
 function topFor(highest: number, room: number, held: number, total: number | null): number {
   if (held > 0 && highest <= held * room) return held;
-  const least = Math.max(highest, 1) / room;
+  const least = (highest >= 1 ? highest : MIB) / room;
   const { divisor } = total === null ? unitFor(least) : percentOf(total);
   return niceTop(least / divisor) * divisor;
 }

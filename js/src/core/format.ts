@@ -1,6 +1,6 @@
 /** Bytes, seconds and labels as people read them; the rules of `text.py`. */
 
-const MIB = 2 ** 20;
+export const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 
 export interface Unit {

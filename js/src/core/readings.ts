@@ -41,6 +41,22 @@ export function leading(store: Store, device: Device): "allocated" | "device_use
   return isLed && !(latestReading(store, device, "allocated") > 0) ? "device_used" : "allocated";
 }
 
+/** Of a run that has memory on another device: so many times as much there, and that is the one to show. */
+const FAR_MORE = 20;
+
+/** The device to show where nobody picked one: stays, unless the run holds, or held, far more on another GPU. */
+export function deviceToShow(store: Store, shown: Device): Device {
+  if (!shown.key.includes(":")) return shown;
+  const gpus = (store.schema?.devices ?? []).filter(({ key }) => key.includes(":"));
+  const outermost = [...store.spans.values()].filter(({ parent }) => parent === null);
+  const most = (device: Device) => {
+    const peaks = outermost.map(({ devices }) => devices[device.key]?.peak ?? 0);
+    return Math.max(latestReading(store, device, "allocated") || 0, ...peaks);
+  };
+  const fullest = gpus.reduce((best, next) => (most(next) > most(best) ? next : best), shown);
+  return most(fullest) > FAR_MORE * most(shown) ? fullest : shown;
+}
+
 /** How full the device is, by whoever knows most; NaN if nobody knows. */
 export function shareUsed(store: Store, device: Device): number {
   const known = ["device_used", "reserved", "allocated"].map((m) => latestReading(store, device, m));

@@ -4,6 +4,8 @@ export type Range = readonly [number, number];
 
 export interface Settings {
   device: string;
+  /** Whether a person picked the device; else it is the one that the run fills. */
+  isPicked: boolean;
   /** Against what memory is drawn, where steps tell their tokens. */
   lens: "time" | "tokens";
   /** The last so many seconds, or null for the whole run. */
@@ -21,6 +23,7 @@ export interface Settings {
 export function defaultSettings(): Settings {
   return {
     device: "",
+    isPicked: false,
     lens: "time",
     window: null,
     zoom: null,

@@ -13,8 +13,9 @@ import { Lens } from "./lens.ts";
 import { MARKS, warningsOf } from "./notice.ts";
 import { knowsParts } from "./parts.ts";
 import { Progress } from "./progress.ts";
+import type { Device } from "./protocol.ts";
 import { RanksView } from "./ranksview.ts";
-import { peakShare, readDevice, shareUsed } from "./readings.ts";
+import { deviceToShow, peakShare, readDevice, shareUsed } from "./readings.ts";
 import { namesIn } from "./scene.ts";
 import { OVERVIEW } from "./series.ts";
 import { defaultSettings, type Range, type Settings } from "./settings.ts";
@@ -132,10 +133,18 @@ export class View {
     });
   }
 
+  private deviceToShow(): Device | null {
+    const { store, settings } = this;
+    const named = (wanted: string) => store.schema?.devices.find(({ key }) => key === wanted);
+    const shown = named(settings.device) ?? named(OVERVIEW) ?? store.schema?.devices[0];
+    if (!shown) return null;
+    return settings.isPicked ? shown : deviceToShow(store, shown);
+  }
+
   /** The first snapshot, and a run on other devices, show at once; everything else in its time. */
   private follow(): void {
-    const devices = this.store.schema?.devices ?? [];
-    if (devices.length > 0 && !devices.some(({ key }) => key === this.settings.device)) this.show();
+    const device = this.deviceToShow();
+    if (device !== null && device.key !== this.settings.device) this.show();
     else this.chart.refresh();
     // The chart of a cell goes with the end of its run.
     if (this.wasRunning && this.store.status?.state !== "running") this.write();
@@ -180,9 +189,8 @@ export class View {
     this.placeholder.hidden = store.schema !== null && kind !== "unsupported";
     this.element.classList.toggle("hfmem-blank", !this.placeholder.hidden);
     const devices = store.schema?.devices ?? [];
-    const named = (wanted: string) => devices.find(({ key }) => key === wanted);
-    const device = named(settings.device) ?? named(OVERVIEW) ?? devices[0];
-    if (!device) return;
+    const device = this.deviceToShow();
+    if (device === null) return;
     settings.device = device.key;
     this.tabs.element.hidden = devices.length < 2;
     this.title.hidden = devices.length > 1;
@@ -234,7 +242,7 @@ export class View {
   }
 
   private pickDevice(key: string): void {
-    this.settings.device = key;
+    Object.assign(this.settings, { device: key, isPicked: true });
     this.show();
   }
 
