@@ -64,10 +64,10 @@ class AllocatorSource(BaseSource):
                 self._adopt(indices)
             elif not indices and self._other_accelerator is None:
                 self._look_for_other_accelerator()
+            opened = self.allocator.opened()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
-            indices = range(0)
-        opened = self.allocator.opened()
+            indices, opened = range(0), ()
         rows = [self._read_device(index) if index in opened else _IDLE for index in indices]
         return self._padded([value for row in rows for value in row])
 
