@@ -76,6 +76,7 @@ class AllocatorSource(BaseSource):
         if instant.allocator is not self.allocator:
             return None
         values: list[float] = []
+        # Until they are adopted, the number of values tells that there are devices to adopt.
         for index in range(len(self.devices)) or instant.readings:
             reading = instant.readings.get(index)
             values += _IDLE if reading is None else values_of(reading)

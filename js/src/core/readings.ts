@@ -41,7 +41,7 @@ export function leading(store: Store, device: Device): "allocated" | "device_use
   return isLed && !(latestReading(store, device, "allocated") > 0) ? "device_used" : "allocated";
 }
 
-/** Of a run that has memory on another device: so many times as much there, and that is the one to show. */
+/** How many times as much memory another GPU must have to be shown instead. */
 const FAR_MORE = 20;
 
 /** The device to show where nobody picked one: stays, unless the run holds, or held, far more on another GPU. */
