@@ -50,41 +50,6 @@ describe("View", () => {
     expect(plotly.draw).not.toHaveBeenCalled();
   });
 
-  describe("with two GPUs", () => {
-    const devices = ["cuda:0", "cuda:1"].map((key) => ({ key, name: "GPU", total: 1000 }));
-    const series = devices.map(({ key }) => ({ device: key, metric: "allocated" }));
-    const schema = { ...SCHEMA, devices, series };
-    const shown = (element: HTMLElement) => element.querySelector("[aria-selected=true]")!.textContent;
-    const started = (row: [time: number, first: number, second: number]) => {
-      const store = new Store(Date.now);
-      const { element } = open(store);
-      store.apply(message("snapshot", 0, [row], { schema }));
-      return { store, element };
-    };
-
-    test("it shows the one that the run uses, as soon as it does", () => {
-      const { store, element } = started([0, 0, 0]);
-      expect(shown(element)).toContain("cuda:0");
-      store.apply(message("rows", 1, [[1, 0, 500]]));
-      expect(shown(element)).toContain("cuda:1");
-    });
-
-    test("it stays where both are used, and after the memory was freed", () => {
-      const { store, element } = started([0, 100, 0]);
-      store.apply(message("rows", 1, [[1, 100, 500]]));
-      expect(shown(element)).toContain("cuda:0");
-      store.apply(message("rows", 2, [[2, 0, 0]]));
-      expect(shown(element)).toContain("cuda:0");
-    });
-
-    test("a person's choice stays", () => {
-      const { store, element } = started([0, 0, 0]);
-      element.querySelector<HTMLElement>("[aria-selected=true]")!.click();
-      store.apply(message("rows", 1, [[1, 0, 500]]));
-      expect(shown(element)).toContain("cuda:0");
-    });
-  });
-
   test("the first snapshot shows at once", () => {
     const store = new Store(Date.now);
     const { element } = open(store);

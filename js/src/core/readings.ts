@@ -44,10 +44,15 @@ export function leading(store: Store, device: Device): "allocated" | "device_use
 /** How many times as much memory another GPU must have to be shown instead. */
 const FAR_MORE = 20;
 
-/** The device to show where nobody picked one: stays, unless the run holds, or held, far more on another GPU. */
-export function deviceToShow(store: Store, shown: Device): Device {
+/**
+ * The device to show where nobody picked one: stays, unless a warning names another GPU, or the run holds, or
+ * held, far more on it.
+ */
+export function deviceToShow(store: Store, shown: Device, warned: string | null): Device {
   if (!shown.key.includes(":")) return shown;
   const gpus = (store.schema?.devices ?? []).filter(({ key }) => key.includes(":"));
+  const named = gpus.find(({ key }) => key === warned);
+  if (named !== undefined) return named;
   const outermost = [...store.spans.values()].filter(({ parent }) => parent === null);
   const most = (device: Device) => {
     const peaks = outermost.map(({ devices }) => devices[device.key]?.peak ?? 0);

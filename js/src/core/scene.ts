@@ -11,7 +11,7 @@ import type { LineName } from "./series.ts";
 import type { Range } from "./settings.ts";
 import type { Band } from "./stack.ts";
 
-export const MARGIN = { left: 52, right: 18, top: 2, bottom: 20 };
+export const MARGIN = { left: 56, right: 18, top: 2, bottom: 20 };
 export const LANE_PIXELS = 15;
 export const LABEL_PIXELS = 11;
 export const WORD_PIXELS = 10;

@@ -138,7 +138,7 @@ export class View {
     const named = (wanted: string) => store.schema?.devices.find(({ key }) => key === wanted);
     const shown = named(settings.device) ?? named(OVERVIEW) ?? store.schema?.devices[0];
     if (!shown) return null;
-    return settings.isPicked ? shown : deviceToShow(store, shown);
+    return settings.isPicked ? shown : deviceToShow(store, shown, warningsOf(store)[0]?.device ?? null);
   }
 
   /** The first snapshot, and a run on other devices, show at once; everything else in its time. */
