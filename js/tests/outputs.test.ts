@@ -130,6 +130,7 @@ describe("the outputs of a notebook that several people have open", () => {
       new Notebooks(tracker, sessionStorage);
       const { sessionContext } = notebook;
       return {
+        session: sessionContext,
         hear: (message: KernelMessage) => sessionContext.iopubMessage.emit(sessionContext, message),
         set,
       };
@@ -145,6 +146,15 @@ describe("the outputs of a notebook that several people have open", () => {
     await vi.advanceTimersByTimeAsync(60_000);
     expect(list.all[0]!.data).toEqual(CARD);
     expect(pages.map(({ set }) => set.mock.calls.filter(([place]) => place === 0).length)).toEqual([0, 1]);
+  });
+
+  test("are left alone where the cell has begun anew since the kernel restarted", async () => {
+    const { list, pages } = await share([card()]);
+    for (const { session } of pages) session.statusChanged.emit(session, "restarting");
+    const anew = marked("another", { "text/html": "watching …" }, LOST);
+    list.all = [anew];
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(list.all[0]).toBe(anew);
   });
 
   test("are left alone where another page has replaced them, whatever this one still shows", async () => {

@@ -5,63 +5,24 @@ import type { Application, Widget } from "../src/hosts/panel/jupyterlab.ts";
 import { Note } from "../src/hosts/panel/note.ts";
 import { Notebooks } from "../src/hosts/panel/notebooks.ts";
 import { Opener } from "../src/hosts/panel/opener.ts";
-import { MemoryPanel } from "../src/hosts/panel/panel.ts";
 import { definePlugin } from "../src/hosts/panel/plugin.ts";
 import { StatusItem } from "../src/hosts/panel/status_item.ts";
 import { resize, widthIn } from "../src/hosts/panel/width.ts";
 import { SEEN } from "../src/hosts/seen.ts";
 import { level, SCHEMA, STATUS, span } from "./frames.ts";
-import { active, paint, preparePage } from "./page.ts";
+import { look, openPanel, preparePanel } from "./opened_panel.ts";
+import { active } from "./page.ts";
 import { FakeSignal, FakeTracker } from "./signals.ts";
 
 vi.mock("../src/core/plotly.ts", () => ({ draw: vi.fn(async () => {}), purge: vi.fn() }));
 
 const STOPPED = { ...STATUS, state: "stopped" };
-const sights: ((entries: { isIntersecting: boolean }[]) => void)[] = [];
-
-function look(isIntersecting: boolean): void {
-  for (const tell of sights) tell([{ isIntersecting }]);
-}
-
-beforeEach(() => {
-  vi.useFakeTimers({ toFake: ["setTimeout", "setInterval", "clearTimeout", "clearInterval", "Date"] });
-  preparePage();
-  sessionStorage.clear();
-  localStorage.clear();
-  sights.length = 0;
-  const Observer = globalThis.IntersectionObserver as unknown as new () => object;
-  class Sight extends Observer {
-    constructor(tell: (entries: { isIntersecting: boolean }[]) => void) {
-      super();
-      sights.push(tell);
-    }
-  }
-  vi.stubGlobal("IntersectionObserver", Sight);
-});
+beforeEach(preparePanel);
 
 afterEach(() => {
   vi.unstubAllGlobals();
   vi.useRealTimers();
 });
-
-async function openPanel(load = async () => ({ View })) {
-  const tracker = new FakeTracker();
-  const notebooks = new Notebooks(tracker, sessionStorage);
-  const panel = new MemoryPanel(notebooks, load, localStorage);
-  document.body.append(panel.element);
-  look(true);
-  /** Lets what was asked for come, and a beat pass. */
-  const settle = async () => {
-    await Promise.resolve();
-    await Promise.resolve();
-    vi.advanceTimersByTime(600);
-    paint();
-  };
-  const find = (name: string) => panel.element.querySelector<HTMLElement>(`.hfmem-${name}`);
-  const labels = () =>
-    [...panel.element.querySelectorAll(".hfmem-cell-label")].map((node) => node.textContent);
-  return { tracker, notebooks, panel, settle, find, labels };
-}
 
 describe("the panel", () => {
   test("tells how to begin where nothing was watched", async () => {

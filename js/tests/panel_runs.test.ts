@@ -161,7 +161,7 @@ describe("what a reload leaves", () => {
   });
 
   test("goes on with the next rows and heals with the next snapshot", () => {
-    const heard = new Runs(() => {}, { frames: [toFrame(before)!], past: [] });
+    const heard = new Runs(() => {}, { frames: [toFrame(before)!], past: [], isLost: false });
     heard.receive(custom("rows", 40, [level(6000, 1)]));
     expect(heard.current!.timeline.last).toBe(6000);
     heard.receive(custom("snapshot", 41, [level(0, 1), level(5500, 1), level(6000, 1)]));
@@ -170,7 +170,7 @@ describe("what a reload leaves", () => {
 
   test("fits a tab's storage, a few kernels at most", () => {
     const memory = new Map(
-      Array.from({ length: 20 }, (_, kernel) => [String(kernel), { frames: [], past: [] }]),
+      Array.from({ length: 20 }, (_, kernel) => [String(kernel), { frames: [], past: [], isLost: false }]),
     );
     const storage = new FakeStorage();
     saveMemory(storage, memory);
@@ -189,7 +189,7 @@ describe("what a reload leaves", () => {
       const memory = loadMemory(storage);
       expect(() => new Runs(() => {}, memory.get("a"))).not.toThrow();
     }
-    expect(fromFrame({ content: { kind: "snapshot" }, buffers: ["not base64 !"] })).toBeNull();
+    expect(fromFrame({ content: { kind: "snapshot" }, buffers: ["not base64 !"], lostAt: null })).toBeNull();
   });
 });
 

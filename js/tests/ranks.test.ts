@@ -254,7 +254,7 @@ describe("the view of all ranks", () => {
   });
 
   test("nothing of it is on the tab of one rank, or of any other run", () => {
-    const element = open(storeOf(), { device: "rank:417" });
+    const element = open(storeOf(), { picked: "rank:417" });
     paint();
     expect(element.querySelector<HTMLElement>(".hfmem-ranks")!.hidden).toBe(true);
     expect(open(storeOf({ ranks: undefined })).querySelector("table.hfmem-ranks-table")).toBeNull();

@@ -10,16 +10,23 @@ vi.mock("../src/core/plotly.ts", () => ({ draw: async () => {}, purge: () => {} 
 
 const DEVICES = ["cuda:0", "cuda:1"].map((key) => ({ key, name: "GPU", total: 1000 }));
 const SERIES = DEVICES.map(({ key }) => ({ device: key, metric: "allocated" }));
+const GPUS = { devices: DEVICES, series: SERIES };
+const HOST = {
+  devices: [{ key: "cpu", name: "CPU", total: 1000 }],
+  series: [{ device: "cpu", metric: "allocated" }],
+};
+const BOTH = { devices: [...DEVICES, ...HOST.devices], series: [...HOST.series, ...SERIES] };
 const CELL = span(1, null, "cell", 0, 1);
 
-function started(row: [time: number, first: number, second: number]) {
+function started(row: [number, ...number[]], known: typeof GPUS = GPUS) {
   const store = new Store(Date.now);
   const { signal } = new AbortController();
-  const view = new View(document.body, store, { signal, clock: Date.now, settings: defaultSettings() });
-  const schema = { ...SCHEMA, devices: DEVICES, series: SERIES };
+  const settings = defaultSettings();
+  const view = new View(document.body, store, { signal, clock: Date.now, settings });
+  const schema = { ...SCHEMA, ...known };
   store.apply(message("snapshot", 0, [row], { schema, spans: [CELL] }));
   const tab = () => view.element.querySelector<HTMLElement>("[aria-selected=true]")!;
-  return { store, tab };
+  return { store, tab, settings };
 }
 
 function warning(device: string) {
@@ -27,6 +34,13 @@ function warning(device: string) {
 }
 
 beforeEach(preparePage);
+
+test("a GPU that appears later is shown instead of the host", () => {
+  const { store, tab } = started([0, 5], HOST);
+  expect(tab().textContent).toContain("cpu");
+  store.apply(message("snapshot", 1, [[1, 5, 900, 0]], { schema: { ...SCHEMA, ...BOTH } }));
+  expect(tab().textContent).toContain("cuda:0");
+});
 
 describe("of two GPUs", () => {
   test("the one is shown that the run uses, as soon as it does", () => {
@@ -56,6 +70,20 @@ describe("of two GPUs", () => {
     const { store, tab } = started([0, 100, 500]);
     store.apply(message("rows", 1, [[1, 100, 500]], { findings: [warning("cuda:7")] }));
     expect(tab().textContent).toContain("cuda:0");
+  });
+
+  test("the chart that is paused stays as it is", () => {
+    const { store, tab, settings } = started([0, 100, 500]);
+    settings.paused = true;
+    store.apply(message("rows", 1, [[1, 100, 900]], { findings: [warning("cuda:1")] }));
+    expect(tab().textContent).toContain("cuda:0");
+  });
+
+  test("one that was picked in a run with other devices says nothing of these", () => {
+    const { store, tab, settings } = started([0, 0, 0]);
+    settings.picked = "rank:0";
+    store.apply(message("rows", 1, [[1, 0, 500]]));
+    expect(tab().textContent).toContain("cuda:1");
   });
 
   test("a person's choice stays, whatever is used or warned of", () => {

@@ -28,6 +28,8 @@ export function conditionOf(store: Store, now: number): Condition {
   const silence = now - store.heardAt;
   const last = formatClock(store.heardAt);
   if (store.disconnected) return { kind: "silent", text: `kernel stopped (last update ${last})` };
+  // Nothing is told before the next cell begins.
+  if (isBetweenCells(store)) return { kind: "running", text: "between cells" };
   const patience = Math.max(
     SILENT_INTERVALS * 1000 * status.interval,
     LEAST_SILENCE,
@@ -37,4 +39,10 @@ export function conditionOf(store: Store, now: number): Condition {
     return { kind: "silent", text: `no update for ${Math.round(silence / 1000)} s (last update ${last})` };
   }
   return { kind: "running", text: `running · ${elapsed}` };
+}
+
+/** A watch of all cells, of which none is running. */
+function isBetweenCells({ status, spans, ranks }: Store): boolean {
+  const isOver = spans.size > 0 && [...spans.values()].every(({ stop }) => stop !== null);
+  return isOver && ranks === null && status?.path === undefined;
 }

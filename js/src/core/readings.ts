@@ -3,6 +3,7 @@
 import { knowsParts, type Parts, partsOf } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import type { Device } from "./protocol.ts";
+import { OVERVIEW } from "./series.ts";
 import type { Store } from "./store.ts";
 
 export interface Readings {
@@ -45,21 +46,23 @@ export function leading(store: Store, device: Device): "allocated" | "device_use
 const FAR_MORE = 20;
 
 /**
- * The device to show where nobody picked one: stays, unless a warning names another GPU, or the run holds, or
- * held, far more on it.
+ * The device to show where nobody picked one; null before any is known. Where there are GPUs it is the one that is
+ * shown or the first, unless a warning names another, or the run holds, or held, far more on it.
  */
-export function deviceToShow(store: Store, shown: Device, warned: string | null): Device {
-  if (!shown.key.includes(":")) return shown;
-  const gpus = (store.schema?.devices ?? []).filter(({ key }) => key.includes(":"));
-  const named = gpus.find(({ key }) => key === warned);
-  if (named !== undefined) return named;
+export function deviceToShow(store: Store, shown: string, warned: string | null): Device | null {
+  const devices = store.schema?.devices ?? [];
+  const gpus = devices.filter(({ key }) => key.includes(":"));
+  const named = (wanted: string | null) => gpus.find(({ key }) => key === wanted);
+  const overview = devices.find(({ key }) => key === OVERVIEW);
+  const first = overview ?? named(warned) ?? named(shown) ?? gpus[0] ?? devices[0] ?? null;
+  if (first === null || first.key === warned || !gpus.includes(first)) return first;
   const outermost = [...store.spans.values()].filter(({ parent }) => parent === null);
   const most = (device: Device) => {
     const peaks = outermost.map(({ devices }) => devices[device.key]?.peak ?? 0);
     return Math.max(latestReading(store, device, "allocated") || 0, ...peaks);
   };
-  const fullest = gpus.reduce((best, next) => (most(next) > most(best) ? next : best), shown);
-  return most(fullest) > FAR_MORE * most(shown) ? fullest : shown;
+  const fullest = gpus.reduce((best, next) => (most(next) > most(best) ? next : best), first);
+  return most(fullest) > FAR_MORE * most(first) ? fullest : first;
 }
 
 /** How full the device is, by whoever knows most; NaN if nobody knows. */

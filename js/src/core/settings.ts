@@ -3,9 +3,10 @@
 export type Range = readonly [number, number];
 
 export interface Settings {
+  /** The device that is shown. */
   device: string;
-  /** Whether a person picked the device; else it is the one that the run fills. */
-  isPicked: boolean;
+  /** The one that a person picked; where nobody did, or a run has no such device, the run says what is shown. */
+  picked: string;
   /** Against what memory is drawn, where steps tell their tokens. */
   lens: "time" | "tokens";
   /** The last so many seconds, or null for the whole run. */
@@ -23,7 +24,7 @@ export interface Settings {
 export function defaultSettings(): Settings {
   return {
     device: "",
-    isPicked: false,
+    picked: "",
     lens: "time",
     window: null,
     zoom: null,

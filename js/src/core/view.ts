@@ -136,9 +136,8 @@ export class View {
   private deviceToShow(): Device | null {
     const { store, settings } = this;
     const named = (wanted: string) => store.schema?.devices.find(({ key }) => key === wanted);
-    const shown = named(settings.device) ?? named(OVERVIEW) ?? store.schema?.devices[0];
-    if (!shown) return null;
-    return settings.isPicked ? shown : deviceToShow(store, shown, warningsOf(store)[0]?.device ?? null);
+    const kept = named(settings.picked) ?? (settings.paused ? named(settings.device) : undefined);
+    return kept ?? deviceToShow(store, settings.device, warningsOf(store)[0]?.device ?? null);
   }
 
   /** The first snapshot, and a run on other devices, show at once; everything else in its time. */
@@ -242,7 +241,7 @@ export class View {
   }
 
   private pickDevice(key: string): void {
-    Object.assign(this.settings, { device: key, isPicked: true });
+    this.settings.picked = key;
     this.show();
   }
 

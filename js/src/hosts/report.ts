@@ -27,7 +27,7 @@ export async function openReport(host: HTMLElement, text: string, signal: AbortS
   store.apply(decode(content, buffers));
   if (store.schema === null) return;
   document.documentElement.classList.add("live");
-  const settings = { ...defaultSettings(), device: host.dataset.device ?? "", isPicked: true };
+  const settings = { ...defaultSettings(), picked: host.dataset.device ?? "" };
   new View(host, store, { signal, clock, settings });
 }
 

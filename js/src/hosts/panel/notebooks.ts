@@ -93,7 +93,9 @@ export class Notebooks {
 
   private save(): void {
     for (const { kernel, runs } of this.entries.values()) {
-      if (kernel !== "" && !runs.isEmpty) this.memory.set(kernel, runs.remember());
+      if (kernel === "" || runs.isEmpty) continue;
+      this.memory.delete(kernel); // what was used last is kept longest
+      this.memory.set(kernel, runs.remember());
     }
     saveMemory(this.storage, this.memory);
   }

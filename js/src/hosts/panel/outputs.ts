@@ -66,8 +66,10 @@ export class Outputs {
     isMeant: (one: Marked) => boolean,
     by: (one: Marked) => [data: Data, metadata: Data],
   ): void {
+    // Known now: meanwhile the same cell may begin anew.
+    const ids = new Set([...this.marked()].filter(isMeant).map(({ id }) => id));
     const set = () => {
-      for (const one of this.marked()) if (isMeant(one)) one.set(...by(one));
+      for (const one of this.marked()) if (ids.has(one.id) && isMeant(one)) one.set(...by(one));
     };
     const { collaborative, sharedModel } = this.notebook.model ?? {};
     if (!collaborative) {

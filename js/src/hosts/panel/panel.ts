@@ -65,7 +65,7 @@ export class MemoryPanel {
     this.content = make("div", "panel-content", {}, parts);
     this.element.append(this.hint.element, this.content);
     // The figures of the table are those of the device whose tab was picked.
-    this.chart.addEventListener("click", () => this.beat.now());
+    for (const kind of ["click", "keydown"]) this.chart.addEventListener(kind, () => this.beat.now());
     this.sight = new IntersectionObserver((entries) => {
       this.inSight = entries.at(-1)?.isIntersecting ?? false;
       if (this.inSight) this.beat.now();
@@ -118,7 +118,7 @@ export class MemoryPanel {
       return;
     }
     const { settings } = front;
-    Object.assign(settings, { zoom: null, paused: false });
+    Object.assign(settings, { device: "", zoom: null, paused: false });
     this.shown = { store, life: new AbortController() };
     const onSeen = () => dispatchEvent(new CustomEvent(SEEN, { detail: store.run }));
     new this.parts.View(this.chart, store, { signal: this.shown.life.signal, settings, onSeen });

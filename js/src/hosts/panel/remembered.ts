@@ -24,11 +24,15 @@ const MOST_KERNELS = 8;
 export interface Frame {
   content: object;
   buffers: string[];
+  /** When something last came of a run whose kernel is gone, in milliseconds; null where it is not. */
+  lostAt: number | null;
 }
 
 export interface Remembered {
   frames: Frame[];
   past: CellFacts[];
+  /** As in `Runs`. */
+  isLost: boolean;
 }
 
 /** By the kernel's id. */
@@ -44,8 +48,9 @@ export function loadMemory(storage: Storage): Memory {
 
 /** Where the browser has no room or no leave for it, the next snapshot brings the history. */
 export function saveMemory(storage: Storage, memory: Memory): void {
+  for (const kernel of [...memory.keys()].slice(0, -MOST_KERNELS)) memory.delete(kernel);
   try {
-    storage.setItem(KEY, JSON.stringify([...memory].slice(-MOST_KERNELS)));
+    storage.setItem(KEY, JSON.stringify([...memory]));
   } catch {
     storage.removeItem(KEY);
   }
@@ -53,7 +58,7 @@ export function saveMemory(storage: Storage, memory: Memory): void {
 
 /** Null for a run of which nothing can be shown yet. */
 export function toFrame(store: Store): Frame | null {
-  const { schema, status, timeline, run, seq, findings, guides, ranks } = store;
+  const { schema, status, timeline, run, seq, findings, guides, ranks, heardAt, disconnected } = store;
   if (schema === null) return null;
   const columns = timeline.columns.map((_, index) => index);
   const { x, y } = decimate(timeline, columns, [0, timeline.last], PIXELS, {
@@ -73,6 +78,7 @@ export function toFrame(store: Store): Frame | null {
       ...(ranks === null ? {} : { ranks: encodeRanks(ranks) }),
     },
     buffers: [x, values, steps.figures, ...(ranks === null ? [] : [ranks.strip.cells])].map(toBase64),
+    lostAt: disconnected ? heardAt : null,
   };
 }
 

@@ -13,7 +13,7 @@ export class Runs {
   /** Whether a run asked for the panel while it went on. */
   wantsPanel = false;
   /** The kernel restarted or is gone, and what it held with it. */
-  isLost = false;
+  isLost: boolean;
 
   /** Those that go on in the order in which they began, those that are over in that of their last words. */
   private readonly stores = new Map<string, Store>();
@@ -21,13 +21,18 @@ export class Runs {
 
   constructor(
     private readonly onChange: () => void,
-    remembered: Remembered = { frames: [], past: [] },
+    remembered: Remembered = { frames: [], past: [], isLost: false },
     private readonly clock: () => number = Date.now,
   ) {
     this.past = remembered.past;
+    this.isLost = remembered.isLost;
     for (const frame of remembered.frames) {
       const message = fromFrame(frame);
-      if (message !== null && "run" in message) this.apply(message, message.run);
+      if (message === null || !("run" in message)) continue;
+      const store = this.apply(message, message.run);
+      if (frame.lostAt === null) continue;
+      store.heardAt = frame.lostAt;
+      store.disconnect();
     }
   }
 
@@ -77,7 +82,7 @@ export class Runs {
 
   remember(): Remembered {
     const frames = [...this.stores.values()].map(toFrame).filter((frame): frame is Frame => frame !== null);
-    return { frames, past: this.past };
+    return { frames, past: this.past, isLost: this.isLost };
   }
 
   private apply(message: Message, run: string): Store {

@@ -50,8 +50,10 @@ export class StatusItem {
     if (store === null || fullness === null) return;
     setText(this.element, fullness.text);
     setAttribute(this.element, "data-hfmem-level", fullness.level);
-    const isOver = store.status?.state !== "running";
-    const when = isOver ? `${__("As of %1, when the watch ended:", formatClock(store.heardAt))} ` : "";
+    const { schema, status } = store;
+    const isOver = status?.state !== "running";
+    const end = 1000 * ((schema?.started_at ?? 0) + (status?.elapsed ?? 0));
+    const when = isOver ? `${__("As of %1, when the watch ended:", formatClock(end))} ` : "";
     const title = `${when}${fullness.title}. ${__("Click to show the memory panel.")}`;
     setAttribute(this.element, "title", title);
     setAttribute(this.element, "aria-label", `${fullness.text}. ${title}`);
