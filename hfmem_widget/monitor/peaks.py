@@ -143,6 +143,8 @@ class PeakLedger:
         else:
             return
         with self._lock:
+            if supported.installed:  # by another thread, meanwhile
+                return
             self.allocator = supported
             self.fold()
             if self.allocator.devices():
@@ -205,7 +207,7 @@ class PeakLedger:
     def edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
         """Read the counters now, and reset them where a window begins; `fold` makes peaks of the readings."""
         with self._lock:
-            if closing is None and not self.in_use:
+            if not self.in_use:
                 self.install()
             edge = _Edge({}, {}, closing, opening)
             # First, so that what was read is not lost with what is reset, whatever comes between.
@@ -411,8 +413,12 @@ class PeakLedger:
     def _user_resets(self, raw: Callable[[int], None], device: int) -> None:
         with self._lock:
             before = self._before_reset(device)
-            raw(device)
-            self._after_reset(device, before)
+            try:
+                raw(device)
+                self._after_reset(device, before)
+            except BaseException:
+                self._has_been_reset(device, before)
+                raise
 
     @entry()
     def _show(self, device: int, stats: Stats) -> None:
@@ -424,12 +430,19 @@ class PeakLedger:
     @entry()
     def _before_reset(self, device: int) -> Reading | None:
         self.fold()
-        open_here = self._windows and device in self.allocator.devices()
-        return reading_of(self.allocator.stats(device)) if open_here else None
+        if not (self._windows and device in self.allocator.devices()):
+            return None
+        try:
+            return reading_of(self.allocator.stats(device))
+        except Exception:  # noqa: BLE001  (as in `_stats`)
+            self._flaw()
+            return None
 
-    def _has_been_reset(self, device: int, _before: Reading | None) -> None:
+    def _has_been_reset(self, device: int, before: Reading | None) -> None:
         self._shadow.pop(device, None)
         self._flaw()
+        if before is not None:
+            self._note(device, before)
 
     @entry(undo=_has_been_reset)
     def _after_reset(self, device: int, before: Reading | None) -> None:

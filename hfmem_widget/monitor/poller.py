@@ -56,7 +56,7 @@ class Poller:
             self._claims[by] = interval
             ticker = self._ticker
             if ticker is not None and ticker.alive and not ticker.stopping:
-                ticker.interval = min(ticker.interval, interval)
+                ticker.hasten(interval)
                 return True
             # A tick that hung keeps the lock it has; this one must not wait for it.
             self._ticking = ticking = threading.Lock()
@@ -75,17 +75,28 @@ class Poller:
             if by not in self._claims:
                 return
             self._claims[by] = interval
-            if self._ticker is not None:
-                self._ticker.interval = min(self._claims.values())
+            self._settle()
 
     def release(self, by: Hashable) -> None:
         """Give a claim back; the last one ends the thread. Giving it back again does nothing."""
         with self._lock:
-            self._claims.pop(by, None)
-            if self._claims or self._ticker is None:
+            interval, ticker = self._claims.pop(by, None), self._ticker
+            if ticker is None:
                 return
-            ticker, self._ticker = self._ticker, None
+            if self._claims:
+                # One that is longer than all that are left is of a ticker that was slowed down.
+                if ticker.interval == interval or ticker.interval < min(self._claims.values()):
+                    self._settle()
+                return
+            self._ticker = None
         self._end(ticker)
+
+    def _settle(self) -> None:
+        """Tick as often as the claims want."""
+        if self._ticker is not None:
+            interval = min(self._claims.values())
+            self._ticker.hasten(interval)
+            self._ticker.interval = interval
 
     def poll_now(self) -> None:
         """Have a tick made now, and wait for it as long as a cell may."""
@@ -96,7 +107,11 @@ class Poller:
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
         """Do something once on a thread of its own, and wait for it a second at most, if at all.
 
-        Returns False where no thread could be started: nothing is done.
+        Returns
+        -------
+        bool
+            With `wait`, whether it was done in that time: where no thread can be started, it is done here.
+            Else False where no thread could be started: nothing is done.
         """
 
         def once() -> None:
@@ -105,11 +120,14 @@ class Poller:
 
         ticker = self._make_ticker(once, ASIDE_TIMEOUT)
         if not _starts(ticker):
-            return False
-        if wait:
-            ticker.tick_now(ASIDE_TIMEOUT)
-            self._end(ticker)
-        return True
+            if wait:
+                action()
+            return wait
+        if not wait:
+            return True
+        is_done = ticker.tick_now(ASIDE_TIMEOUT)
+        self._end(ticker)
+        return is_done
 
     def join(self, timeout: float) -> bool:
         """Wait for threads that hung when they were stopped; say whether all have ended."""

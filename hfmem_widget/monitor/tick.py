@@ -62,6 +62,7 @@ class Tick:
     _missed_before: int = 0
     _last_tick: float = -math.inf
     _ticks_with_more: int = 0
+    _backed_off: Ticker | None = None
     _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, ticker: Ticker) -> None:
@@ -109,8 +110,8 @@ class Tick:
         self._count(sessions, ticker, now)
         for watched in listening:
             _progress(watched, peaks)
-        if started is not None:
-            _back_off(sessions, ticker, self.cpu() - started)
+        if started is not None and _back_off(sessions, ticker, self.cpu() - started):
+            self._backed_off = ticker
         for watched in listening:
             watched.recorder.publish()
         if started is not None and not is_new:
@@ -127,7 +128,7 @@ class Tick:
         if not listening or not all(map(_takes_the_usual_pace, listening)):
             return
         paces = [pace for _, pace in PACES]
-        if ticker.interval not in paces:  # it has backed off
+        if ticker is self._backed_off or ticker.interval not in paces:
             return
         # Peaks that are exact need no tick.
         if self.ledger.in_use and any(one.session.polling.phases_every > 1 for one in listening):
@@ -176,8 +177,8 @@ def _progress(watched: Watched, peaks: Mapping[Window, Peaks]) -> None:
             watched.recorder.progress(span_id, watched.wanted(peaks[window]))
 
 
-def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> None:
-    """Take in what a tick cost in CPU seconds, and slow down where ticks cost too much of their interval."""
+def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> bool:
+    """Take in what a tick cost in CPU seconds; slow down where that is too much, and say whether."""
     for session in sessions:
         polling = session.polling
         polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
@@ -187,4 +188,5 @@ def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> None:
                 f"A sample took {polling.cost * 1000:.0f} ms, so samples are now taken every "
                 f"{ticker.interval:g} s. Exact peaks are not affected."
             )
-            break
+            return True
+    return False

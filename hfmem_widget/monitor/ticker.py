@@ -100,6 +100,12 @@ class Ticker:
             self._served.wait_for(lambda: self._served_up_to >= request or self.stopping, timeout)
             return self._served_up_to >= request
 
+    def hasten(self, interval: float) -> None:
+        """Tick at least every `interval` seconds from now on, where it has been less often."""
+        if interval < self.interval:
+            self.interval = interval
+            self._wake.set()
+
     def step(self) -> float:
         """Make one tick and return the seconds to wait for the next."""
         serving = self._asked_for

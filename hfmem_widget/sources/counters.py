@@ -50,10 +50,10 @@ class AllocatorSource(BaseSource):
         return tuple(device.uuid for device in self.devices) or None
 
     def reserved(self, uuid: str) -> float:
-        """Return the bytes that are reserved on a device right now; 0 on an unknown device."""
+        """Return the bytes that are reserved on a device now; NaN if not told, 0 on an unknown device."""
         for index in self.allocator.opened():
             if index < len(self.devices) and self.devices[index].uuid == uuid:
-                return values_of(reading_of(self.allocator.stats(index)))[_RESERVED]
+                return self._read_device(index)[_RESERVED]
         return 0.0
 
     def read(self, now: float) -> Sequence[float]:
@@ -72,15 +72,15 @@ class AllocatorSource(BaseSource):
         return self._padded([value for row in rows for value in row])
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return the values where the counters have been read; None where no device was ever used."""
+        """Return the values where the counters have been read; None where there was no device to read."""
         if instant.allocator is not self.allocator:
             return None
         values: list[float] = []
         # Until they are adopted, the number of values tells that there are devices to adopt.
-        for index in range(len(self.devices)) or instant.readings:
+        for index in range(len(self.devices) or max(instant.readings, default=-1) + 1):
             reading = instant.readings.get(index)
             values += _IDLE if reading is None else values_of(reading)
-        return values if any(values) else None
+        return values if instant.readings else None
 
     def _read_device(self, index: int) -> Sequence[float]:
         try:

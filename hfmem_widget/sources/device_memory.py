@@ -108,7 +108,10 @@ class DeviceMemorySource(BaseSource):
         # In a container other ids may be listed: no guess is made.
         unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
         process = listed[min(own)] if own else unlisted
-        reserved = reading_of(allocator.stats(at)).reserved
+        try:
+            reserved = reading_of(allocator.stats(at)).reserved
+        except Exception:  # noqa: BLE001  (pluggable allocators raise what they like)
+            reserved = NOT_AVAILABLE
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:

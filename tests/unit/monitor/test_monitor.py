@@ -19,7 +19,7 @@ from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.source import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
-from tests.unit.monitor.conftest import Bench
+from tests.unit.monitor.conftest import Bench, HandTicker
 
 HEAP = "cpu/allocated"
 
@@ -217,6 +217,18 @@ def test_an_unknown_device_is_refused_before_anything_runs(bench: Bench) -> None
     """A device that is not there is an error that lists those that are."""
     with pytest.raises(OptionError, match="there is cuda:0, cpu"):
         bench.monitor.begin(WatchOptions(devices=("cuda:5",)))
+
+
+def test_a_device_is_not_refused_where_the_driver_has_not_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first answer may take seconds; the cell runs, and the device is watched once it is known."""
+    monkeypatch.setattr(HandTicker, "tick_now", lambda *_: False)
+    session = bench.monitor.begin(WatchOptions(devices=("cuda:0",)))
+    bench.monitor.open_span(session, "cell")
+    bench.pass_time(0.1)
+
+    assert [device.key for device in session.devices] == ["cuda:0"]
 
 
 def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hfmem_widget.monitor.monitor import Monitor
@@ -73,6 +75,34 @@ def test_the_usual_pace_comes_back_with_longer_steps() -> None:
     training.pass_ticks(2, steps=0)
 
     assert training.pace == INTERVAL
+
+
+def test_ticks_that_cost_too_much_stay_rare() -> None:
+    """Though 0.4 s, to which they have backed off, is a pace of short steps, too; and few notes say so."""
+    training = Training()
+    bench = training.bench
+    read = bench.host.read
+
+    def slow(now: float) -> Sequence[float]:
+        bench.cpu.advance(0.06)
+        return read(now)
+
+    bench.host.read = slow  # type: ignore[method-assign]
+    training.pass_ticks(60, steps=0)
+
+    assert training.pace == RARER
+    assert sum("now taken every" in note for note in training.session.notes) == 2
+
+
+def test_a_nested_watch_leaves_the_pace_as_it_was() -> None:
+    """With an interval of its own, which no pace is."""
+    training = Training()
+    for interval in (0.7, 0.01):
+        inner = training.monitor.begin(WatchOptions(interval=interval))
+        training.monitor.open_span(inner, "cell")
+        training.monitor.end(inner)
+        training.pass_ticks(2, steps=0)
+        assert training.pace == INTERVAL
 
 
 def test_a_moment_with_many_edges_changes_nothing() -> None:

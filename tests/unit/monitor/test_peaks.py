@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -269,6 +270,79 @@ def test_an_allocation_within_a_users_reset_makes_a_bound() -> None:
     allocator.alloc(MIB)
     window = ledger.open()
     allocator.before_reset = lambda: allocator.free(allocator.alloc(16 * MIB))
+    allocator.user_reset(0)
+
+    assert ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_a_users_reset_of_which_little_is_known_makes_a_bound() -> None:
+    """Where the counters could not be read before it, or an interrupt came right after it."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    unread, interrupted = ledger.open(), ledger.open()
+    read, reset = allocator.stats, allocator.reset_peak
+
+    def interrupt(index: int) -> None:
+        reset(index)
+        raise KeyboardInterrupt
+
+    allocator.free(allocator.alloc(64 * MIB))
+    failing = Mock(side_effect=[MemoryError(), *[read(0)] * 9])
+    allocator.stats = failing  # type: ignore[method-assign]
+    allocator.user_reset(0)
+    allocator.stats = read  # type: ignore[method-assign]
+    assert ledger.close(unread)[KEY].certainty == "at least"
+    allocator.free(allocator.alloc(8 * MIB))
+    allocator.reset_peak = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        allocator.user_reset(0)
+    assert ledger.close(interrupted)[KEY] == Peak(8.0 * MIB, "at least")
+    assert user_peak(allocator) == 0.0
+
+
+def test_a_reset_that_the_allocator_refuses_is_the_users_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A pluggable allocator raises; of us there is not a word."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+
+    refuse = Mock(side_effect=RuntimeError("CUDAPluggableAllocator does not yet support it"))
+    allocator.stats = allocator.reset_peak = refuse  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="Pluggable"):
+        allocator.user_reset(0)
+    assert capsys.readouterr().err == ""
+    ledger.drop([window])
+
+
+def test_two_threads_that_install_at_once_spoil_no_peak() -> None:
+    """The one that comes second finds it done, though it was not when it looked."""
+    allocator = FakeAllocator()
+    allocator.alloc(MIB)
+    ledger = PeakLedger(allocator)
+    windows: list[Window] = []
+
+    def meanwhile() -> bool:
+        del allocator.supported
+        windows.append(ledger.open())  # as another thread does
+        return True
+
+    allocator.supported = meanwhile  # type: ignore[method-assign]
+    ledger.install()
+
+    assert ledger.close(windows[0])[KEY] == Peak(1.0 * MIB, "exact")
+
+
+def test_a_window_that_closes_before_anything_was_wrapped_is_a_bound() -> None:
+    """Such as where torch was imported within it, and the user has reset the peaks."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    allocator.initialized, allocator.supported = False, lambda: False  # type: ignore[method-assign]
+    window = ledger.open()
+    del allocator.supported
+    allocator.initialized = True
+    allocator.free(allocator.alloc(64 * MIB))
     allocator.user_reset(0)
 
     assert ledger.close(window)[KEY].certainty == "at least"

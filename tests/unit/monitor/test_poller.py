@@ -98,6 +98,44 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
     assert poller.join(LONG)
 
 
+def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
+    """A watch with an interval of its own, within another: its first tick comes at once."""
+    ticked = threading.Event()
+    made: list[Ticker] = []
+
+    def make(tick: Callable[[], object], interval: float) -> Ticker:
+        made.append(Ticker(tick, interval))
+        return made[-1]
+
+    poller = Poller(lambda _ticker: ticked.set(), make)
+    poller.claim("outer", 3600.0)
+    ticked.clear()
+    poller.claim("inner", 60.0)
+    assert ticked.wait(LONG)
+    assert made[0].interval == 60.0
+    poller.release("inner")
+    assert made[0].interval == 3600.0
+    poller.release("outer")
+
+
+@pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
+def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
+    """Where somebody who wanted it quicker goes; but it is not quicker than those who stay want it."""
+    made: list[Ticker] = []
+
+    def make(tick: Callable[[], object], interval: float) -> Ticker:
+        made.append(Ticker(tick, interval))
+        return made[-1]
+
+    poller = Poller(lambda _ticker: None, make)
+    poller.claim("outer", 0.1)
+    poller.claim("inner", 0.01)
+    made[0].interval = slowed_to
+    poller.release("inner")
+    assert made[0].interval == left
+    poller.release("outer")
+
+
 class Refused(Ticker):
     """A ticker for which the system has no thread, while `refusing`."""
 
@@ -115,8 +153,10 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     done: list[int] = []
 
     assert not poller.claim("x", 0.01)
-    assert not poller.aside(lambda: done.append(1), wait=True)
+    assert not poller.aside(lambda: done.append(1))
     assert done == []
+    assert poller.aside(lambda: done.append(1), wait=True)  # here
+    assert done == [1]
     poller.release("x")
     monkeypatch.setattr(Refused, "refusing", False)
     assert poller.claim("x", 3600.0)

@@ -6,6 +6,7 @@ import math
 import os
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 from hfmem_widget.sources.device_memory import DeviceMemorySource
 from hfmem_widget.sources.procfs import ProcessIds
@@ -84,6 +85,19 @@ def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is() -> None:
 
     assert told["process"] == 3 * GIB
     assert math.isnan(told["utilization"])
+    assert not machine.source.notes
+
+
+def test_an_allocator_without_counters_leaves_all_but_the_context() -> None:
+    """A pluggable one raises; the driver still says whose memory is in use."""
+    machine = Machine()
+
+    fault = RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+    machine.memory.stats = Mock(side_effect=fault)  # type: ignore[method-assign]
+    told = machine.read(0.0)
+
+    assert told["process"] == 3 * GIB
+    assert math.isnan(told["context"])
     assert not machine.source.notes
 
 

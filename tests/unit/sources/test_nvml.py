@@ -8,13 +8,16 @@ import os
 import time
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.nvml_gpu import Gpu
 from hfmem_widget.sources.procfs import process_ids
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
 from tests.fakes.nvml_source import Watched, make_proc, two_cards
+from tests.fakes.torch_cuda import FakeAllocator
 
 
 def test_nothing_is_opened_before_the_first_reading(proc: Path) -> None:
@@ -177,6 +180,25 @@ def test_the_context_is_what_this_process_has_beyond_its_allocator(proc: Path) -
     watched = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)
 
     assert watched(0.0)["cuda:0/context"] == 620 * MIB
+
+
+def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:
+    """Such as a pluggable one, which raises: only the context, which takes both, is not known."""
+    allocator = FakeAllocator()
+    allocator.alloc(MIB)
+    source = AllocatorSource(allocator)
+    source.read(0.0)
+    fault = RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+    allocator.stats = Mock(side_effect=fault)  # type: ignore[method-assign]
+    (uuid,) = source.uuids() or ()
+    gpu = FakeGpu(uuid=uuid, used=3 * GIB, processes={"Compute": [(os.getpid(), 700 * MIB)]})
+    watched = Watched([gpu], proc, reserved=source.reserved)
+    values = watched(0.0)
+
+    assert values["cuda:0/device_used"] == 3 * GIB
+    assert values["cuda:0/process"] == 700 * MIB
+    assert math.isnan(values["cuda:0/context"])
+    assert not watched.source.notes
 
 
 def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:

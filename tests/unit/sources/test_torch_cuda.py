@@ -109,11 +109,11 @@ def test_what_another_allocator_counted_is_not_taken() -> None:
     assert source.at(Instant(CudaAllocator({}), {0: reading_of(allocator.stats(0))})) is None
 
 
-def test_devices_that_were_never_used_tell_nothing() -> None:
-    """Where no GPU is at work, nothing is said to be known of it."""
+def test_where_no_device_was_read_nothing_is_told() -> None:
+    """A device that was read, and on which nothing is, has zeros."""
     source, allocator = opened(FakeTorch(FakeAllocator()))
 
-    assert source.at(Instant(allocator, {0: reading_of(allocator.stats(0))})) is None
+    assert source.at(Instant(allocator, {0: reading_of(allocator.stats(0))})) == source.read(0.0)
     assert source.at(Instant(allocator, {})) is None
 
 
