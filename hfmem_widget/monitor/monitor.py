@@ -134,7 +134,7 @@ class Monitor:
         for that is not there.
         """
         self.sampler.edge()
-        # A driver call belongs on a thread that may hang, here too; then nobody knows which devices there are.
+        # A driver call belongs on a thread that may hang, here too; then nobody knows what devices there are.
         if options.devices and self._poller.aside(self.sampler.poll, wait=True):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall(), catch_up=self.catch_up)

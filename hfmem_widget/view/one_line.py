@@ -29,13 +29,14 @@ def running_bundle(label: str) -> dict[str, str]:
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
 
 
-LOST_CELL = "With %%memwatch --output NAME, show NAME to see its card."
+LOST_CELL = "If the kernel still runs and the cell had --output NAME, show NAME to see its card."
 LOST_RUN = "Run this cell again to see its card."
 
 
 def lost_bundle(label: str, remedy: str = LOST_CELL) -> dict[str, str]:
     """Return what stands in the card's place where the page did not see the end."""
-    text = f"This page was closed or reloaded before the watch ended. {remedy}"
+    what = "the page was closed or reloaded, or the kernel stopped"
+    text = f"The end of this watch was not seen: {what}. {remedy}"
     html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}": {text}'}
 

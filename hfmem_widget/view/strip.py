@@ -104,7 +104,7 @@ def about(ranks: Ranks) -> str:
         return "a row for each rank"
     size = ranks.world / rows
     each = format_count(size) if size == int(size) else f"about {size:.1f}"
-    return f"{rows} rows of {each} neighbours each, their highest"
+    return f"{rows} rows, each the highest of {each} neighbouring ranks"
 
 
 def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:

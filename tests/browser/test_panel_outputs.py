@@ -8,7 +8,7 @@ from tests.browser.lab import Lab, busy
 from tests.browser.test_panel import LOAD, errors_but_lost_widgets, wait_for_panel
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-LOST = "closed or reloaded before the watch ended"
+LOST = "end of this watch was not seen"
 
 
 def begin(lab: Lab) -> None:

@@ -108,7 +108,9 @@ def _label(session: Session, device: str) -> str:
     labels = (series.label for series in session.series if series.key == f"{device}/allocated")
     label = next(labels, "")
     label = "allocated memory" if label in {"", "allocated"} else label
-    return f"{label[0].upper()}{label[1:]}"
+    gpus = [each.key for each in session.devices if ":" in each.key]
+    where = f" on {device}" if device in gpus and len(gpus) > 1 else ""
+    return f"{label[0].upper()}{label[1:]}{where}"
 
 
 def _range(trend: Trend) -> str:

@@ -24,6 +24,9 @@ LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
 LaneOf = Callable[[int], int]
+PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}
+"""Of what is numbered most often; any other word stays as it is."""
+
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
@@ -47,12 +50,14 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
 
 
 def range_label(first: str, last: str) -> str:
-    """Return "steps 1 to 250", with a dash, for "step 1" and "step 250"; other pairs are written out."""
+    """Return "steps 1 to 250", with a dash, for "step 1" and "step 250"; else both, or what is the same once."""
+    if first == last:
+        return first
     start, stop = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
     if start is None or stop is None or start[1] != stop[1]:
         return f"{first} {TO} {last}"
     name = start[1].strip()
-    return f"{name}s {start[2]}{TO}{stop[2]}" if name else f"{start[2]}{TO}{stop[2]}"
+    return f"{PLURALS.get(name, name)} {start[2]}{TO}{stop[2]}".lstrip()
 
 
 def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], LaneOf]:

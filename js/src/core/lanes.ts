@@ -110,11 +110,19 @@ function toBar(group: Span[], lane: number, view: LaneView): Bar {
   };
 }
 
-/** "step 1" and "step 250" are "steps 1–250"; other pairs are written out. */
+/** Of what is numbered most often; any other word stays as it is. */
+const PLURALS = new Map([
+  ["step", "steps"],
+  ["epoch", "epochs"],
+  ["batch", "batches"],
+]);
+
+/** "step 1" and "step 250" are "steps 1–250"; else both, or once what is the same. */
 export function rangeLabel(first: string, last: string): string {
+  if (first === last) return first;
   const one = /^(.*?)(\d+)$/.exec(first);
   const two = /^(.*?)(\d+)$/.exec(last);
   if (!one || !two || one[1] !== two[1]) return `${first} – ${last}`;
   const name = one[1]!.trim();
-  return `${name === "" ? "" : `${name}s `}${one[2]}–${two[2]}`;
+  return `${PLURALS.get(name) ?? name} ${one[2]}–${two[2]}`.trimStart();
 }

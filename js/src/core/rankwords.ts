@@ -173,5 +173,5 @@ export function aboutRows({ strip: { first }, world }: Ranks): string {
   if (rows === 0 || rows === world) return "a row for each rank";
   const size = world / rows;
   const each = Number.isInteger(size) ? formatCount(size) : `about ${size.toFixed(1)}`;
-  return `${rows} rows of ${each} neighbours each, their highest`;
+  return `${rows} rows, each the highest of ${each} neighbouring ranks`;
 }

@@ -88,6 +88,14 @@ def test_a_leak_is_one_sentence_with_its_figures() -> None:
     assert (finding.evidence["device"], finding.evidence["what"]) == (GPU, "a step")
 
 
+def test_of_several_gpus_the_sentence_names_the_one() -> None:
+    """The panel shows its title without a place beside it."""
+    session = trained(leaking, device="cuda:1", stage=Stage("train", gpus=2))
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.startswith("Allocated memory on cuda:1 grows by")
+
+
 def test_the_bounds_are_told_where_they_differ() -> None:
     """Among noise the slope is known less well."""
     rng = np.random.default_rng(3)
