@@ -223,7 +223,7 @@ def _code_of(handler: Any) -> CodeType | None:
     return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
-def entry(  # noqa: C901  (each function more takes 4 µs with cold caches)
+def entry(
     *,
     unless: Mapping[int, object] = NEVER,
     otherwise: Callable[..., Any] | None = None,
@@ -277,14 +277,21 @@ def entry(  # noqa: C901  (each function more takes 4 µs with cold caches)
                     stop_deferring()
                 if passes:
                     raise
-            try:
-                return otherwise(*args, **kwargs) if otherwise is not None else None  # type: ignore[return-value]  # the caller's own
-            except Exception:  # noqa: BLE001  (nothing can be made where there is no memory)
-                return None  # type: ignore[return-value]
+            return _instead(otherwise, *args, **kwargs)  # type: ignore[no-any-return]  # the caller's own
 
         return guarded
 
     return guarded_by
+
+
+def _instead(otherwise: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+    """Return what the user's code gets after a fault of ours."""
+    try:
+        return otherwise(*args, **kwargs) if otherwise is not None else None
+    except (MemoryError, RecursionError):
+        raise  # the user's code has come to the same limit
+    except Exception:  # noqa: BLE001  (what it stands in for has failed before)
+        return None
 
 
 def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> None:
@@ -306,7 +313,9 @@ def each(*actions: Callable[[], object]) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Write a sentence to stderr, if that can be written to."""
+    """Write a sentence to stderr, if that can be written to, and Python is not going."""
+    if sys.is_finalizing():
+        return
     try:
         print(f"memwatch: {sentence}", file=sys.stderr)  # noqa: T201
     except Exception as error:
@@ -323,7 +332,9 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
     try:
         if isinstance(error, lets) or raised_by_handler(error):
             return True
-        known = type(error), _place_of(error)
+        # The limits of memory and of depth are met all over the place.
+        is_limit = isinstance(error, (MemoryError, RecursionError))
+        known = type(error), None if is_limit else _place_of(error)
         if known not in _faults_said:
             _faults_said.add(known)
             warn(f"{type(error).__name__}: {error}")

@@ -115,7 +115,7 @@ class Everything:
             finally:
                 hooks.remove()
                 self.limited = run.governor.polling.limited
-                resume_steps(session)
+                resume_steps(run)
                 run.ended()
 
     @contextmanager

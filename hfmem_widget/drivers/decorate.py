@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -50,6 +51,15 @@ class Decorates(ABC):
         """Return another for one call: calls may nest, or come from many threads."""
 
 
+def is_traced() -> bool:
+    """Return whether torch.compile or a strict torch.export reads the code that calls this.
+
+    They cannot read anything of ours. torch may be half imported.
+    """
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return bool(getattr(compiler, "is_dynamo_compiling", bool)())
+
+
 def failure(error: BaseException | None) -> BaseException | None:
     """Return what a ``with`` block raised; that the generator it lies in was closed is no failure."""
     # By its type alone: an exception may have a `__class__` that raises.
@@ -61,6 +71,8 @@ MakeScope = Callable[[], AbstractContextManager[object]]
 
 def _function(scope: MakeScope, function: Callable[..., Any]) -> Callable[..., Any]:
     def surrounded(*args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            return function(*args, **kwargs)
         with scope():
             return function(*args, **kwargs)
 

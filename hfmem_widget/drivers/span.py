@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
-from hfmem_widget.drivers.decorate import Decorates, failure
+from hfmem_widget.drivers.decorate import Decorates, failure, is_traced
 from hfmem_widget.guard import entry
 from hfmem_widget.session import SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -61,7 +61,7 @@ class SpanScope(Decorates):
         """Say what is counted in it, such as ``tokens=2048``, once that is known."""
         self._count(counts)
 
-    @entry(otherwise=lambda _scope: _NoSpan("", {}), defers=False)
+    @entry(otherwise=lambda _scope: _NoSpan(), defers=False)
     def _another(self) -> SpanScope:
         return SpanScope(self._label, self._counts)
 
@@ -101,9 +101,21 @@ class SpanScope(Decorates):
 
 
 class _NoSpan(SpanScope):
-    """What stands in for a span that could not be made."""
+    """What stands in for a span that could not be made, or is in code that torch.compile reads."""
+
+    def __init__(self) -> None:
+        pass
 
     def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def count(self, **counts: float) -> None:
+        pass
+
+    def _another(self) -> SpanScope:
         return self
 
 
@@ -123,7 +135,6 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@entry(otherwise=lambda *_args, **_counts: _NoSpan("", {}), defers=False)
 def span(label: str, **counts: float) -> SpanScope:
     """Open a span within what is watched, for a ``with`` block or every call of a decorated function.
 
@@ -144,7 +155,8 @@ def span(label: str, **counts: float) -> SpanScope:
     Returns
     -------
     SpanScope
-        With `count`, for what is only known later. It does nothing while nothing is watched.
+        With `count`, for what is only known later. It does nothing while nothing is watched, and in code that
+        torch.compile has compiled.
 
     Examples
     --------
@@ -155,4 +167,7 @@ def span(label: str, **counts: float) -> SpanScope:
     ...         with hfmem_widget.span("backward"):
     ...             loss.backward()
     """
-    return SpanScope(label, counts)
+    return _NoSpan() if is_traced() else _scope(label, counts)
+
+
+_scope = entry(otherwise=lambda *_: _NoSpan(), defers=False)(SpanScope)

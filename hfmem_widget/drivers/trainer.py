@@ -206,7 +206,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def _end_run(self, outcome: str) -> None:
         if self._run is not None:
-            resume_steps(self._run.session)
+            resume_steps(self._run)
             self._run.ended(outcome)
         self._run = None
 

@@ -33,6 +33,13 @@ BROKEN_OFF_NOTE = (
     "code was not affected. Please report this."
 )
 
+AT_A_LIMIT_NOTE = "Watching stopped here because {}; the figures cover the time before."
+
+_LIMITS: Mapping[type[BaseException], str] = {
+    MemoryError: "the host's memory was full",
+    RecursionError: "Python's recursion limit was reached",
+}
+
 R = TypeVar("R")
 
 
@@ -199,7 +206,11 @@ class Monitor:
         watched = self._register.get(session)
         if watched is None:
             return
-        note = BROKEN_OFF_NOTE.format(type(error).__name__)
+        limit = _LIMITS.get(type(error))
+        if limit is None:
+            note = BROKEN_OFF_NOTE.format(type(error).__name__)
+        else:
+            note = AT_A_LIMIT_NOTE.format(limit)
         harmless(self._register.remove, session)
         harmless(self._poller.release, watched)
         harmless(self.ledger.drop, list(watched.windows.values()))

@@ -113,9 +113,11 @@ class Poller:
             With `wait`, whether it was done in that time: where no thread can be started, it is done here.
             Else False where no thread could be started: nothing is done.
         """
+        done = threading.Event()
 
         def once() -> None:
             action()
+            done.set()
             ticker.stop(0.0)
 
         ticker = self._make_ticker(once, ASIDE_TIMEOUT)
@@ -125,9 +127,9 @@ class Poller:
             return wait
         if not wait:
             return True
-        is_done = ticker.tick_now(ASIDE_TIMEOUT)
+        ticker.tick_now(ASIDE_TIMEOUT)
         self._end(ticker)
-        return is_done
+        return done.is_set()
 
     def join(self, timeout: float) -> bool:
         """Wait for threads that hung when they were stopped; say whether all have ended."""

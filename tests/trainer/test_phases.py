@@ -12,6 +12,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
     T5Config,
     T5ForConditionalGeneration,
+    Trainer,
     TrainerCallback,
 )
 
@@ -53,6 +54,34 @@ def test_each_phase_begins_where_the_one_before_ends(trainer: Any) -> None:
     for forward, backward, optimizer in zip(*phases, strict=True):
         assert forward.after is backward.before
         assert backward.after is optimizer.before
+
+
+def test_a_watch_within_a_step_takes_no_phase_from_it(tmp_path: Path) -> None:
+    """Such as around `training_step`; the watch has a session of its own."""
+
+    class Watched(Trainer):  # type: ignore[misc]  # transformers has no types
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            with hfmem_widget.watch("mine", quiet=True):
+                return super().training_step(*args, **kwargs)
+
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path, kind=Watched).train()
+
+    assert len(of_kind(session, "forward")) == len(of_kind(session, "backward")) == 2
+
+
+def test_a_training_within_a_training_takes_no_phase_from_it(tmp_path: Path) -> None:
+    """Such as one that a callback begins; each has its own."""
+    inner = make_trainer(tmp_path / "inner")
+
+    class Trains(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            inner.train()
+
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path, callbacks=[Trains()]).train()
+
+    assert len(of_kind(session, "step")) == len(of_kind(session, "backward")) == 4
 
 
 def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:

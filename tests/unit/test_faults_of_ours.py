@@ -129,7 +129,7 @@ def entries() -> Iterator[object]:
     from hfmem_widget.monitor.peaks import PeakLedger
 
     yield from (one for name, one in vars(MemoryCallback).items() if name.startswith("on_"))
-    yield from (spans.span, watching.watch, stretch.Watch._start, stretch.Watch.stop)
+    yield from (spans._scope, watching.watch, stretch.Watch._start, stretch.Watch.stop)
     scope = spans.SpanScope
     yield from (
         scope._enter,

@@ -398,15 +398,19 @@ class _Model:
 _loops: dict[int, Loop] = {}
 """By the `id` of the session."""
 
-_told_otherwise: dict[int, TrainingRun] = {}
-"""The sessions in which a Trainer tells the steps."""
+_trainings: list[TrainingRun] = []
+"""The trainings that tell the steps of their sessions by themselves, the innermost last."""
+
+
+def _training_of(session: Session | None) -> TrainingRun | None:
+    return next((run for run in reversed(_trainings) if run.session is session), None)
 
 
 def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
     """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
     monitor = running_monitor()
     session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or id(session) in _told_otherwise:
+    if monitor is None or session is None or _training_of(session) is not None:
         return
     # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
     if not monitor.opened_here(session):
@@ -443,7 +447,8 @@ def begin_loop(monitor: Monitor, session: Session) -> None:
 
 def end_loop(session: Session, outcome: str = "done") -> None:
     """End the loop of a session, if there is one."""
-    resume_steps(session)
+    while (run := _training_of(session)) is not None:
+        resume_steps(run)
     loop = _loops.get(id(session))
     if loop is not None:
         loop.ends(outcome)
@@ -451,29 +456,33 @@ def end_loop(session: Session, outcome: str = "done") -> None:
 
 
 def backward_begins() -> None:
-    """Begin a backward pass of this thread, in the training that is followed or in the loop."""
+    """Begin a backward pass of this thread, in the trainings that are followed or in the loop."""
     monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    run = _told_otherwise.get(id(session))
-    if run is None:
+    if monitor is None:
+        return
+    session = monitor.current
+    # A watch within a step of a training has a session of its own.
+    for run in tuple(_trainings):
+        is_here = run.session is session or monitor.opened_here(run.session)
+        if is_here and _training_of(run.session) is run:
+            run.backward_begins()
+    if _training_of(session) is None:
         tell(Loop.backward_begins)
-    else:
-        run.backward_begins()
 
 
 def yield_steps(run: TrainingRun) -> None:
     """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
-    _told_otherwise[id(run.session)] = run
+    _trainings.append(run)
     run.needs_events = False
     loop = _loops.get(id(run.session))
     if loop is not None:
         loop.yields()
 
 
-def resume_steps(session: Session) -> None:
-    """Tell the steps of a session again."""
-    run = _told_otherwise.pop(id(session), None)
-    if run is not None:
+def resume_steps(run: TrainingRun) -> None:
+    """Tell the steps of its session again; those of a training around it are still its own."""
+    if run in _trainings:
+        _trainings.remove(run)
         run.rouse()
 
 

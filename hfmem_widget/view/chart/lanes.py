@@ -50,7 +50,7 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
 
 
 def range_label(first: str, last: str) -> str:
-    """Return "steps 1 to 250", with a dash, for "step 1" and "step 250"; else both, or what is the same once."""
+    """Return what stands for both: "steps 1 to 250", with a dash, for "step 1" and "step 250"."""
     if first == last:
         return first
     start, stop = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)

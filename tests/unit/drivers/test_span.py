@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.drivers.span import OVERLAP_NOTE
@@ -137,3 +140,77 @@ def test_where_nothing_is_watched_nothing_is_loaded() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout.strip() == "False"
+
+
+class InABlock(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """A module with a span in its forward pass."""
+
+    def forward(self, x: Any) -> Any:
+        with hfmem_widget.span("forward") as span:
+            span.count(tokens=3)
+            return x + 1
+
+
+class Decorated(torch.nn.Module):  # type: ignore[misc]
+    """A module whose forward pass is a span."""
+
+    @hfmem_widget.span("forward")
+    def forward(self, x: Any) -> Any:
+        return x + 1
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+@pytest.mark.parametrize("kind", [InABlock, Decorated])
+def test_a_span_breaks_no_graph(kind: type[Any], is_watched: bool) -> None:
+    """`fullgraph=True` and a strict export take code with a span in it, as they take it without one."""
+    torch._dynamo.reset()
+    with hfmem_widget.watch(quiet=True) if is_watched else nullcontext():
+        compiled = torch.compile(kind(), backend="eager", fullgraph=True)
+        exported = torch.export.export(kind(), (torch.ones(2),), strict=True).module()
+
+        assert compiled(torch.ones(2)).tolist() == exported(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def printed(script: str) -> tuple[str, str]:
+    """Return what a script writes to stdout and stderr in a process of its own."""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(
+    "recursion",
+    [
+        "def walk():\n    with hfmem_widget.span('node'): walk()",
+        "def walk():\n    with hfmem_widget.watch('node', quiet=True): walk()",
+        "@hfmem_widget.span('node')\ndef walk(): walk()",
+        "@hfmem_widget.watch('node', quiet=True)\ndef walk(): walk()",
+    ],
+)
+def test_a_recursion_without_end_raises_what_it_would(recursion: str) -> None:
+    """It is caught as a RecursionError; one line at most tells of it, and no fault of ours is reported."""
+    stdout, stderr = printed(f"""
+import sys, hfmem_widget
+sys.setrecursionlimit(300)
+{recursion}
+try:
+    with hfmem_widget.watch("w", quiet=True) as session: walk()
+except RecursionError: print("as it would")
+print([note for note in session.notes if "report" in note])
+""")
+
+    assert stdout.splitlines() == ["as it would", "[]"]
+    assert stderr.count("memwatch") <= 1
+
+
+def test_generators_that_are_left_at_the_end_of_a_script_say_nothing() -> None:
+    """Python ends them when it has taken its own modules apart."""
+    assert printed("""
+import hfmem_widget
+@hfmem_widget.watch("watched", quiet=True)
+def watched(): yield 1
+@hfmem_widget.span("span")
+def parts(): yield 1
+one = watched(); next(one)
+scope = hfmem_widget.watch("outer", quiet=True); scope.__enter__()
+two = parts(); next(two)
+""") == ("", "")

@@ -231,6 +231,18 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
     assert [device.key for device in session.devices] == ["cuda:0"]
 
 
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_at_a_limit_of_the_machine_nobody_is_asked_to_report_a_fault(
+    error: type[Exception], bench: Bench
+) -> None:
+    """The user's code has come to it, too."""
+    session = bench.monitor.begin(WatchOptions())
+    bench.monitor.break_off(session, error())
+
+    assert session.broken_off
+    assert not any("fault" in note for note in session.notes)
+
+
 def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
     """A session of one device has no series of another."""
     session = bench.monitor.begin(WatchOptions(devices=("cpu",)))

@@ -435,7 +435,7 @@ def test_a_training_that_is_left_in_a_step_leaves_nothing_quiet() -> None:
     for _ in range(50):
         training.one_step(1e-4)
     training.act("step")
-    resume_steps(training.session)
+    resume_steps(training.run)
 
     assert not rests()
 
