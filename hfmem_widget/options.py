@@ -112,7 +112,7 @@ def device_keys(devices: object) -> tuple[str, ...]:
         if not DEVICE_KEY.fullmatch(key):
             is_gpu = plain(key).lower().startswith(("gpu", "cuda"))
             names = "they are called 'cpu', 'cuda:0', 'cuda:1', 'xpu:0', 'mps:0' …"
-            hint = "did you mean 'cuda:0'?" if is_gpu else names
+            hint = "the first GPU is called 'cuda:0'" if is_gpu else names
             message = f"there is no device {plain(key)!r}; {hint}"
             raise OptionError(message)
     return keys

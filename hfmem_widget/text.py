@@ -174,16 +174,18 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
 _OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
 
 
-def parse_bytes(text: str, of: str) -> float:
+def parse_bytes(
+    text: str, of: str, allowed: str = "a size such as 20GiB, 500MiB or 64KiB"
+) -> float:
     """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
 
-    Raises `OptionError` if it is not a size; the message names the option `of`, and says what is allowed.
+    Raises `OptionError` if it is not a size; the message names the option `of`, and what is `allowed`.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         other = _OTHER_UNIT.fullmatch(text.strip())
         hint = f"; did you mean {other[1]}{other[2].upper()}iB?" if other else ""
-        raise wrong_value(text, of, "a size such as 20GiB, 500MiB or 64KiB", hint)
+        raise wrong_value(text, of, allowed, hint)
     return float(match[1]) * _SIZES[match[2].lower()]
 
 

@@ -21,7 +21,7 @@ from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.sources.host import HostSource
-from hfmem_widget.text import format_bytes
+from hfmem_widget.text import MIB, format_bytes
 
 LIMITS = pytest.StashKey[Sequence[Limit]]()
 MEMORY = pytest.StashKey[Memory]()
@@ -204,7 +204,7 @@ def _over(limit: Limit, figures: Figures) -> list[str]:
 
 def _comparison(what: str, size: float, limit: float, figures: Figures) -> str:
     shown, allowed = format_bytes(size), format_bytes(limit)
-    if shown == allowed:
+    if shown == allowed or limit < 0.01 * MIB:
         shown, allowed = f"{size:,.0f} bytes", f"{limit:,.0f} bytes"
     where = "in this process' heap" if figures.device == HOST else f"on {figures.device}"
     bound = "" if figures.certainty == "exact" or what == "left" else "≥ "

@@ -79,9 +79,10 @@ def parse_limit(given: str) -> Limit:
     """Return the limit that a text says, or raise `OptionError`."""
     if match := _SHARE.fullmatch(given.strip()):
         return Limit(f"{match[1]} %", share=float(match[1]) / 100)
+    allowed = "a percentage such as 2%, or a size such as 100MiB"
     if given.strip().isdigit():
-        raise wrong_value(given, "--fail-over", "a percentage such as 2%, or a size such as 100MiB")
-    size = parse_bytes(given, of="--fail-over")
+        raise wrong_value(given, "--fail-over", allowed)
+    size = parse_bytes(given, of="--fail-over", allowed=allowed)
     return Limit(format_bytes(size), bytes=size)
 
 

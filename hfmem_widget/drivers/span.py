@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 NOT_FOR_USERS = {"cell", "oom", "mark"}
 
 OVERLAP_NOTE = (
-    "A span was closed early, together with the span around it. When coroutines or threads overlap, only the "
-    "first one's span covers its whole run."
+    "A span was closed early, together with the span around it. Where coroutines, threads or callbacks "
+    "overlap, only the span that was opened first covers its whole run."
 )
 
 NO_NUMBER_NOTE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import reduce
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
@@ -122,9 +123,8 @@ class MemfitMagics(ReportMagics):
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 
-        model = arguments.model
         fitted = fit(
-            self._shell.user_ns.get(model, model) if model.isidentifier() else model,
+            self._named(arguments.model),
             training=not arguments.inference,
             precision=arguments.precision and arguments.precision.replace("-", " "),
             lora=lora_of(arguments.lora),
@@ -132,6 +132,16 @@ class MemfitMagics(ReportMagics):
         )
         self.show(fit_bundle(fitted))
         self.keep(arguments, fitted)
+
+    def _named(self, model: str) -> object:
+        """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""
+        first, *others = model.split(".")
+        if first not in self._shell.user_ns:
+            return model
+        try:
+            return reduce(getattr, others, self._shell.user_ns[first])
+        except AttributeError:
+            return model
 
 
 def lora_of(text: str) -> tuple[int, tuple[str, ...]] | None:

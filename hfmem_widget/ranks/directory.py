@@ -191,6 +191,9 @@ def read_run(directory: Path) -> RunFile:
         require(said["format"] == FORMAT and _RUN.fullmatch(run), "of something else")
         version = said["version"]
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and directory.is_dir():
+            what = f"it has no {RUN_FILE}; of recordings, name one"
+            raise OptionError(f"{plain(directory)} is not the folder of a run: {what}") from None
         raise cannot_read(path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         message = f"{plain(path)} is not the {RUN_FILE} of a run that hfmem_widget follows"

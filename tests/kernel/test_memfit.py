@@ -25,6 +25,14 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
     assert reloaded.run("print(told.forecast.setting.batch)").text() == "4\n"
 
 
+def test_what_is_part_of_something_else_is_found(reloaded: Kernel) -> None:
+    """Such as ``trainer.model``; what has a point in its name and is no variable's part is a name."""
+    reloaded.run(CONFIG + "class trainer: model = config\n")
+
+    assert reloaded.run("%memfit trainer.model --length 64").status == "ok"
+    assert "'trainer.none' is neither" in reloaded.run("%memfit trainer.none").reply["evalue"]
+
+
 def test_a_configuration_in_the_working_folder_is_found(reloaded: Kernel) -> None:
     """A folder, for inference: keys and values are a part of their own."""
     reloaded.run(CONFIG)

@@ -47,8 +47,8 @@ def test_an_unknown_device_is_named_with_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        ("gpu", "no device 'gpu'; did you mean 'cuda:0'?"),
-        ("cuda", "did you mean 'cuda:0'?"),
+        ("gpu", "no device 'gpu'; the first GPU is called 'cuda:0'"),
+        ("cuda", "is called 'cuda:0'"),
         ("zz", "no device 'zz'; they are called 'cpu', 'cuda:0'"),
     ],
 )

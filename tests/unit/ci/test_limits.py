@@ -34,14 +34,18 @@ def test_does_not(gpu): gpu.free(gpu.alloc(65 * MIB))
     result.stdout.fnmatch_lines(["*peak 65.0 MiB is above the limit of 64.0 MiB on cuda:0*"])
 
 
-def test_a_byte_too_many_is_said_in_bytes(play: Play) -> None:
-    """Two figures that read alike are told apart."""
+def test_what_two_digits_do_not_tell_is_said_in_bytes(play: Play) -> None:
+    """A byte too many, and a limit of next to nothing."""
     text = play.text("""
 @pytest.mark.limit_vram(64 * MIB - 1)
-def test_it(gpu): gpu.alloc(64 * MIB)
+def test_too_many(gpu): gpu.alloc(64 * MIB)
+
+@pytest.mark.limit_vram("1KiB")
+def test_any(gpu): gpu.alloc(64 * MIB)
 """)
 
     assert "peak 67,108,864 bytes is above the limit of 67,108,863 bytes" in text
+    assert "is above the limit of 1,024 bytes" in text
 
 
 def test_what_was_there_at_the_start_does_not_count(play: Play) -> None:
@@ -200,7 +204,7 @@ def marked(*args: Any, **kwargs: Any) -> pytest.Mark:
         (marked(1, peak=2), "limit_vram takes one peak, not 2"),
         (marked("1 GiB", lefft=1), "takes peak, left and device, not lefft"),
         (marked("1 GiB", left="much"), "left of limit_vram must be a size"),
-        (marked("1 GiB", device="gpu0"), "did you mean 'cuda:0'?"),
+        (marked("1 GiB", device="gpu0"), "is called 'cuda:0'"),
         (marked("1 GiB", device="cuda:0,cuda:1"), "takes one device"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_limit_that_is_none_is_refused(
     assert main(["compare", *two, f"--fail-over={limit}"]) == WRONG
     shown = capsys.readouterr()
 
-    assert "--fail-over must be" in shown.err
+    assert "--fail-over must be a percentage" in shown.err
     assert shown.out == ""
 
 

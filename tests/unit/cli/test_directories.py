@@ -81,7 +81,7 @@ def test_a_directory_that_is_no_run_is_refused(
     """Whatever is asked of it, one sentence says so."""
     for command in ("check", "watch", "report"):
         assert main([command, str(tmp_path)]) == WRONG
-        assert "run.json" in capsys.readouterr().err
+        assert "is not the folder of a run: it has no run.json" in capsys.readouterr().err
 
 
 def test_a_run_that_nobody_has_written_to(

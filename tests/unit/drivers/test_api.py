@@ -137,6 +137,8 @@ def test_anything_else_is_an_error_that_says_what_is_allowed() -> None:
     """Before anything is watched."""
     with pytest.raises(OptionError, match="a label, a torch module or a Trainer, not int"):
         hfmem_widget.watch(7)
+    with pytest.raises(OptionError, match=r"not function; as a decorator it is written @watch\(\)"):
+        hfmem_widget.watch(lambda: None)
 
 
 def test_everything_can_be_read_once() -> None:

@@ -119,7 +119,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(ACTIONS, max_size=40))
 def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
     actions: list[tuple[str, ...]],
