@@ -54,6 +54,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     if config.option.hfmem_update and not config.option.hfmem_baseline:
         raise pytest.UsageError("--hfmem-update needs a file to write: --hfmem-baseline FILE")
+    if config.option.hfmem_tolerance:
+        from hfmem_widget.ci.baseline import share_of
+        from hfmem_widget.errors import OptionError
+
+        try:
+            share_of(config.option.hfmem_tolerance)
+        except OptionError as error:
+            raise pytest.UsageError(str(error)) from None
     if config.option.hfmem or config.option.hfmem_baseline or config.getini(DEFAULT):
         runner(config)
 
@@ -72,7 +80,7 @@ def pytest_runtest_makereport(
     """Clear the frames of a test that has failed, once its report is made."""
     yield
     option = item.config.option
-    if option.hfmem_clear and call.excinfo is not None and not option.usepdb:
+    if option.hfmem_clear and call.excinfo is not None and not getattr(option, "usepdb", False):
         from hfmem_widget.errors import chain_of
 
         for error in chain_of(call.excinfo.value):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.cli.check_run import check_run, told
-from hfmem_widget.recording.file import read_lines, session_of
+from hfmem_widget.recording.file import place_of, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
 from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration
@@ -21,7 +20,7 @@ MOST_DEVICES = 16
 
 def check(arguments: Namespace) -> int:
     """Say what is in a recording; the code is not 0 where something is damaged or missing."""
-    path = Path(arguments.RUN).expanduser()
+    path = place_of(arguments.RUN)
     if path.is_dir():
         return check_run(path)
     reader = read_lines(path)

@@ -17,6 +17,7 @@ from hfmem_widget.cli.write import session_in, stem
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.features.compare.text import markdown, percent_text, text
+from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
 
@@ -49,7 +50,7 @@ def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
     paths = arguments.A, arguments.B
-    sessions = [session_in(Path(path).expanduser()) for path in paths]
+    sessions = [session_in(place_of(path)) for path in paths]
     a, b = _records(sessions, paths)
     comparison = compare_records({a.name: [a], b.name: [b]})
     say(markdown(comparison) if arguments.markdown else text(comparison))

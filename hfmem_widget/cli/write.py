@@ -8,7 +8,7 @@ from pathlib import Path
 from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import read
+from hfmem_widget.recording.file import place_of, read
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
@@ -19,7 +19,7 @@ _WRITTEN = {"csv": (".csv",), "parquet": (".parquet",), "perfetto": TRACES}
 
 def report(arguments: Namespace) -> int:
     """Write the page of a run."""
-    run = Path(arguments.RUN).expanduser()
+    run = place_of(arguments.RUN)
     path = arguments.output or f"{stem(run)}.html"
     say(plain(session_in(run).report(path, static=arguments.static), 4096))
     return FINE
@@ -27,7 +27,7 @@ def report(arguments: Namespace) -> int:
 
 def export(arguments: Namespace) -> int:
     """Write a table or a trace of a run."""
-    run, to = Path(arguments.RUN).expanduser(), arguments.to
+    run, to = place_of(arguments.RUN), arguments.to
     endings = _WRITTEN[to]
     if to == "perfetto" and arguments.table:
         raise OptionError(

@@ -8,6 +8,7 @@ says that an evaluation begins. So the public methods ``train``, ``evaluate``, `
 from __future__ import annotations
 
 import contextlib
+import copy
 import multiprocessing
 import sys
 import threading
@@ -177,6 +178,14 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 _runs[trainer] = self._run
         if getattr(args, "skip_memory_metrics", True) is False and session.running:
             monitor.recorder(session).note(TRACKER_NOTE)
+
+    def for_training(self, trainer: Any) -> MemoryCallback:
+        """Return this callback; or a fresh one, where it follows another training that goes on."""
+        with _beginning:
+            if self._trainer is not None:
+                return copy.copy(self)
+            self._trainer = trainer
+        return self
 
     def ends(self, error: BaseException | None) -> None:
         """End it all, however the training ended; ending it again ends what a fault has left."""
@@ -380,13 +389,15 @@ class _Following:
         self._trainer = trainer
         self._callbacks = callbacks
         self._own = own
-        self._callback = MemoryCallback() if own is None else own
+        self._callback = MemoryCallback() if own is None else own.for_training(trainer)
         self._place = len(callbacks) if own is None else callbacks.index(own)
 
     def __enter__(self) -> None:
         ours = self._callback
         # First, so that whatever writes logs sees what it adds.
-        self._callbacks[:] = [ours, *(other for other in self._callbacks if other is not ours)]
+        known = ours, self._own
+        others = (each for each in self._callbacks if not any(each is one for one in known))
+        self._callbacks[:] = [ours, *others]
         ours.was_refused = True
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
         ours.was_refused = False

@@ -417,7 +417,8 @@ class PeakLedger:
                 raw(device)
                 self._after_reset(device, before)
             except BaseException:
-                self._has_been_reset(device, before)
+                if device in self.allocator.devices():  # else there was nothing to reset
+                    self._has_been_reset(device, before)
                 raise
 
     @entry()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from hfmem_widget.ranks.run import open_run
-from hfmem_widget.recording.file import read
+from hfmem_widget.recording.file import place_of, read
 
 
 def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfile, xarray)
@@ -44,5 +43,5 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     >>> run.worst
     417
     """
-    place = Path(path).expanduser()
+    place = place_of(path)
     return open_run(place) if place.is_dir() else read(place)

@@ -14,8 +14,9 @@ from pathlib import Path
 from hfmem_widget.monitor.ticker import Ticker, begun
 from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
 
-AT_ONCE = 1 << 16
-"""Bytes read of a file at once."""
+AT_ONCE = 1 << 14
+"""Bytes read of a file at once: fewer than those of a rank's newest steps that are kept. So of a run that is
+opened later none goes before all ranks have made it."""
 
 SHARE_OF_HANDLES = 4
 """One of so many files that the process may have open is one of a rank; the others are the user's."""

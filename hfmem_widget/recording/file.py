@@ -298,6 +298,16 @@ def _is_there(path: Path) -> str:
     return f"{plain(path)} already exists and is never overwritten; choose another name"
 
 
+def place_of(given: str | os.PathLike[str]) -> Path:
+    """Return the path that a person has given, or raise `OptionError` where nothing can be there."""
+    try:
+        place = Path(given).expanduser()
+        place.is_dir()  # up to Python 3.13 a name that is too long raises, as a folder that is closed
+    except (OSError, RuntimeError) as error:
+        raise OptionError(f"{plain(given)} cannot be read: {plain(error)}") from None
+    return place
+
+
 def cannot_read(path: Path, error: OSError) -> OptionError:
     """Return the error for a file that cannot be read."""
     return OptionError(f"{plain(path)} cannot be read: {readable(error)}")

@@ -248,7 +248,8 @@ class Lines:
     def _span(self, span: Span) -> dict[str, object]:
         after = () if span.after is None else span.after.values
         keys = [one.key for one in self._session.series]
-        columns = range(max(len(span.before.values), len(after)))
+        # Of a recording whose series are damaged there are more values than keys.
+        columns = range(min(len(keys), max(len(span.before.values), len(after))))
         peaks = [span.peaks.get(keys[column]) for column in columns]
         return {
             "id": span.id,

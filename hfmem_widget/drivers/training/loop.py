@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -463,8 +463,9 @@ def backward_begins() -> None:
     session = monitor.current
     # A watch within a step of a training has a session of its own.
     for run in tuple(_trainings):
-        is_here = run.session is session or monitor.opened_here(run.session)
-        if is_here and _training_of(run.session) is run:
+        # The run keeps out other threads. While another loop runs in that watch, none of its passes is open.
+        is_its = run.session is session or run.is_forward
+        if is_its and _training_of(run.session) is run:
             run.backward_begins()
     if _training_of(session) is None:
         tell(Loop.backward_begins)
@@ -481,7 +482,7 @@ def yield_steps(run: TrainingRun) -> None:
 
 def resume_steps(run: TrainingRun) -> None:
     """Tell the steps of its session again; those of a training around it are still its own."""
-    if run in _trainings:
+    with suppress(ValueError):
         _trainings.remove(run)
         run.rouse()
 

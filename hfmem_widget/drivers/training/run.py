@@ -123,6 +123,11 @@ class TrainingRun:
             )
 
     @property
+    def is_forward(self) -> bool:
+        """True while a forward pass, or the loss after it, is open."""
+        return "forward" in self._open
+
+    @property
     def evaluating(self) -> bool:
         """True within an evaluation."""
         return "evaluate" in self._asides.values()

@@ -104,6 +104,7 @@ def fit(
     """
     check_headroom(headroom)
     try:
+        from hfmem_widget.features.fit.on_meta import uncompiled
         from hfmem_widget.features.fit.predict import predict
     except ImportError as error:
         message = f"a forecast needs torch and transformers ({plain(error)})"
@@ -135,6 +136,7 @@ def fit(
         "device": "cuda" if gpus or quantized else "cpu",
         "partial": True,
     }
+    subject = uncompiled(subject)
     forecast = predict(subject, batch=batch, **choices)
     one = forecast if batch == 1 else predict(subject, batch=1, **choices)
     more = forecast if batch == PROBE else predict(subject, batch=PROBE, **choices)

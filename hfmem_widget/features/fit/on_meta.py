@@ -44,6 +44,11 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     return made
 
 
+def uncompiled(model: Any) -> Any:
+    """Return the model in what `torch.compile` has made of one, which keeps `forward` in its own fields."""
+    return getattr(model, "_modules", {}).get("_orig_mod") or model
+
+
 def copy_of(model: Any) -> Any:
     """Return a copy of a live model on the meta device, or raise OptionError."""
     memo: dict[int, Any] = {}

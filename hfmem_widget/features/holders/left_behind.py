@@ -263,7 +263,7 @@ def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
 
 def _key(row: Holder) -> str:
     """Return what identifies a row, however many elements or cells there are by then."""
-    return re.sub(r"\d[\d.,]*", "#", f"{row.kind} {row.path}")
+    return re.sub(r"(?<!\w)\d[\d.,]*", "#", f"{row.kind} {row.path}")
 
 
 def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> bool:

@@ -26,6 +26,7 @@ MOST_OBJECTS = 500_000
 
 LEAST_ALIKE = 4  # tensors under one name: fewer cannot have been added to it again and again
 LEAST_SHARE = 0.25  # the share of the growth that a name must hold to be mentioned
+MOST_TIMES = 2.0  # the growth: what holds more was mostly there before
 BETWEEN = 1.0  # seconds between two looks at the data of a running session
 SHARE = 0.02  # the share of the time that such looks may take
 
@@ -100,7 +101,8 @@ def with_holder(finding: Finding, holders: Holders) -> Finding:
         for row in holders.rows
         if row.device == device and row.kind == "tensors" and row.tensors >= LEAST_ALIKE
     )
-    row = max(candidates, key=lambda row: row.bytes, default=None)
+    most = MOST_TIMES * grown if isinstance(grown, int) else math.inf
+    row = max(candidates, key=lambda row: (least <= row.bytes <= most, row.bytes), default=None)
     cost = f"The search for what holds it took {format_duration(holders.seconds)}"
     cost += f"; {holders.bound}." if holders.bound else "."
     if row is None or row.bytes < least:
@@ -110,8 +112,9 @@ def with_holder(finding: Finding, holders: Holders) -> Finding:
     if row.graph_bytes:
         graphs = "graph" if row.graphs == 1 else "graphs"
         holds = f"{path} and the autograd {graphs} behind it hold {size}"
+    grows = "keeps growing" if row.bytes <= most else "may be what grows"
     advice = remedy(replace(row, path=path)) or (
-        f"{path} keeps growing: store less in it, or clear it when it is no longer needed."
+        f"{path} {grows}: store less in it, or clear it when it is no longer needed."
     )
     return replace(
         finding,

@@ -126,21 +126,22 @@ def _spans(
         label = span.name
         groups.setdefault((around[-1], span.kind, label), []).append(span)
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
-        newest = group[-MOST_SPANS:]
+        every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
+        chosen = group[::-every][::-1]
         for device in session.devices:
             key = f"{device.key}/allocated"
-            before = np.array([session.value(span.before, key) for span in newest])
-            after = np.array([session.value(span.after or span.before, key) for span in newest])
+            before = np.array([session.value(span.before, key) for span in chosen])
+            after = np.array([session.value(span.after or span.before, key) for span in chosen])
             yield ComparablePoints(
                 device=device.key,
                 what=f"per \u201c{plain(label, 40)}\u201d" if label else RECURRING[kind],
                 root=root,
-                number=np.arange(len(group) - len(newest) + 1.0, len(group) + 1.0),
-                time=np.array([span.stop for span in newest], dtype=float),
+                number=np.arange(len(group), 0.0, -every)[::-1],
+                time=np.array([span.stop for span in chosen], dtype=float),
                 # While it runs, a forward pass makes what the backward pass needs.
                 allocated=before if kind == "forward" else after,
-                size=np.array([span.counts.get("tokens", math.nan) for span in newest]),
-                within=after - before,
+                size=np.array([span.counts.get("tokens", math.nan) for span in chosen]),
+                within=(after - before) * every,  # those between may have left as much
             )
 
 

@@ -61,6 +61,7 @@ def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[
         # An unknown reading is NaN, and no comparison with it holds.
         if not (left >= least and rise >= LEAST_KEPT * left):
             break
+        rise = min(rise, left)  # other cells may have left something in between
         if rises and not EVEN * max(rise, *rises) <= min(rise, *rises):
             break
         rises.append(rise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from traceback import walk_tb
@@ -101,8 +102,21 @@ def _with_counts(session: Session, path: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say of themselves, read from their own fields: no code of theirs is run."""
-    modules = [vars(module) for model in models for module in islice(model.modules(), MOST_MODULES)]
+    """Return what models say of themselves; an odd one says nothing, and costs the others nothing."""
+    known = []
+    for model in models:
+        with suppress(Exception):
+            known.append(_facts_of_one(model))
+    return ModelFacts(
+        checkpointing=any(facts.checkpointing for facts in known),
+        vocabulary=next((facts.vocabulary for facts in known if facts.vocabulary), 0),
+        quantized=any(facts.quantized for facts in known),
+    )
+
+
+def _facts_of_one(model: Any) -> ModelFacts:
+    """Return what a model says of itself, read from its own fields: no code of its own is run."""
+    modules = [vars(module) for module in islice(model.modules(), MOST_MODULES)]
     configs = [
         vars(fields["config"]) for fields in modules if hasattr(fields.get("config"), "__dict__")
     ]

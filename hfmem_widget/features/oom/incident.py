@@ -29,8 +29,10 @@ def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
     return math.isnan(said.asked) or math.isclose(said.asked, event.asked, rel_tol=SAME_WITHIN)
 
 
-def device_of(session: Session, said: OutOfMemoryText, event: OomEvent | None) -> Device:
-    """Return the device that an error is about; if it does not say, the GPU most is allocated on.
+def device_of(
+    session: Session, said: OutOfMemoryText, event: OomEvent | None, span: Span | None
+) -> Device:
+    """Return the device that an error is about; if it does not say, the GPU that is fullest in the span.
 
     The device has no key if no GPU is known: the host's memory explains nothing then.
     """
@@ -43,9 +45,14 @@ def device_of(session: Session, said: OutOfMemoryText, event: OomEvent | None) -
         gpus = list(session.devices)
     return max(
         gpus,
-        key=lambda device: known_of(session.peak(f"{device.key}/allocated"), 0.0),
+        key=lambda device: known_of(_highest(session, span, f"{device.key}/allocated"), 0.0),
         default=Device("", ""),
     )
+
+
+def _highest(session: Session, span: Span | None, key: str) -> float:
+    known = None if span is None else span.peaks.get(key)
+    return session.peak(key) if known is None else known.value
 
 
 def incident_of(
@@ -63,7 +70,7 @@ def incident_of(
     it, and the path has the open spans, outermost first. The span is the outermost one, after it has ended.
     """
     said, sample = failure.said, sample or failure.sample
-    device = device_of(session, said, event)
+    device = device_of(session, said, event, span)
     seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
     # The allocator's own are of that very instant; a sample is only near to it.
     readings = dict(seen.readings) if event else _readings(said)

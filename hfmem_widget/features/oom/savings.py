@@ -151,7 +151,11 @@ def _of_states(incident: Incident) -> Iterator[Advice]:
     missing = _states_to_come(incident)
     whole = states + missing
     is_there = training(incident) or in_optimizer(incident)
-    if is_there and whole >= STATES_FROM * max(incident.allocated, whole):
+    if (
+        is_there
+        and _may_be_adam(incident)
+        and whole >= STATES_FROM * max(incident.allocated, whole)
+    ):
         adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
         yield Advice(
             'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
@@ -174,7 +178,7 @@ def _of_states(incident: Incident) -> Iterator[Advice]:
             f"nearly all of that, {size_text(freed)}",
             freed,
         )
-    if in_optimizer(incident) and states > 0 and not missing:
+    if in_optimizer(incident) and _may_be_adam(incident) and states > 0 and not missing:
         yield Advice(
             'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
             "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
@@ -183,11 +187,17 @@ def _of_states(incident: Incident) -> Iterator[Advice]:
         )
 
 
+def _may_be_adam(incident: Incident) -> bool:
+    """Return whether an optimizer keeps two states as large as the weights; by its name, if that is known."""
+    names = [name.lower() for name in incident.contents.optimizers]
+    return not names or any("adam" in name and "8bit" not in name for name in names)
+
+
 def _states_to_come(incident: Incident) -> float:
     """Return the bytes of AdamW's states that the optimizer was about to make."""
     states, contents = incident.part("optimizer"), incident.contents
     share = contents.trainable / contents.parameters if contents.parameters else 1.0
-    both = 2 * share * incident.part("weights")
+    both = 2 * share * incident.part("weights") if _may_be_adam(incident) else 0.0
     return both - states if in_optimizer(incident) and states < 0.9 * both else 0.0
 
 

@@ -151,6 +151,7 @@ class Recording(Companion):
             self._unwritten.insert(0, lines.head(run))
         self._file.write(b"".join(self._unwritten))
         self._unwritten.clear()
+        self._failed = 0
         if is_last:
             self._file.close()
             self._is_closed = True

@@ -53,9 +53,11 @@ def in_tensor(tensor: Any) -> Iterator[Held]:
         node = None
     if node is not None:
         yield GRAPH, node
-    hooks = base._backward_hooks.__get__(tensor)
-    if hooks is not None:
-        yield "._backward_hooks", hooks
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        getter = getattr(base, name, None)
+        hooks = None if getter is None else getter.__get__(tensor)
+        if hooks is not None:
+            yield f".{name}", hooks
     yield from kept_fields(tensor)
 
 
