@@ -84,6 +84,28 @@ def test_a_training_within_a_training_takes_no_phase_from_it(tmp_path: Path) -> 
     assert len(of_kind(session, "step")) == len(of_kind(session, "backward")) == 4
 
 
+def test_one_callback_may_follow_two_trainings_at_once(tmp_path: Path) -> None:
+    """One of them within the other; nothing is left of either, and a loop after them has its steps."""
+    ours = hfmem_widget.MemoryCallback(quiet=True)
+    inner = make_trainer(tmp_path / "inner", callbacks=[ours])
+
+    class Trains(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            inner.train()
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path, callbacks=[ours, Trains()]).train()
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    assert len(of_kind(session, "train")) == 2
+    assert session.steps.count == 7
+
+
 def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
     """Each has its own forward and backward; the optimizer is the step's."""
     trainer = make_trainer(

@@ -30,7 +30,7 @@ def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
 
 
 def device_of(
-    session: Session, said: OutOfMemoryText, event: OomEvent | None, span: Span | None
+    session: Session, said: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
     """Return the device that an error is about; if it does not say, the GPU that is fullest in the span.
 

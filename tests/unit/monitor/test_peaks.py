@@ -316,6 +316,18 @@ def test_a_reset_that_the_allocator_refuses_is_the_users_alone(
     ledger.drop([window])
 
 
+def test_a_reset_of_a_device_that_is_not_there_spoils_no_peak() -> None:
+    """It raises, as without us."""
+    allocator = FakeAllocator()
+    ledger = PeakLedger(allocator)
+    window = ledger.open()
+    allocator.free(allocator.alloc(MIB))
+    with pytest.raises(IndexError):
+        allocator.user_reset(7)
+
+    assert ledger.close(window)[KEY] == Peak(1.0 * MIB, "exact")
+
+
 def test_two_threads_that_install_at_once_spoil_no_peak() -> None:
     """The one that comes second finds it done, though it was not when it looked."""
     allocator = FakeAllocator()

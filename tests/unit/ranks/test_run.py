@@ -60,6 +60,18 @@ def test_a_run_that_takes_long_to_read_is_there_soon(
     }
 
 
+def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -> None:
+    """However many there are; of a rank that is read faster, none goes before all have made it."""
+    simulated = SimulatedRun(Script(world=2, interval=0.5))
+    simulated.write(tmp_path / "run", 400.0)
+    run = hfmem_widget.open(tmp_path / "run")
+    run.look()
+    steps = list(run.overview.steps)
+
+    assert len(steps) > 600
+    assert [group.first for group in steps if not group.devices] == []
+
+
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
     """Also those that are only heard of after the first has been judged: all is read at once."""
     SimulatedRun(Script(world=256, per_node=4, interval=1.0)).write(tmp_path / "run", 4.0)

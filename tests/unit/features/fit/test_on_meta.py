@@ -53,6 +53,15 @@ def test_random_numbers_go_on_where_they_were() -> None:
     assert random.getstate() == python
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own, of torch.jit
+def test_a_compiled_model_is_the_one_within() -> None:
+    """`torch.compile` keeps the forward pass in its own fields."""
+    model = built(llama())
+    forecasts = [fit(each, length=32).forecast.total for each in (model, torch.compile(model))]
+
+    assert forecasts[0] == forecasts[1] > 0
+
+
 def test_a_model_that_is_there_is_left_alone() -> None:
     """No gradient, no switch to training, no hook that runs, no weight moved."""
     model = built(bert()).eval()

@@ -97,6 +97,16 @@ def test_who_held_it_before_is_not_blamed() -> None:
     )
 
 
+def test_names_that_differ_by_a_digit_are_two() -> None:
+    """One that held as much before does not hide the other."""
+    rows = [row("cache1[0..9]", 4 * GIB), row("cache2[0..39]", 4 * GIB)]
+    before = {"tensors cache1[#]": int(4 * GIB), "tensors cache2[#]": int(GIB)}
+
+    assert title(left(3 * GIB, before=5 * GIB), *rows, seen=before) == (
+        "3.00 GiB left behind is held by cache2[0..39]"
+    )
+
+
 def test_where_nobody_looked_before_nobody_is_blamed_for_the_difference() -> None:
     """What was there before the cell may be held too, so the sentence speaks of now."""
     assert title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)) == (

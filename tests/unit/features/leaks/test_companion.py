@@ -60,6 +60,14 @@ def test_the_name_that_holds_most_of_it_is_told() -> None:
     assert finding.evidence["holder"] == "losses[0..39]"
 
 
+def test_what_was_mostly_there_before_is_not_said_to_grow() -> None:
+    """Such as a list of data beside the one that grows; alone it may be what grows."""
+    data = row("dataset[0..99]", 4000)
+
+    assert told(data, row("losses[0..39]", 400)).title.endswith("losses[0..39] holds 400.0 MiB.")
+    assert told(data).advice[0].startswith("dataset[0..99] may be what grows")
+
+
 def test_a_name_without_graphs_is_told_without_them() -> None:
     """A container that grows of plain tensors is named, and no graph is spoken of."""
     finding = told(row("cache['a', … 40 keys]", 400))

@@ -88,6 +88,20 @@ def test_a_leak_is_one_sentence_with_its_figures() -> None:
     assert (finding.evidence["device"], finding.evidence["what"]) == (GPU, "a step")
 
 
+def test_of_very_many_blocks_all_of_the_growth_is_told() -> None:
+    """Each of 1,200 requests leaves a MiB; every third is looked at."""
+    stage = Stage("server", gpus=1)
+    with stage.span("cell", "serve"):
+        for request in range(1, 1201):
+            with stage.span("block", "request"):
+                stage.hold({GPU: GIB + request * MIB}, 0.1)
+    session = stage.finish()
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.evidence["slope"] == MIB
+    assert int(str(finding.evidence["grown"])) > 1100 * MIB
+
+
 def test_of_several_gpus_the_sentence_names_the_one() -> None:
     """The panel shows its title without a place beside it."""
     session = trained(leaking, device="cuda:1", stage=Stage("train", gpus=2))

@@ -45,6 +45,13 @@ def test_each_of_many_runs_left_as_much_more() -> None:
     assert finding.evidence["each"] == 120 * MIB
 
 
+def test_what_other_cells_left_in_between_is_not_its_own() -> None:
+    """Of each rise, it is told what this cell left."""
+    (finding,) = told([(0, 20), (1020, 1040), (2040, 2060), (3060, 3080), (4080, 4100)])
+
+    assert "20.0 MiB more on cuda:0: 80.0 MiB in total" in finding.title
+
+
 HEALTHY: dict[str, Edges] = {
     "three runs": [(0, 120), (120, 240), (240, 360)],
     "the first leaves what stays": [(0, 900), (900, 900), (900, 900), (900, 900), (900, 900)],

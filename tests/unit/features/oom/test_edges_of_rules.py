@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hfmem_widget.features.compare.align import by_step, by_time
 from hfmem_widget.features.leaks.comparable_points import ComparablePoints, comparable_points
@@ -16,10 +18,11 @@ from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.features.oom.advice import advise, remedies
 from hfmem_widget.features.oom.errors import MOST_ERRORS, about_memory
+from hfmem_widget.features.oom.failed import failure_of
 from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident, ModelFacts
 from hfmem_widget.features.oom.places import is_logits
 from hfmem_widget.features.oom.savings import savings
-from hfmem_widget.session import Contents
+from hfmem_widget.session import Contents, Sample
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from tests.data.oom_incidents import blocks, incident, spans
@@ -442,3 +445,60 @@ def test_a_training_that_was_resumed_is_a_row_of_its_own(
     found = [one for one in comparable_points(stage.finish()) if one.what == "a step"]
 
     assert [len(one) for one in found if one.device == "cuda:0"] == rows
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states", "said"),
+    [
+        ("AdamW", 0.0, True),
+        ("FusedAdam", 0.0, True),
+        ("SGD", 0.0, False),
+        ("SGD", 20.0, False),
+        ("Adafactor", 0.02, False),
+        ("AdamW8bit", 10.0, False),
+        ("Muon", 20.0, False),
+    ],
+)
+def test_states_to_come_are_those_of_adam(optimizer: str, states: float, said: bool) -> None:
+    """Of another optimizer it is not known what it will keep; nor is it told to be replaced by itself."""
+    known = incident(
+        asked=10.0,
+        free=1.0,
+        parts={"weights": 20.0, "gradients": 20.0, "optimizer": states},
+        path=spans("train", "step", "optimizer"),
+        calls=("torch.optim.adamw._init_group", "torch.optim.adamw.step"),
+        contents=Contents(optimizers=(optimizer,), parameters=10**9, trainable=10**9),
+    )
+
+    assert (advice_of("adafactor", known) is not None) is said
+    assert advice_of("fused", known) is None
+
+
+class OddConfig:
+    """A configuration that has nothing yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Odd(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    """A model whose configuration cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = OddConfig()
+
+
+def test_an_odd_model_costs_no_explanation() -> None:
+    """What the others say is told."""
+    usual = torch.nn.Module()
+    usual.gradient_checkpointing = True
+    failure = failure_of(
+        torch.OutOfMemoryError("CUDA out of memory."),
+        Sample(0.0, ()),
+        [Odd(), usual],
+        ran_out=False,
+    )
+
+    assert failure is not None
+    assert failure.model.checkpointing

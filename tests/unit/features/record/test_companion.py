@@ -259,6 +259,21 @@ def test_a_disk_that_recovers_has_it_all(tmp_path: Path) -> None:
     assert b"5368709120" in disk.data
 
 
+def test_a_disk_that_fails_now_and_then_ends_nothing(tmp_path: Path) -> None:
+    """Only errors in a row count."""
+    disk = Disk()
+    watched = Watched(tmp_path / "run.hfmem.jsonl", disk)
+    for _ in range(5):
+        disk.error = OSError(errno.EIO, "Input/output error")
+        watched.hold(1)
+        disk.error = None
+        for _ in range(12):
+            watched.hold(1)
+
+    assert not any("Input/output error" in note for note in watched.end().notes)
+    assert disk.is_closed
+
+
 def test_a_disk_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
