@@ -35,7 +35,7 @@ class Summary:
 
     def name_of(self, node_id: str) -> str:
         """Return the name of a test; xdist may put its group behind it."""
-        at = node_id.rfind("@")
+        at = node_id.rfind("@", node_id.rfind("::") + 1)
         is_grouped = self._config.getoption("dist", "no") == "loadgroup" and at > node_id.rfind("]")
         return node_id[:at] if is_grouped else node_id
 

@@ -67,7 +67,8 @@ class Subjects:
         """Return all models and all optimizers there are, each once, and the KV caches in variables."""
         found = [*self.named(), *_search(self._namespace().values())]
         caches = {id(each): each for each in filter(is_cache, found)}
-        subjects = {id(each): each for each in map(_unwrapped, found) if id(each) not in caches}
+        both = (each for one in found for each in _with_what_it_wraps(one))
+        subjects = {id(each): each for each in both if id(each) not in caches}
         optimizers = list(filterfalse(_is_module, subjects.values()))
         return list(filter(_is_module, subjects.values())), optimizers, list(caches.values())
 
@@ -128,6 +129,13 @@ def _unwrapped(subject: Any) -> Any:
     """Return what an optimizer wraps, as accelerate's does, which has no states of its own."""
     inner = getattr(subject, "__dict__", {}).get("optimizer")
     return subject if _is_module(subject) or not _is_subject(inner) else inner
+
+
+def _with_what_it_wraps(subject: Any) -> tuple[Any, ...]:
+    inner = _unwrapped(subject)
+    # One that has states, too, such as Lookahead's slow weights, counts besides.
+    has_own = inner is not subject and getattr(subject, "__dict__", {}).get("state")
+    return (inner, subject) if has_own else (inner,)
 
 
 def _within(value: Any) -> Sequence[object]:

@@ -305,6 +305,9 @@ class StreamReader(LineReader):
 
     def _from_folds(self) -> Timeline:
         width, folds = len(self._series), [*self._folds, *self._unfolded]
+        # Before there is a place for each series: a stranger's may be many, and the folds empty.
+        while len(folds) > Timeline(width).most_rows:
+            folds = [_joined(folds[at : at + 2]) for at in range(0, len(folds), 2)]
         low, high = (np.full((len(folds), width), np.nan) for _ in range(2))
         for row, fold in enumerate(folds):
             low[row, : len(fold.low)], high[row, : len(fold.high)] = fold.low, fold.high
@@ -328,6 +331,21 @@ class StreamReader(LineReader):
             steps = Steps.from_table(devices, table, 0)
         steps.count = max(self._steps_made, steps.count)
         return steps
+
+
+def _joined(folds: Sequence[check.Fold]) -> check.Fold:
+    """Return one fold, or two as one."""
+    first, last = folds[0], folds[-1]
+    if first is last:
+        return first
+    width = max(len(fold.low) for fold in folds)
+    low, high = (
+        [np.pad(row, (0, width - len(row)), constant_values=np.nan) for row in rows]
+        for rows in ([fold.low for fold in folds], [fold.high for fold in folds])
+    )
+    samples = sum(fold.samples for fold in folds)
+    edges = np.fmin.reduce(low), np.fmax.reduce(high)
+    return check.Fold(first.start, last.stop, samples, *edges, last.last)
 
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:

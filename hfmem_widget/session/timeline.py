@@ -159,19 +159,20 @@ class Timeline(Blocks):
 
     def folded(self) -> Self:
         """Fold rows until there are as few as are kept, and return the same timeline."""
-        while self._rows > self._most:
+        while self._rows > self.most_rows:
             self._fold()
         return self
 
     @property
-    def _most(self) -> int:
+    def most_rows(self) -> int:
+        """How many rows are kept: fewer where there are very many series."""
         return max(2, min(self.capacity, self._cells // max(1, self.width) + 1))
 
     def _enter(self, block: Floats) -> None:
         self._put(block[:, 0], block[:, 1:])
 
     def _put(self, time: Floats, values: Floats) -> None:
-        most = self._most
+        most = self.most_rows
         while len(time):
             if self._rows and self._filled < self.bucket:
                 row, taken = self._rows - 1, min(self.bucket - self._filled, len(time))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hfmem_widget.sources.heap import tensors
+from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.roots import is_dunder
@@ -68,6 +69,7 @@ def reach(
                 if not is_dunder(name):
                     search.arrive(_EVERYTHING, value)
         search.run()
+    search.join_what_is_lent()
     alone: list[dict[str, int]] = [{} for _ in parents]
     for (_, device), (smallest, size) in search.storages.items():
         group_number = smallest
@@ -83,6 +85,10 @@ class _Search(Search):
         super().__init__(most_objects, most_seconds)
         self.storages: dict[tuple[int, str], tuple[int, int]] = {}
         self._parents = parents
+        self._lent: dict[tuple[int, str], int] = {}
+        """By storages that have an array's memory, its address."""
+        self._lenders: dict[int, tuple[int, int]] = {}
+        """By the address of an array's memory, its end, and which group reaches it."""
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -119,13 +125,36 @@ class _Search(Search):
             known = self.kinds[type(value)]
             if known.role == "tensor":
                 for key, device, size, _ in storages_of(value):
+                    if device == "cpu" and (lent := arrays.address_lent_to(value)):
+                        self._lent[key, device] = lent
                     before, _ = self.storages.get((key, device), (group, size))
                     self.storages[key, device] = (self._around(before, group), size)
             try:
+                if known.role == "array":
+                    self._look_at_array(group, value)
                 for _, held in known.look(value) if known.look is not None else ():
                     self.arrive(group, held)
             except Exception:  # noqa: BLE001, S112  (an odd object is taken as empty)
                 continue
+
+    def join_what_is_lent(self) -> None:
+        """Keep tensors that have an array's memory with the array."""
+        starts = sorted(self._lenders)
+        for key, address in self._lent.items():
+            at = bisect_right(starts, address) - 1
+            if at >= 0 and address < self._lenders[starts[at]][0]:
+                group, size = self.storages[key]
+                self.storages[key] = self._around(group, self._lenders[starts[at]][1]), size
+
+    def _look_at_array(self, group: int, value: Any) -> None:
+        owner = arrays.owner_of(value)
+        if self.kinds[type(owner)].role == "tensor":
+            self.arrive(group, owner)
+            return
+        start = arrays.address_of(owner)
+        stop = start + arrays.memory_of(owner).bytes
+        _, before = self._lenders.get(start, (stop, group))
+        self._lenders[start] = stop, self._around(before, group)
 
     def _around(self, first: int, second: int) -> int:
         """Return the smallest group that contains two groups, which may be one of them."""

@@ -104,6 +104,16 @@ def test_variables_that_change_meanwhile_do_no_harm() -> None:
     assert Subjects(lambda: Growing(variables)).all() == ([], [])
 
 
+def test_a_wrapper_with_states_of_its_own_is_another_optimizer() -> None:
+    """Such as Lookahead, which keeps slow weights beside the states of the one within."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight])
+    wrapper: Any = object.__new__(type("Lookahead", (torch.optim.SGD,), {}))
+    wrapper.optimizer, wrapper.state = optimizer, {weight: {"slow": torch.ones(2)}}
+
+    assert Subjects(lambda: {"wrapper": wrapper}).all() == ([], [optimizer, wrapper])
+
+
 def test_a_wrapped_optimizer_is_the_one_within() -> None:
     """An optimizer that only wraps another and the optimizer in it are one."""
     optimizer = torch.optim.SGD(model().parameters())

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -281,6 +282,34 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(HEAD) + gzip.compress(b"0" * (8 << 20)))
 
     assert any("could not be read" in note for note in hfmem_widget.open(path).notes)
+
+
+def test_empty_folds_of_very_many_series_take_little() -> None:
+    """Each would have a place for all series: 64 kB for a line of 80 bytes."""
+    series = [f"cuda:{index}/allocated" for index in range(4096)]
+    columns = {"k": "series", "first": 0, "devices": [], "series": series, "labels": [""] * 4096}
+    fold = '{"k":"fold","t":[%d,%d],"samples":1,"low":[%d],"high":[%d],"last":[0]}\n'
+    lines = [fold % (5000 + at, 5001 + at, at, at) for at in range(2000)]
+    data = HEAD + json.dumps(columns, separators=(",", ":")).encode() + b"\n"
+    tracemalloc.start()
+    session = read(data + "".join(lines).encode())
+    _, highest = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert session.peak("cuda:0/allocated") == 1999
+    assert highest < 64 << 20
+
+
+def test_what_lacks_its_series_can_be_saved_again(tmp_path: Path) -> None:
+    """Of a span, the readings remain of which it is known what they are."""
+    lines = b"".join(saved(scripted_run("cpu"))).splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if line.startswith(b'{"k":"series"'))
+    path = tmp_path / "run.hfmem.jsonl"
+    path.write_bytes(b"".join([*lines[:at], COLUMNS, *lines[at + 1 :]]))
+
+    again = hfmem_widget.open(hfmem_widget.open(path).save(tmp_path / "again.hfmem.jsonl"))
+    assert [one.key for one in again.series] == ["cpu/allocated"]
+    assert again.spans
 
 
 def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,6 +53,16 @@ def test_what_others_reach_late_is_not_free_either() -> None:
     for _ in range(50):
         far = [far]
     assert alone([Group("both"), Group("a", [deep], within="both")], far) == {"both": 0, "a": 0}
+
+
+def test_what_an_array_has_the_memory_of_is_not_free() -> None:
+    """Whichever of the two made it; the same array within the group changes nothing."""
+    tensor, array = block(), np.ones(SIZE // 4, np.float32)
+    of_tensor, of_array = tensor.numpy()[10:], torch.from_numpy(array)
+    groups = [Group("tensor", [tensor]), Group("of array", [of_array])]
+
+    assert alone(groups, of_tensor, array[5:]) == {"tensor": 0, "of array": 0}
+    assert alone([Group("both", [tensor, of_tensor])]) == {"both": SIZE}
 
 
 def test_views_and_tied_weights_count_once() -> None:
