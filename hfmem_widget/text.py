@@ -118,7 +118,9 @@ def format_count(count: float) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """Return a number per second, such as ``34.8`` or ``2,804``."""
+    """Return a number per second, such as ``34.8``, ``2,804`` or ``0.0303``."""
+    if 0.0 < abs(rate) < 0.995:
+        return f"{rate:.3g}"
     return f"{rate:,.0f}" if abs(rate) >= 999.5 else number(rate, 1.0)
 
 

@@ -169,7 +169,9 @@ def _counted_on(rows: Floats) -> Floats:
 def pace_of(session: Session, span: Span) -> Pace:
     """Return how quick the steps of an outermost span were."""
     found = outermost(session.spans)
-    roots = [root for root in found if root.id == span.id] or found
+    stop = end_of(session, span)  # of a whole session, all are within
+    within = [root for root in found if span.start <= root.start and end_of(session, root) <= stop]
+    roots = within or found
     steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]
     count, seconds = sum(step.count for step in steps), sum(step.seconds for step in steps)
     table = _step_table(session, span, MOST_GROUPS)
@@ -178,10 +180,10 @@ def pace_of(session: Session, span: Span) -> Pace:
     names = ("first", "last", "start", "stop", "samples", "tokens")
     table = table[:, [session.steps.columns.index(name) for name in names]]
     counted, (samples, tokens) = count, table[:, 4:].sum(axis=0).tolist()
-    first, last, start, stop, *of_first = table[0].tolist()
+    first, last, began, ended, *of_first = table[0].tolist()
     if first == last:
         counted -= 1
-        seconds -= stop - start
+        seconds -= ended - began
         samples -= of_first[0]
         tokens -= of_first[1]
     if counted < 1 or seconds <= 0:

@@ -52,13 +52,13 @@ def _body(lines: list[str]) -> list[str]:
     armed = arm_first_line(lines)
     if armed != lines:
         return armed
-    inner = _CELL_MAGIC.match(lines[0])
+    at, first = next((at, line) for at, line in enumerate(lines) if line.strip())
+    inner = _CELL_MAGIC.match(first)
     if inner is not None:
-        # IPython looks for a cell magic on a cell's first line only.
-        name, line, body = inner["name"], inner["line"] or "", "".join(lines[1:])
-        return [f"get_ipython().run_cell_magic({name!r}, {line!r}, {body!r})\n"]
+        # IPython looks for a cell magic on a cell's first line only, after empty ones.
+        name, line, body = inner["name"], inner["line"] or "", "".join(lines[at + 1 :])
+        return [*lines[:at], f"get_ipython().run_cell_magic({name!r}, {line!r}, {body!r})\n"]
     # A cell that is indented as a whole, as IPython has it.
-    first = next(line for line in lines if line.strip())
     if not first[0].isspace():
         return lines
     return textwrap.dedent("".join(lines)).splitlines(keepends=True)

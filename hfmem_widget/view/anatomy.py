@@ -231,7 +231,8 @@ def contents_text(contents: Contents) -> str:
     texts = [", ".join((*_named(contents.modules), *_named(contents.optimizers)))]
     if contents.parameters:
         share = contents.trainable / contents.parameters
-        some = f"{format_count(contents.trainable)} ({100 * share:.2g} %)"
+        percent = f"{100 * share:.1f}" if share >= 0.1 else f"{100 * share:.2g}"
+        some = f"{format_count(contents.trainable)} ({percent} %)"
         trainable = "all" if share >= ALL else some if contents.trainable else "none"
         texts.append(f"{format_count(contents.parameters)} parameters, {trainable} trainable")
     types = sorted(contents.dtypes.items(), key=lambda item: -item[1])[:MOST_NAMES]

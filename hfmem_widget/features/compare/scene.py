@@ -14,7 +14,7 @@ from hfmem_widget.features.compare.align import Line
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import name_of
 from hfmem_widget.session import Peak
-from hfmem_widget.text import unit_for
+from hfmem_widget.text import MIB, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
 from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
@@ -99,7 +99,7 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
     )
     lines = [cell.line for cell in cells if cell.line is not None]
     heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
-    highest = max(heights, default=1.0) or 1.0
+    highest = max(heights, default=0.0) or MIB
     longest = max((sum(size for _, size in cell.parts) for cell in cells), default=1.0) or 1.0
     by_step = comparison.by == "step"
     start = min((float(line.at[0]) for line in lines), default=0.0) if by_step else 0.0

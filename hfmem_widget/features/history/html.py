@@ -36,6 +36,9 @@ _WORDS = {
 
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
+_Block = tuple[tuple[CellRun, ...], list[Row]]
+"""The runs of a cell, and the rows of all or of one of them."""
+
 
 def history_bundle(history: CellHistory) -> dict[str, str]:
     """Return the history by MIME type."""
@@ -44,23 +47,37 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
     shown = [run for runs in listed for run in runs]
     devices = dict.fromkeys(use.key for run in shown for use in run.devices)
     several = len(devices) > 1
-    rows: list[Row] = []
+    blocks: list[_Block] = []
     for runs in listed:
+        count = f"{len(runs)} runs" if len(runs) > 1 else ""
+        parts: list[tuple[tuple[CellRun, ...], str]] = [(runs, count)]
         if history.each_run:
-            for at, run in enumerate(runs, 1):
-                rows += _rows((run,), history, f"run {at} of {len(runs)}", with_device=several)
-        else:
-            count = f"{len(runs)} runs" if len(runs) > 1 else ""
-            rows += _rows(runs, history, count, with_device=several)
+            parts = [((run,), f"run {at} of {len(runs)}") for at, run in enumerate(runs, 1)]
+        blocks += [
+            (runs, [*_rows(part, history, count, with_device=several)]) for part, count in parts
+        ]
+    blocks = _that_fit(blocks, newest_last=history.sort == "cell")
+    listed = tuple(runs for runs in listed if any(runs is known for known, _ in blocks))
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
     about = " \u00b7 ".join((about, *([] if several else devices)))
     return kit.bundle(
         kit.headed("memhistory", about if cells else ""),
-        table(_COLUMNS, rows[-MOST_ROWS:], scrolls="cells"),
+        table(_COLUMNS, [row for _, rows in blocks for row in rows], scrolls="cells"),
         _findings([runs[-1] for runs in listed]),
         *kit.notes(_notes(history, shown, left_out=len(cells) - len(listed))),
         title=f"memhistory: {about}" if cells else "",
     )
+
+
+def _that_fit(blocks: list[_Block], *, newest_last: bool) -> list[_Block]:
+    """Return as many whole blocks as the table has rows for, one at least, the most wanted first."""
+    room, kept = MOST_ROWS, 0
+    for _, rows in reversed(blocks) if newest_last else blocks:
+        room -= len(rows)
+        if room < 0 and kept:
+            break
+        kept += 1
+    return blocks[len(blocks) - kept :] if newest_last else blocks[:kept]
 
 
 def _notes(history: CellHistory, shown: Sequence[CellRun], left_out: int) -> Iterator[str]:

@@ -56,8 +56,8 @@ def range_label(first: str, last: str) -> str:
     start, stop = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
     if start is None or stop is None or start[1] != stop[1]:
         return f"{first} {TO} {last}"
-    name = start[1].strip()
-    return f"{PLURALS.get(name, name)} {start[2]}{TO}{stop[2]}".lstrip()
+    plural = PLURALS.get(start[1].strip())
+    return f"{start[1] if plural is None else f'{plural} '}{start[2]}{TO}{stop[2]}".strip()
 
 
 def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], LaneOf]:

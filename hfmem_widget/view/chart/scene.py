@@ -23,7 +23,7 @@ from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_o
 from hfmem_widget.analysis.moved import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.series import LINES, OVERVIEW, Row, is_charted, over_ranks, row_of
-from hfmem_widget.text import unit_for
+from hfmem_widget.text import MIB, unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
@@ -241,7 +241,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     guides += marks_in(session, also, (start, stop))
     # What a sampled peak missed, the allocator reported as it ran out.
     oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
-    ceiling = max([_highest_point(lines, peak), *oom_levels]) or 1.0
+    ceiling = max([_highest_point(lines, peak), *oom_levels]) or float(MIB)
     levels = [guide.level for guide in guides if guide.kind == "budget"]
     label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
     key = f"{primary.key}/{metric}"

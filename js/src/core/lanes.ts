@@ -123,6 +123,6 @@ export function rangeLabel(first: string, last: string): string {
   const one = /^(.*?)(\d+)$/.exec(first);
   const two = /^(.*?)(\d+)$/.exec(last);
   if (!one || !two || one[1] !== two[1]) return `${first} – ${last}`;
-  const name = one[1]!.trim();
-  return `${PLURALS.get(name) ?? name} ${one[2]}–${two[2]}`.trimStart();
+  const plural = PLURALS.get(one[1]!.trim());
+  return `${plural === undefined ? one[1] : `${plural} `}${one[2]}–${two[2]}`.trim();
 }

@@ -14,6 +14,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 
 
@@ -115,6 +116,22 @@ def test_the_steps_of_a_later_cell_are_not_this_ones() -> None:
 
     assert record.devices[0].steps[:, 1].max() == 20
     assert record.devices[0].curve[0].max() <= np.float32(evaluation.start)
+
+
+def test_the_pace_of_several_cells_is_that_of_all() -> None:
+    """Samples and seconds are both those of all of them."""
+    stage = Stage("every cell", gpus=1)
+    for cell in range(3):
+        with stage.span("cell", "cell"), stage.span("train", "train"):
+            for step in range(10):
+                with stage.span("step", "step") as span:
+                    stage.recorder.count(span.id, {"step": 10 * cell + step + 1, "samples": 8})
+                    stage.hold({"cuda:0": GIB}, 1.0)
+    session = stage.finish()
+    pace = record_of(session, whole(session)).pace
+
+    assert pace.steps == 30
+    assert pace.samples_per_second == pytest.approx(8.0)
 
 
 def test_without_steps_there_is_no_pace() -> None:

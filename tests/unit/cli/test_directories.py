@@ -90,9 +90,10 @@ def test_a_path_that_cannot_be_is_no_judgement(
 ) -> None:
     """One sentence says so, and the code is not that of a run that needs more."""
     commands = (["check", path], ["report", path], ["compare", path, path, "--fail-over", "2%"])
-    for command in commands:
-        assert main(command) == WRONG
-        assert "cannot be read" in capsys.readouterr().err
+    codes = [main(command) for command in commands]
+
+    assert codes == [WRONG] * 3
+    assert capsys.readouterr().err.count("cannot be read") == 3
 
 
 def test_a_run_that_nobody_has_written_to(

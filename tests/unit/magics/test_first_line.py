@@ -14,6 +14,7 @@ WAYS = {
     "below %%time": "%%time\n{line}\n1",
     "below %%capture": "%%capture\n{line}\n1",
     "above %%time": "{line}\n%%time\n1",
+    "above an empty line and %%time": "{line}\n\n%%time\n1",
 }
 
 

@@ -313,6 +313,10 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
             ),
         ),
         (
+            replace(BERT, parameters=1000, trainable=996, dtypes={}),
+            "BertModel, AdamW · 1,000 parameters, 996 (99.6 %) trainable",
+        ),
+        (
             replace(BERT, trainable=0, optimizers=(), dtypes={}),
             "BertModel · 110 parameters, none trainable",
         ),

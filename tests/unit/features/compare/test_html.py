@@ -288,8 +288,9 @@ def test_a_small_percentage_keeps_a_digit() -> None:
 
 
 def test_rates_have_three_digits_or_all() -> None:
-    """Below a thousand three digits, from there on whole numbers."""
-    assert [format_rate(one) for one in (0.321, 34.78, 2804.4)] == ["0.32", "34.8", "2,804"]
+    """Below a thousand three digits, however slow it is, from there on whole numbers."""
+    rates = 1 / 600, 0.321, 34.78, 2804.4
+    assert [format_rate(one) for one in rates] == ["0.00167", "0.321", "34.8", "2,804"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.cell import Cell
 from hfmem_widget.features.history.companion import Historian, run_of
 from hfmem_widget.features.history.file import read_runs
-from hfmem_widget.features.history.html import history_bundle
+from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
 from hfmem_widget.features.history.log import Log
 from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
 from hfmem_widget.session import Finding
@@ -38,7 +38,8 @@ def run(
     use = DeviceUse("cuda:0", before * MIB, (before + left) * MIB, peak * MIB, "exact")
     known: dict[str, Any] = {"number": 1, "kind": "cell", "outcome": "done", "duration": 1.0}
     known["started_at"] = float(next(CLOCK))
-    return CellRun("k", name=name, identity=name, devices=(use,), **(known | more))
+    known |= {"devices": (use,)}
+    return CellRun("k", name=name, identity=name, **(known | more))
 
 
 def names(history: CellHistory) -> list[str]:
@@ -262,6 +263,23 @@ def test_devices_that_moved_have_a_row_each() -> None:
         "cuda:0",
         "cuda:1",
     ]
+
+
+@pytest.mark.parametrize(("sort", "missing"), [("peak", "c"), ("cell", "a")])
+def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
+    """The highest, or the newest; a note says how many more there are."""
+
+    def on_many_gpus(name: str, peak: float) -> CellRun:
+        devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
+        uses = tuple(DeviceUse(key, 0.0, MIB, peak * MIB, "exact") for key in devices)
+        return run(name, devices=uses)
+
+    runs = on_many_gpus("a", 30), on_many_gpus("b", 20), on_many_gpus("c", 10)
+    text = history_bundle(CellHistory(runs, "k", sort=sort))["text/plain"]
+
+    shown = {line[0] for line in text.splitlines() if line.startswith(("a ", "b ", "c "))}
+    assert shown == {"a", "b", "c"} - {missing}
+    assert "1 more cell not shown" in text
 
 
 def test_a_history_of_nothing_says_so() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Device, Peak
 from hfmem_widget.testing import scripted_run
+from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.guides import DrawnGuide
@@ -301,3 +302,16 @@ def test_the_scene_of_a_finished_cell_is_built_once(monkeypatch: pytest.MonkeyPa
     session = scripted_run("training")
     assert chart_bundle(session, session.spans[0]) is not None
     assert len(built) == 1
+
+
+def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
+    """It ends at a MiB, and not at a byte."""
+    stage = Stage("idle", gpus=1)
+    with stage.span("cell", "idle"):
+        stage.hold({}, 2.0)
+    session = stage.finish()
+    session.devices = session.devices[:1]
+    built = build_scene(session)
+
+    assert built is not None
+    assert built.frame.levels.texts[-1] == "1.0 MiB"
