@@ -311,7 +311,7 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
         stage.hold({}, 2.0)
     session = stage.finish()
     session.devices = session.devices[:1]
-    built = build_scene(session)
+    built = build_scene(session, columns=100)
 
     assert built is not None
     assert built.frame.levels.texts[-1] == "1.0 MiB"
