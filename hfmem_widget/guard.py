@@ -313,7 +313,7 @@ def each(*actions: Callable[[], object]) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Write a sentence to stderr, if that can be written to, and Python is not going."""
+    """Write a sentence to stderr, if that can be written to, and Python is not shutting down."""
     if sys.is_finalizing():
         return
     try:

@@ -116,7 +116,7 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
         return name, partial(Forwards, weakref.ref(subject)), False
     if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
         return name, None, True
-    hint = "; as a decorator it is written @watch()" if callable(subject) else ""
+    hint = "; as a decorator, write @watch()" if callable(subject) else ""
     message = f"watch() takes a label, a torch module or a Trainer, not {name}{hint}"
     raise OptionError(message)
 

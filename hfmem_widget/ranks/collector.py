@@ -197,9 +197,9 @@ class Collector:
             if overview is not None:
                 with self._faults_cost_this():
                     overview.pass_on(self._limit(now, behind), now)
-                if behind:
-                    # More comes than is looked at.
-                    overview.leader.pass_steps(now, is_live=False)
+                if behind:  # lines come faster than looks at them
+                    with self._faults_cost_this():
+                        overview.leader.pass_steps(now, is_live=False)
                 if looks or not 0 <= now - self._looked < max(LOOK_EVERY, self.pace / 2):
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()

@@ -192,7 +192,7 @@ def read_run(directory: Path) -> RunFile:
         version = said["version"]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and directory.is_dir():
-            what = f"it has no {RUN_FILE}; of recordings, name one"
+            what = f"it has no {RUN_FILE}. To open a recording, name its file"
             raise OptionError(f"{plain(directory)} is not the folder of a run: {what}") from None
         raise cannot_read(path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -15,8 +15,8 @@ from hfmem_widget.monitor.ticker import Ticker, begun
 from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
 
 AT_ONCE = 1 << 14
-"""Bytes read of a file at once: fewer than those of a rank's newest steps that are kept. So of a run that is
-opened later none goes before all ranks have made it."""
+"""Bytes read of a file at once: less than `recent_steps.KEPT` steps take, so that no step of a run that is
+opened later is pushed out before all ranks have passed it."""
 
 SHARE_OF_HANDLES = 4
 """One of so many files that the process may have open is one of a rank; the others are the user's."""

@@ -302,7 +302,7 @@ def place_of(given: str | os.PathLike[str]) -> Path:
     """Return the path that a person has given, or raise `OptionError` where nothing can be there."""
     try:
         place = Path(given).expanduser()
-        place.is_dir()  # up to Python 3.13 a name that is too long raises, as a folder that is closed
+        place.is_dir()  # raises for a name that is too long, and for a folder that may not be entered
     except (OSError, RuntimeError) as error:
         raise OptionError(f"{plain(given)} cannot be read: {plain(error)}") from None
     return place

@@ -145,7 +145,7 @@ class _Text:
         ):
             message = (
                 f"{type(model).__name__} has {positions} positions, so a length of {self.length} is too "
-                f"long; give one of {positions} at most"
+                f"long; give at most {positions}"
             )
             raise OptionError(message)
 

@@ -137,7 +137,7 @@ def test_anything_else_is_an_error_that_says_what_is_allowed() -> None:
     """Before anything is watched."""
     with pytest.raises(OptionError, match="a label, a torch module or a Trainer, not int"):
         hfmem_widget.watch(7)
-    with pytest.raises(OptionError, match=r"not function; as a decorator it is written @watch\(\)"):
+    with pytest.raises(OptionError, match=r"not function; as a decorator, write @watch\(\)"):
         hfmem_widget.watch(lambda: None)
 
 

@@ -14,6 +14,17 @@ LONG = 300.0
 """Seconds for what comes at once, on however busy a machine."""
 
 
+def with_tickers(tick: Callable[[], object] = bool) -> tuple[Poller, list[Ticker]]:
+    """Return a poller, and the tickers that it will have made."""
+    made: list[Ticker] = []
+
+    def make(tick: Callable[[], object], interval: float) -> Ticker:
+        made.append(Ticker(tick, interval))
+        return made[-1]
+
+    return Poller(lambda _ticker: tick(), make), made
+
+
 def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
     """After a driver call hung, whoever claims the poller next is polled for."""
     release = threading.Event()
@@ -52,13 +63,7 @@ def test_the_last_to_release_ends_the_thread() -> None:
 
 def test_a_claim_can_become_slower() -> None:
     """The shortest interval of those that are claimed counts; who has no claim changes nothing."""
-    made: list[Ticker] = []
-
-    def make(tick: Callable[[], object], interval: float) -> Ticker:
-        made.append(Ticker(tick, interval))
-        return made[-1]
-
-    poller = Poller(lambda _ticker: None, make)
+    poller, made = with_tickers()
     poller.repace("one", 5.0)
     poller.claim("one", 3600.0)
     intervals = []
@@ -101,13 +106,7 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
 def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
     """A watch with an interval of its own, within another: its first tick comes at once."""
     ticked = threading.Event()
-    made: list[Ticker] = []
-
-    def make(tick: Callable[[], object], interval: float) -> Ticker:
-        made.append(Ticker(tick, interval))
-        return made[-1]
-
-    poller = Poller(lambda _ticker: ticked.set(), make)
+    poller, made = with_tickers(ticked.set)
     poller.claim("outer", 3600.0)
     ticked.clear()
     poller.claim("inner", 60.0)
@@ -121,13 +120,7 @@ def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
 @pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
 def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
     """Where somebody who wanted it quicker goes; but it is not quicker than those who stay want it."""
-    made: list[Ticker] = []
-
-    def make(tick: Callable[[], object], interval: float) -> Ticker:
-        made.append(Ticker(tick, interval))
-        return made[-1]
-
-    poller = Poller(lambda _ticker: None, make)
+    poller, made = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
     made[0].interval = slowed_to
