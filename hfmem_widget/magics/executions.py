@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
+from IPython import version_info
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch
@@ -83,6 +84,16 @@ class Executions:
         # One by one: another thread may enter its own meanwhile.
         for execution in executions:
             self._running.remove(execution)
+
+
+def name_code(shell: InteractiveShell, execution: Execution) -> None:
+    """Keep the number of a cell by the file name of its code, as IPython itself does from 8.0 on."""
+    if version_info < (8,):
+        compiler: Any = shell.compile
+        code = execution.info.raw_cell or ""
+        # A kernel names code by what was typed, and does not look at what becomes of it.
+        name = compiler.get_code_name(code, code, execution.count)
+        vars(compiler).setdefault("_filename_map", {})[name] = execution.count
 
 
 def _is_alive(info: ExecutionInfo) -> bool:

@@ -15,9 +15,10 @@ from functools import reduce
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from IPython.core import magic
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can_be_silenced
+from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import (
     ArgDecorator,
     argument,
@@ -28,7 +29,7 @@ from hfmem_widget.analysis.history import History
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.cell import Cell
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
-from hfmem_widget.magics.executions import Execution, Executions
+from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.open import open_parser, open_recording
 from hfmem_widget.magics.report import output
@@ -62,6 +63,9 @@ ABOVE_CODE = (
 ACTIONS = ("on", "off", "status")
 OPEN, RANKS = "open", "ranks"
 MOST_OF_TITLE = 40
+
+# By a semicolon at the end; IPython below 8.7 silences no magic.
+_can_be_silenced = getattr(magic, "output_can_be_silenced", lambda method: method)
 
 
 class _OptionFlags(ArgDecorator):
@@ -109,7 +113,7 @@ class MemwatchMagics(Magics):
         help=f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
         "shows every cell.",
     )
-    @output_can_be_silenced
+    @_can_be_silenced
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # it is typed for a callable of Never
     def memwatch(self, line: str, cell: str | None = None) -> Any:
         """Watch the memory of this cell, or of every later one.
@@ -153,6 +157,7 @@ class MemwatchMagics(Magics):
     def cell_begins(self, info: ExecutionInfo) -> None:
         """Enter a cell that begins; for the `pre_run_cell` event."""
         execution, lost = self._executions.begins(info, self._shell.execution_count)
+        harmless(name_code, self._shell, execution)
         for earlier in lost:
             self._end([earlier], None)
         is_ours = (info.raw_cell or "").lstrip().startswith(f"%{NAME}")

@@ -1,10 +1,65 @@
-"""The shell that runs a cell, and whether its front end replaces outputs."""
+"""The shell that runs a cell, the host whose page shows its outputs, and what that page can do."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+_BY_VARIABLE = {
+    "VSCODE_PID": "VS Code",
+    "VSCODE_CWD": "VS Code",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",
+    "KAGGLE_KERNEL_RUN_TYPE": "Kaggle",
+}
+_BY_MODULE = {"google.colab": "Colab", "marimo": "marimo"}
+
+
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the host whose page shows the outputs, such as ``"VS Code"``; empty where nothing names one.
+
+    Each of these has a page of its own, to which no server brings the files of the wheel.
+    """
+    # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
+    if "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {}):
+        return "VS Code"
+    found = [name for module, name in _BY_MODULE.items() if module in sys.modules]
+    found += [name for variable, name in _BY_VARIABLE.items() if variable in environ]
+    return next(iter(found), "")
+
+
+def serves_labextensions() -> bool:
+    """Return False on hosts known not to serve the wheel's labextension folder to the page."""
+    return not host_name()
+
+
+def enable_widgets_in_colab() -> None:
+    """Have Colab show third-party widgets; on the thread of a cell.
+
+    Colab registers a hook for that, once, and ipykernel keeps hooks for each thread. anywidget has it
+    registered where it makes its first widget: on a thread of ours, whose end would be the hook's.
+    """
+    output = sys.modules.get("google.colab.output")
+    if output is not None:
+        _enable_widgets(output)
+
+
+@cache  # as anywidget: who turns it off later is not overruled
+def _enable_widgets(output: ModuleType) -> None:
+    output.enable_custom_widget_manager()
+
+
+def finds_anywidget() -> bool:
+    """Return whether anywidget's own script is where VS Code and the classic notebook look for it."""
+    from jupyter_core.paths import jupyter_path
+
+    return any(
+        (Path(each) / "anywidget" / "index.js").exists() for each in jupyter_path("nbextensions")
+    )
 
 
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
@@ -13,10 +68,12 @@ def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> 
     A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output, and no message
     names it. It is recognised by these signs: it is a Python client (`jupyter_client`), which names the user
     and leaves the metadata empty, where pages send the cell's id; it can be asked for input, unlike a
-    program that runs notebooks unattended (nbclient); and its kernel was not started for a server's notebook.
+    program that runs notebooks unattended (nbclient); its kernel was not started for a server's notebook; and
+    nothing names a host with a page.
     """
     is_terminals = (
         bool(request.get("content", {}).get("allow_stdin"))
+        and not host_name(environ)
         and not request.get("metadata")
         and bool(request.get("header", {}).get("username"))
         and "JPY_SESSION_NAME" not in environ

@@ -16,6 +16,12 @@ from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.guard import harmless
 from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.view.front_end import (
+    enable_widgets_in_colab,
+    finds_anywidget,
+    host_name,
+    serves_labextensions,
+)
 from hfmem_widget.view.one_line import LOST_RUN, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -58,7 +64,8 @@ class Broadcast:
     def show(self, screen: Screen, display_id: str) -> None:
         """Show the chart in the place of an output."""
         if self._widget is not None:
-            screen.replace(display_id, self._widget.bundle(), lost={})
+            bundle, metadata = self._widget.bundle()
+            screen.replace(display_id, bundle, metadata=metadata, lost={})
 
     def refresh(self) -> None:
         """Send all there is, now."""
@@ -106,13 +113,17 @@ class _View:
         self._chart_shown = False
         self._broadcast: Broadcast | None = None
 
+    def _take_place_of_chart(self) -> None:
+        """Show an output of no height, until there is something to show."""
+        harmless(enable_widgets_in_colab)
+        self._chart_id = self._screen.show({})
+
     def _open(self) -> Broadcast | None:
         """Show the live chart, and return what feeds it; None where neither it nor the panel is there."""
-        from hfmem_widget.view.wire.widget import serves_labextensions
-
         if not (self._wants_chart or serves_labextensions()):
             return None
         broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
+        self._note_what_the_page_lacks()
         self._show_chart(broadcast)
         return broadcast
 
@@ -121,6 +132,13 @@ class _View:
         if self._chart_id and not self._chart_shown and self._screen.live:
             self._chart_shown = True
             broadcast.show(self._screen, self._chart_id)
+
+    def _note_what_the_page_lacks(self) -> None:
+        if host_name() == "VS Code" and not finds_anywidget():
+            self._session.notes.append(
+                "VS Code may not find anywidget.js, and then shows no live chart: install anywidget with pip "
+                "into the environment of this kernel. The card is complete."
+            )
 
     def _note_without_chart(self, error: Exception, complete: str) -> None:
         reason = f"No live chart ({type(error).__name__}: {error})."
@@ -166,11 +184,12 @@ class CellView(_View):
         if not self._screen.live:
             self._begin_in_terminal()
             return
-        self._card_id = self._screen.show(running_bundle(label), lost=lost_bundle(label))
+        self._card_id = self._screen.show(
+            running_bundle(label, self._session.started_at), lost=lost_bundle(label)
+        )
         self._screen.watch_clearing()
         if self._wants_chart:
-            # An output of no height, until there is something to show.
-            self._chart_id = self._screen.show({})
+            self._take_place_of_chart()
         if self._wants_chart or self._wants_panel:
             self._to_appear = self._screen.bound(self._appear)
             self._to_draw_ranks = self._screen.bound(self._draw_ranks)
@@ -291,7 +310,7 @@ class NotebookView(_View):
         if not self._screen.live or not (self._wants_chart or self._wants_panel):
             return
         if self._wants_chart:
-            self._chart_id = self._screen.show({})
+            self._take_place_of_chart()
         try:
             self._broadcast = self._open()
             if self._broadcast is not None:
@@ -341,8 +360,10 @@ class RunView(NotebookView):
 
     def begin(self) -> None:
         """Show the live chart, below the place of the card."""
-        label, lost = self._session.label, lost_bundle(self._session.label, LOST_RUN)
-        self._card_id = self._screen.show(running_bundle(label), lost=lost)
+        label, began = self._session.label, self._session.started_at
+        self._card_id = self._screen.show(
+            running_bundle(label, began), lost=lost_bundle(label, LOST_RUN)
+        )
         super().begin()
         self._recorder.subscribe(self._end_with_the_run)
         if not self._session.running:  # it has ended while the chart was opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Self
 
@@ -61,9 +61,15 @@ class MarimoScreen(Screen):
         return self._hand
 
     def _publish(
-        self, bundle: Bundle, display_id: str, *, update: bool, lost: Bundle | None
+        self,
+        bundle: Bundle,
+        display_id: str,
+        *,
+        update: bool,
+        metadata: Mapping[str, Any],
+        lost: Bundle | None,
     ) -> None:
-        del lost  # a page that was reloaded gets the output as it is
+        del metadata, lost  # a page that was reloaded gets the output as it is
         self._of_cell().do(lambda: self._write(bundle, display_id, update=update))
         # marimo shows an error alone, in the place of all outputs.
         if sys.exception() is not None and PLOTLY not in bundle and "text/plain" in bundle:

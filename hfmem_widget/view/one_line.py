@@ -5,6 +5,7 @@ The first watched cell of a kernel waits for what this module imports.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.facts import facts_of
@@ -23,10 +24,16 @@ _ALONE = kit.root("font-size:13px;line-height:1.45;margin:2px 0")
 _ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
 
 
-def running_bundle(label: str) -> dict[str, str]:
-    """Return what stands in the card's place while the cell runs."""
-    html = _on_one_line(palette.ALLOCATED, label, "· watching …")
-    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running'}
+def running_bundle(label: str, began: float) -> dict[str, str]:
+    """Return what stands in the card's place while the cell runs; `began` is in seconds since the epoch.
+
+    It must be true, and explain itself, in a notebook that was saved meanwhile and whose kernel is gone.
+    """
+    # With the zone: the kernel's clock need not be that of who reads it.
+    since = time.strftime("%H:%M %Z, %d %b %Y", time.localtime(began))
+    text = f"watching since {since}; a card replaces this line when the cell ends"
+    html = _on_one_line(palette.ALLOCATED, label, f"· {text}")
+    return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running since {since}'}
 
 
 LOST_CELL = "If the kernel still runs and the cell had --output NAME, show NAME to see its card."

@@ -42,9 +42,11 @@ def is_caught(request: str) -> bool:
     """
     output = sys.modules.get("ipywidgets.widgets.widget_output")
     base = sys.modules.get("ipywidgets.widgets.widget")
-    if output is None or not request:
+    if output is None or base is None or not request:
         return False
-    widgets = list(getattr(base, "_instances", {}).values())
+    # ipywidgets 7 keeps all widgets in `Widget.widgets`, which 8 deprecates.
+    found = base._instances if hasattr(base, "_instances") else base.Widget.widgets  # noqa: SLF001
+    widgets = list(found.values())
     return any(isinstance(each, output.Output) and each.msg_id == request for each in widgets)
 
 
@@ -130,12 +132,21 @@ class Screen:
         `lost` stands there if nothing comes to replace this output.
         """
         display_id = f"hfmem-{secrets.token_hex(8)}"
-        self._publish(bundle, display_id, update=False, lost=lost)
+        self._publish(bundle, display_id, update=False, metadata={}, lost=lost)
         return display_id
 
-    def replace(self, display_id: str, bundle: Bundle, *, lost: Bundle | None = None) -> None:
+    def replace(
+        self,
+        display_id: str,
+        bundle: Bundle,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        lost: Bundle | None = None,
+    ) -> None:
         """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
-        self._publish(bundle, display_id, update=not self.cleared, lost=lost)
+        self._publish(
+            bundle, display_id, update=not self.cleared, metadata=metadata or {}, lost=lost
+        )
 
     def bound(self, action: Callable[[], None]) -> Callable[[], None]:
         """Return what does it on another thread, so that what it shows is the output of the running cell."""
@@ -162,7 +173,13 @@ class Screen:
             stop()
 
     def _publish(
-        self, bundle: Bundle, display_id: str, *, update: bool, lost: Bundle | None
+        self,
+        bundle: Bundle,
+        display_id: str,
+        *,
+        update: bool,
+        metadata: Mapping[str, Any],
+        lost: Bundle | None,
     ) -> None:
         data = dict(bundle or NOTHING)
         if not self._is_kernels and "text/plain" in data:
@@ -174,7 +191,10 @@ class Screen:
             return
         mark = {} if lost is None else {MARK: {"display_id": display_id, "lost": dict(lost)}}
         self._shell.display_pub.publish(
-            data=data, metadata=mark, transient={"display_id": display_id}, update=update
+            data=data,
+            metadata={**metadata, **mark},
+            transient={"display_id": display_id},
+            update=update,
         )
 
 

@@ -26,7 +26,7 @@ from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.one_line import compact_bundle, lost_bundle, running_bundle
+from hfmem_widget.view.one_line import compact_bundle, lost_bundle
 from hfmem_widget.view.session import session_bundle
 from tests.data.drawn_scenes import GPU, MAP, Bundle, training
 from tests.unit.features.fit.test_html import FORECAST
@@ -179,7 +179,7 @@ CARDS: dict[str, Callable[[], list[Bundle]]] = {
     "cards of two devices that others filled": lambda: cards(two_moved()),
     "cards of a slow leak": lambda: cards(a_slow_leak()),
     "cards of a cell that goes on": open_card,
-    "cards of nothing yet": lambda: [running_bundle("cell"), lost_bundle("cell")],
+    "a card whose end was not seen": lambda: [lost_bundle("cell")],
     "live, the record wrapped": lambda: [
         stacks_bundle(Stacks((WRAPPED, EXACT), recorded(began=0.05), b"x"))
     ],

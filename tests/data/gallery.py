@@ -50,7 +50,7 @@ h2 { font-size: 12px; font-weight: normal; margin: 22px 0 4px; opacity: .6 }
 def page(theme: str) -> str:
     """Return the gallery in one of the `THEMES`."""
     variables = "".join(f"{name}:{value};" for name, value in THEMES[theme].items())
-    sections = [_output("running", running_bundle("fine-tune")["text/html"])]
+    sections = [_output("running", running_bundle("fine-tune", 0.0)["text/html"])]
     charts: dict[str, object] = {}
     for name in SCRIPTED_RUNS:
         session = scripted_run(name)

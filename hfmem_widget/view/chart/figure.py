@@ -54,7 +54,8 @@ def figure(session: Session, span: Span | None = None) -> go.Figure:
     import plotly.graph_objects as go
 
     drawn = figure_dict(session, span)
-    return go.Figure(data=drawn["data"], layout=drawn["layout"])
+    data = [{key: paint.unpacked(value) for key, value in trace.items()} for trace in drawn["data"]]
+    return go.Figure(data=data, layout=drawn["layout"])
 
 
 def anatomy_figure(anatomies: Sequence[Anatomy]) -> go.Figure:

@@ -77,6 +77,12 @@ def packed(values: Iterable[float]) -> dict[str, str]:
     return {"dtype": "f4", "bdata": base64.b64encode(data).decode()}
 
 
+def unpacked(value: Any) -> Any:
+    """Return an array that `packed` has made as NumPy's; anything else as it is. Plotly 5 reads no base64."""
+    is_packed = isinstance(value, dict) and "bdata" in value
+    return np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]) if is_packed else value
+
+
 def short(value: float) -> float:
     """Return a number to the five digits that a screen can show."""
     return float(f"{value:.5g}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -16,15 +14,17 @@ import traitlets
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
-from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.front_end import serves_labextensions
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.ranks import describe_ranks
 
 ELSEWHERE = (
-    "The live chart is on the page where this cell was run, and in JupyterLab's memory panel."
+    "The live chart is on the page where this cell was run. If the cell no longer runs, the kernel stopped "
+    "or the page was closed before the cell ended; run it again for a chart that stays."
 )
-"""What stands where a page has no widget, such as another person's with whom the notebook is shared."""
+"""What stands where a page has no widget: another person's with whom the notebook is shared, or a notebook
+that was saved while the cell ran."""
 
 STATIC = Path(__file__).parents[2] / "static"
 
@@ -32,15 +32,6 @@ STATIC = Path(__file__).parents[2] / "static"
 @cache
 def _asset(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
-
-
-def serves_labextensions() -> bool:
-    """Return False on hosts known not to serve the wheel's labextension folder to the page."""
-    variables = {"VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"}
-    # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
-    is_vs_code = "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {})
-    is_known = {"google.colab", "marimo"} & sys.modules.keys() or variables & os.environ.keys()
-    return not (is_vs_code or is_known)
 
 
 def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
@@ -95,10 +86,13 @@ class MemoryWidget(anywidget.AnyWidget):
         if hasattr(comm, "_reply_subshell_for"):
             comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
 
-    def bundle(self) -> dict[str, Any]:
-        """Return what displays the widget, as a bundle of MIME types."""
-        data = self._repr_mimebundle_()
-        return {**((data[0] if isinstance(data, tuple) else data) or {}), "text/plain": ELSEWHERE}
+    def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what displays the widget, as a bundle of MIME types, and its metadata.
+
+        Colab takes from the metadata which script shows the widget.
+        """
+        data, metadata = self._repr_mimebundle_() or ({}, {})
+        return {**data, "text/plain": ELSEWHERE}, metadata
 
     def publish(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
         """Send a message of the wire; nothing happens once the widget is closed."""

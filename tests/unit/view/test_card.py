@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -199,10 +200,14 @@ def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
 
 
 def test_a_running_cell_has_one_calm_line() -> None:
-    """Until there is anything to tell, a card is one line that says who is watched."""
-    bundle = running_bundle("fine-tune")
-    assert text(bundle["text/html"]) == "● fine-tune · watching …"
-    assert bundle["text/plain"] == 'memwatch "fine-tune" running'
+    """Who is watched, and since when: in a notebook that was saved meanwhile it explains itself."""
+    began = datetime(2026, 11, 26, 12, 41, tzinfo=UTC).timestamp()
+    bundle = running_bundle("fine-tune", began)
+    since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")
+    assert text(bundle["text/html"]) == (
+        f"● fine-tune · watching since {since}; a card replaces this line when the cell ends"
+    )
+    assert bundle["text/plain"] == f'memwatch "fine-tune" running since {since}'
 
 
 def test_the_compact_form_has_the_same_facts() -> None:

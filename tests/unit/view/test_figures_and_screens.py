@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,7 +21,7 @@ from hfmem_widget.view.line import line, peak_text
 from hfmem_widget.view.phases import worst_step_text
 from hfmem_widget.view.screen import Screen, is_caught, printable, request_of
 from hfmem_widget.view.wire.protocol import decimate
-from hfmem_widget.view.wire.widget import MemoryWidget, _pack_history, serves_labextensions
+from hfmem_widget.view.wire.widget import MemoryWidget, _pack_history
 from tests.data.drawn_scenes import training
 from tests.unit.features.free.test_api import DONE
 
@@ -121,17 +119,6 @@ def test_outputs_that_nobody_cleared_are_there() -> None:
 
     assert screen.cleared is False
     screen.close()
-
-
-@pytest.mark.parametrize("name", ["VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"])
-def test_hosts_without_labextensions_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what they set."""
-    for one in ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION"):
-        monkeypatch.delenv(one, raising=False)
-    monkeypatch.delitem(sys.modules, "marimo", raising=False)
-    assert serves_labextensions() is True
-    monkeypatch.setitem(os.environ, name, "1")
-    assert serves_labextensions() is False
 
 
 def test_a_widget_without_a_session_has_no_history() -> None:

@@ -1,12 +1,38 @@
-"""Which front ends show what is sent to replace an output."""
+"""Which host's page shows the outputs, and what it can do."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hfmem_widget.view.front_end import replaces_outputs
+from hfmem_widget.view import front_end
+from hfmem_widget.view.front_end import (
+    finds_anywidget,
+    host_name,
+    replaces_outputs,
+    serves_labextensions,
+)
+
+VARIABLES = {
+    "VSCODE_PID": "VS Code",
+    "VSCODE_CWD": "VS Code",
+    "DATABRICKS_RUNTIME_VERSION": "Databricks",
+    "KAGGLE_KERNEL_RUN_TYPE": "Kaggle",
+}
+MODULES = {"google.colab": "Colab", "marimo": "marimo"}
+
+
+@pytest.fixture(autouse=True)
+def _in_jupyter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
 
 CONSOLE: dict[str, Any] = {
     "header": {"username": "ada"},
@@ -23,6 +49,7 @@ CONSOLE: dict[str, Any] = {
         pytest.param(CONSOLE | {"metadata": {"cellId": "x"}}, {}, True, id="VS Code"),
         pytest.param(CONSOLE | {"header": {"username": ""}}, {}, True, id="a page"),
         pytest.param(CONSOLE | {"content": {"allow_stdin": False}}, {}, True, id="nbclient"),
+        pytest.param(CONSOLE, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, True, id="Kaggle"),
         pytest.param({}, {}, True, id="no request"),
     ],
 )
@@ -31,3 +58,55 @@ def test_a_terminal_is_known_by_what_its_request_does_not_say(
 ) -> None:
     """It has no cells, and can be asked for input."""
     assert replaces_outputs(request_, environ) is replaces
+
+
+@pytest.mark.parametrize(("variable", "host"), VARIABLES.items())
+def test_a_host_is_known_by_its_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str, host: str
+) -> None:
+    """Its page is its own: no server brings it the wheel's files."""
+    monkeypatch.setenv(variable, "1")
+
+    assert host_name() == host
+    assert not serves_labextensions()
+
+
+@pytest.mark.parametrize(("module", "host"), MODULES.items())
+def test_a_host_is_known_by_its_module(
+    monkeypatch: pytest.MonkeyPatch, module: str, host: str
+) -> None:
+    """Colab and marimo have theirs loaded, and Colab's request is none of a terminal."""
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+
+    assert host_name() == host
+    assert not serves_labextensions()
+    assert replaces_outputs(CONSOLE, {})
+
+
+def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells every Python kernel where the notebook is."""
+    shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/notebook.ipynb"})
+    monkeypatch.setattr(front_end, "running_shell", lambda: shell)
+
+    assert host_name() == "VS Code"
+    assert not serves_labextensions()
+
+
+def test_anything_else_is_taken_for_jupyter() -> None:
+    """The loader asks for the chart over the comm if the folder is not there after all."""
+    assert host_name() == ""
+    assert serves_labextensions()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_whether_a_page_finds_anywidget_is_seen_in_jupyters_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_there: bool
+) -> None:
+    """VS Code takes its script from the kernel's `share/jupyter/nbextensions`, as the classic notebook."""
+    script = tmp_path / "anywidget" / "index.js"
+    if is_there:
+        script.parent.mkdir()
+        script.touch()
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [str(tmp_path)])
+
+    assert finds_anywidget() is is_there

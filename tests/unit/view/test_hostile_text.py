@@ -167,7 +167,7 @@ def anatomy_of(text: str) -> Anatomy:
 
 def sinks(text: str) -> list[dict[str, Any]]:
     told = anatomy_of(text)
-    made: list[dict[str, Any]] = [running_bundle(text), anatomy_bundle([told], title=text)]
+    made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
     found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
     made.append(anatomy_bundle([told], contents=found))
     for devices in (1, 2):

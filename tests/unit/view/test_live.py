@@ -111,9 +111,9 @@ class Widget:
         self.layout = Layout()
         Widget.made.append(self)
 
-    def bundle(self) -> dict[str, Any]:
-        """Return what displays it."""
-        return {"widget": "here"}
+    def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what displays it, and the metadata."""
+        return {"widget": "here"}, {}
 
     def publish(self, message: Message, _buffers: Buffers) -> None:
         """Keep a message."""

@@ -2,53 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
-
 import pytest
 
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.wire import widget
-
-HOSTS = ("VSCODE_PID", "VSCODE_CWD", "DATABRICKS_RUNTIME_VERSION")
-
-
-@pytest.fixture(autouse=True)
-def _in_jupyter(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in HOSTS:
-        monkeypatch.delenv(name, raising=False)
-    for name in ("google.colab", "marimo"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-
-
-@pytest.mark.parametrize("name", HOSTS)
-def test_a_host_known_by_its_environment_is_sent_the_whole_chart(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """VS Code and Databricks serve no labextension folder."""
-    monkeypatch.setenv(name, "1")
-    assert not widget.serves_labextensions()
-
-
-@pytest.mark.parametrize("name", ["google.colab", "marimo"])
-def test_a_host_known_by_its_module_is_sent_the_whole_chart(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Neither do Colab and marimo."""
-    monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    assert not widget.serves_labextensions()
-
-
-def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells every Python kernel where the notebook is."""
-    shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/notebook.ipynb"})
-    monkeypatch.setattr(widget, "running_shell", lambda: shell)
-    assert not widget.serves_labextensions()
-
-
-def test_anything_else_is_taken_for_jupyter() -> None:
-    """The loader asks for the chart over the comm if the folder is not there after all, as on Kaggle."""
-    assert widget.serves_labextensions()
 
 
 @pytest.mark.parametrize(("served", "name"), [(True, "widget.js"), (False, "chart.js")])
