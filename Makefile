@@ -1,6 +1,7 @@
 # Everything is made in .venv and js/node_modules; nothing outside the checkout is touched, except that
 # root on Debian or Ubuntu gets Chromium where the browser tests find none.
 #   PYTHON          the interpreter .venv is made from; `make test-gpu` runs with it as it is
+#   PINS_PYTHON     the interpreter of the hosts that pin their packages; that of .venv by default
 #   HFMEM_CHROMIUM  the browser of the browser tests
 #   HFMEM_FIREFOX   a second one for some of them; without any they are skipped
 # pip's own settings apply (PIP_INDEX_URL, PIP_FIND_LINKS), such as for a CPU build of torch.
@@ -17,6 +18,11 @@ PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
+# Hosts that pin their packages, by the files of tests/pins.
+HOSTS := $(basename $(notdir $(wildcard tests/pins/*.txt)))
+PINS := .venv-pins
+PINS_PYTHON := $(PY)
+
 FRONT_END_SOURCES := js/build.mjs js/licenses.mjs hfmem_widget/session/series.json $(shell find js/src js/labextension -type f 2>/dev/null)
 BUNDLE := hfmem_widget/static/chart.js
 QUICKSTART := notebooks/01-quickstart.ipynb
@@ -29,7 +35,7 @@ unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-gpu bench demo docs release-check notebooks clean
+.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-hosts test-gpu bench demo docs release-check notebooks clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +56,7 @@ check: setup ## formatting, lint and types, of Python and TypeScript
 	$(NPM) run --silent check --prefix js || failed="$$failed front-end"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-test: setup ## all tests that need no GPU: front end, Python, kernel, browser
+test: setup $(HOSTS:%=$(PINS)/%/.made) ## all tests that need no GPU: front end, Python, kernel, browser
 	@failed=; for suite in test-js test-python test-kernel test-browser; do \
 		echo "== $$suite"; $(MAKE) --no-print-directory $$suite || failed="$$failed $$suite"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
@@ -61,11 +67,17 @@ test-js: setup ## the front end's tests
 test-python: setup ## unit and contract tests, and those beside a real Trainer
 	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/loops tests/ranks
 
-test-kernel: setup ## tests that drive a real ipykernel
+test-kernel: setup $(HOSTS:%=$(PINS)/%/.made) ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel
 
 test-browser: setup ## tests that drive a real JupyterLab in Chromium
 	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_TWO) tests/browser
+
+test-hosts: setup $(HOSTS:%=$(PINS)/%/.complete) ## all kernel tests with the packages of Colab, Kaggle and Databricks; long
+	@failed=; for host in $(HOSTS); do \
+		echo "== $$host"; HFMEM_KERNEL_PYTHON=$(CURDIR)/$(PINS)/$$host/bin/python $(PYTEST_IN_TWO) tests/kernel \
+			|| failed="$$failed $$host"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # An interpreter named by the caller is somebody's own, with the torch of that machine: nothing is installed.
 ifeq ($(origin PYTHON),undefined)
@@ -105,7 +117,7 @@ notebooks: setup ## run every notebook from top to bottom, as a copy in .cache/n
 	@echo "All ran; the copies in .cache/notebooks have the outputs."
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(VENV)-release .cache dist site js/node_modules js/demo/dist hfmem_widget/static
+	rm -rf $(VENV) $(VENV)-release $(PINS) .cache dist site js/node_modules js/demo/dist hfmem_widget/static
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -145,6 +157,24 @@ $(VENV)/.installed: pyproject.toml hatch_build.py | $(VENV)/.torch $(BUNDLE)
 # JupyterLab serves the environment's copy.
 $(VENV)/.served: $(VENV)/.installed $(BUNDLE) scripts/install_shared_data.py
 	@$(PY) scripts/install_shared_data.py
+	@touch $@
+
+# As few packages as a kernel needs, in little time.
+$(PINS)/%/.made: tests/pins/%.txt | $(VENV)/.made
+	@echo "Making $(PINS)/$* ..."
+	@$(PINS_PYTHON) -m venv --clear --without-pip $(PINS)/$*
+	@$(PIP) --python $(PINS)/$*/bin/python install --no-deps --no-compile -r $<
+	@touch $@
+
+# What the host has besides, and what the tests need; then what pip would do there.
+$(PINS)/%/.complete: $(PINS)/%/.made pyproject.toml | $(VENV)/.installed
+	@echo "Completing $(PINS)/$* ..."
+	@$(PIP) --python $(PINS)/$*/bin/python install "$(TORCH)"
+	@$(PIP) --python $(PINS)/$*/bin/python install -r tests/pins/$*.txt accelerate nbformat notebook==6.5.7 pandas peft \
+		polars pyarrow setuptools==75.2.0 transformers
+	@echo "pip install hfmem-widget:"
+	@$(PY) -m pip --disable-pip-version-check --python $(PINS)/$*/bin/python install --dry-run . | grep -i "^would" \
+		|| echo "would install nothing"
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.installed

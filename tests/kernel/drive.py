@@ -1,7 +1,8 @@
 """Drives a real ipykernel as a front end does, and keeps everything it says, in order.
 
-Cells run in a process of their own, with the Python that runs the tests and this checkout first on
-its path. One thread reads and writes: a message is seen when something here waits for it.
+Cells run in a process of their own, with the Python that runs the tests or that HFMEM_KERNEL_PYTHON names,
+and this checkout first on its path. One thread reads and writes: a message is seen when something here
+waits for it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT = 240.0
 CELL_TIMEOUT = 240.0
 
+KERNEL_PYTHON = os.environ.get("HFMEM_KERNEL_PYTHON", sys.executable)
+"""The client is ours in any case: only the kernel has another host's packages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -39,11 +43,15 @@ class Running:
     """Where its messages begin in `Kernel.published`."""
 
 
-class _ThisPython(KernelSpecManager):
-    """Knows one kernel: ipykernel under the interpreter that runs the tests."""
+class OnePython(KernelSpecManager):
+    """Knows one kernel: ipykernel under one interpreter."""
+
+    def __init__(self, python: str = KERNEL_PYTHON) -> None:
+        super().__init__()
+        self._python = python
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        argv = [self._python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
@@ -54,6 +62,8 @@ class Kernel:
     ----------
     env : mapping, optional
         Environment variables to add; None as a value takes one away.
+    python : str, optional
+        The interpreter whose ipykernel it is.
 
     Attributes
     ----------
@@ -61,10 +71,12 @@ class Kernel:
         Everything seen on IOPub since the start.
     """
 
-    def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
+    def __init__(
+        self, env: Mapping[str, str | None] | None = None, *, python: str = KERNEL_PYTHON
+    ) -> None:
         self.published: list[Message] = []
         self._home = TemporaryDirectory(prefix="kernel-")
-        self._manager = KernelOverIpc(kernel_spec_manager=_ThisPython())
+        self._manager = KernelOverIpc(kernel_spec_manager=OnePython(python))
         self._manager.start_kernel(env=self._environment(env or {}), cwd=self._home.name)
         self._client: BlockingKernelClient = self._manager.blocking_client()
         self._client.start_channels()
@@ -185,6 +197,11 @@ class Kernel:
     ) -> Message:
         """Return the next message, of those not yet read, that is wanted."""
         return self._until(wanted, len(self.published), time.monotonic() + timeout)
+
+    def complete(self, code: str) -> list[str]:
+        """Return what the Tab key offers at the end of a text."""
+        reply = self._client.complete(code, reply=True, timeout=CELL_TIMEOUT)
+        return list(reply["content"]["matches"])
 
     def send_comm(
         self, comm_id: str, data: Mapping[str, Any], buffers: Sequence[bytes] = ()

@@ -20,7 +20,7 @@ from nbconvert import HTMLExporter
 import hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.view.live import CellView
-from tests.kernel.drive import _ThisPython
+from tests.kernel.drive import OnePython
 from tests.kernel.over_ipc import notebook_client
 
 WATCHED = """%%memwatch --label kept
@@ -35,7 +35,7 @@ def execute(*cells: str) -> nbformat.NotebookNode:
     """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = notebook_client(notebook, timeout=None)
-    client.create_kernel_manager().kernel_spec_manager = _ThisPython()
+    client.create_kernel_manager().kernel_spec_manager = OnePython()
     executed: nbformat.NotebookNode = client.execute()
     return executed
 

@@ -1,0 +1,170 @@
+"""Kernels with the packages that Colab, Kaggle and Databricks pin, of which none is changed.
+
+There need be no torch: here a cell holds plain bytes. `make test-hosts` runs all kernel tests there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.kernel.drive import ROOT, Kernel, Result
+from tests.kernel.pinned import HOSTS, python_of
+
+PLOTLY = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+OURS = """
+import importlib.metadata as metadata, json
+names = ["hfmem-widget", "anywidget", "psygnal", "nvidia-ml-py"]
+found = {each.metadata["Name"]: each for each in metadata.distributions()}
+needs = [need for name in names if name in found for need in found[name].requires or ()]
+print(json.dumps([{name: each.version for name, each in found.items()}, needs]))
+"""
+WATCHED = """%%memwatch --label fit --output session
+import time
+kept = bytearray(50_000_000)
+for _ in range(8):
+    print('step')
+    time.sleep(0.25)
+"""
+WITHIN_OUTPUT = """
+import ipywidgets
+from hfmem_widget import watch
+out = ipywidgets.Output()
+with out:
+    with watch('block'): time.sleep(0.5)
+"""
+LEFT = """
+from ipywidgets import Widget
+from ipywidgets.widgets import widget
+left = [type(each).__name__ for each in getattr(widget, '_instances', None) or Widget.widgets.values()]
+print([name for name in left if name in {'MemoryWidget', 'Layout'}])
+"""
+
+
+@pytest.fixture(scope="module", params=HOSTS)
+def host(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def loaded(host: str) -> Iterator[Kernel]:
+    with Kernel(python=python_of(host)) as kernel:
+        assert kernel.run("%load_ext hfmem_widget").status == "ok"
+        yield kernel
+
+
+@pytest.fixture(scope="module")
+def watched(loaded: Kernel) -> Result:
+    """Return a cell of two seconds that was watched."""
+    return loaded.run(WATCHED)
+
+
+def test_pip_changes_no_package_of_the_host(host: str) -> None:
+    """Its releases are within the bounds of ours, and of what ours bring."""
+    done = subprocess.run([python_of(host), "-c", OURS], capture_output=True, text=True, check=True)
+    found, needs = json.loads(done.stdout)
+    needs += tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    versions = {canonicalize_name(name): version for name, version in found.items()}
+    wanted = [need for need in map(Requirement, needs) if "extra" not in str(need.marker or "")]
+    refused = [
+        str(need) for need in wanted if versions[canonicalize_name(need.name)] not in need.specifier
+    ]
+
+    assert wanted
+    assert refused == []
+
+
+def test_a_watched_cell_leaves_card_and_chart(watched: Result) -> None:
+    """In the places of the line and of the live chart."""
+    shown: dict[str, Any] = {}
+    for one in watched.displays:
+        shown[one.content["transient"]["display_id"]] = one.content["data"]
+    card, chart = shown.values()
+
+    assert watched.status == "ok"
+    assert card["text/plain"].startswith('memwatch "fit" · ')
+    assert "left behind" in card["text/html"]
+    assert {PLOTLY, "text/html", "text/plain"} <= chart.keys()
+
+
+def test_the_chart_is_live_while_the_cell_runs(watched: Result) -> None:
+    """Its widget is shown, and gets messages from the poller's thread between the cell's own prints."""
+    kinds = [one.kind for one in watched.messages]
+    last_print = len(kinds) - 1 - kinds[::-1].index("stream")
+    meanwhile = watched.messages[:last_print]
+
+    assert any(WIDGET in one.content["data"] for one in watched.displays)
+    assert sum(one.kind == "comm_msg" and bool(one.buffers) for one in meanwhile) >= 2
+
+
+def test_no_widget_is_left(loaded: Kernel, watched: Result) -> None:
+    """The chart's goes with its cell, and so does its layout."""
+    assert watched.status == "ok"
+    assert loaded.run(LEFT).text().strip() == "[]"
+
+
+def test_a_figure_can_be_made(loaded: Kernel, watched: Result) -> None:
+    """Plotly 5 reads no base64, so the figure has arrays."""
+    result = loaded.run("figure = session.figure()\nprint(len(figure.data), len(figure.data[0].x))")
+
+    assert watched.status == result.status == "ok"
+    assert all(int(count) > 1 for count in result.text().split())
+
+
+def test_within_an_output_widget_a_card_stands_once(loaded: Kernel) -> None:
+    """What is shown there cannot be replaced later, so nothing is shown before the end."""
+    result = loaded.run(WITHIN_OUTPUT)
+
+    assert [one.kind for one in result.displays] == ["display_data"]
+    assert '"block"' in result.displays[0].content["data"]["text/plain"]
+
+
+def test_an_error_is_the_cells_own(loaded: Kernel) -> None:
+    """The card says how it ended; the traceback has the user's line."""
+    result = loaded.run("%%memwatch\nkept = 1\nkept / 0")
+
+    assert result.status == "error"
+    assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
+    assert "kept / 0" in re.sub(
+        r"\x1b\[[\d;]*m", "", "".join(result.errors[0].content["traceback"])
+    )
+    assert any("ZeroDivisionError" in str(one.content["data"]) for one in result.displays)
+
+
+def test_what_an_error_holds_is_named_by_its_cell(loaded: Kernel) -> None:
+    """The number stands in the prompt, whichever IPython counts it."""
+    failed = loaded.run(
+        "import numpy\n"
+        "def train():\n    held = numpy.ones(20_000_000)\n    raise ValueError(held.size)\ntrain()"
+    )
+    number = failed.reply["execution_count"]
+    shown = loaded.run("%memholders")
+
+    assert f"the error of cell [{number}]" in shown.displays[-1].content["data"]["text/plain"]
+
+
+def test_options_are_offered(loaded: Kernel) -> None:
+    """With the Tab key, on the line of a magic."""
+    assert "--label" in loaded.complete("%%memwatch --la")
+    assert {"on", "off", "status"} <= {*loaded.complete("%memwatch ")}
+
+
+def test_every_cell_can_be_watched(loaded: Kernel) -> None:
+    """A cell of a second has a card of its own, with its number."""
+    loaded.run("%memwatch on --min 0")
+    result = loaded.run("more = bytearray(20_000_000); time.sleep(1.2)")
+    loaded.run("%memwatch off")
+    number = result.reply["execution_count"]
+
+    assert any(
+        f"[{number}]" in str(one.content["data"].get("text/plain")) for one in result.displays
+    )
