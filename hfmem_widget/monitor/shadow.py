@@ -27,11 +27,13 @@ class Shadow:
         self._beside: list[str] = []
         self._peaks: list[list[int]] = []
         self._others: dict[Any, Any] = {}
+        self._first: Stats = {}
 
     def remember(self, stats: Stats) -> None:
         """Take in the peaks of some statistics, which are about to be reset."""
         if not self._families:
             nested = {name: value for name, value in stats.items() if isinstance(value, dict)}
+            self._first = nested
             self._families = [name for name, value in nested.items() if _is_family(value)]
             self._pools = [name for name, value in nested.items() if "peak" in value]
             known = {*self._families, *self._pools}
@@ -44,7 +46,9 @@ class Shadow:
 
     def show(self, stats: Stats) -> None:
         """Raise every peak in some statistics to the one remembered."""
-        for pool, peak in zip(self._known(stats), self._highest(), strict=False):
+        # `torch.xpu` shows fewer of them than `torch.accelerator` does.
+        whole = self._first | stats
+        for pool, peak in zip(self._known(whole), self._highest(), strict=False):
             pool["peak"] = max(pool["peak"], peak)
         _raise_shown(self._beside_families(stats), self._others)
 

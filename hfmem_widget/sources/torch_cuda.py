@@ -12,7 +12,7 @@ from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.torch_allocator import TorchAllocator
-from hfmem_widget.sources.torch_cuda_history import CudaHistory, backend_of
+from hfmem_widget.sources.torch_history import CudaHistory, backend_of
 from hfmem_widget.text import plain
 
 

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hfmem_widget.errors import SourceUnavailable
+from hfmem_widget.sources.allocator import ReadStats, ResetPeak, Stats
 from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.sources.torch_history import XpuHistory
 
 
 class XpuAllocator(TorchAllocator):
     """The only object that touches the XPU allocator's entry points: an `Allocator`.
 
-    It counts bytes and peaks and resets them, but not how often it allocated (torch/csrc/xpu/Module.cpp,
-    torch 2.13). Without that count another thread's allocation between reading a peak and resetting it cannot
-    be seen, so that peaks are lower bounds. Its history of allocations is not read.
+    `torch.xpu` shows bytes and peaks, but not how often it allocated (torch/csrc/xpu/Module.cpp, torch 2.13).
+    Without that count another thread's allocation between reading a peak and resetting it cannot be seen.
+    `torch.accelerator` shows it, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not,
+    peaks are lower bounds.
     """
 
     device_type = "xpu"
+
+    def stats(self, index: int) -> Stats:
+        """Return the counters of one initialised device, past any wrapper."""
+        name = "_accelerator_getDeviceStats"
+        if not hasattr(self._extension(), name) or not self._is_the_accelerator():
+            return super().stats(index)
+        stats: Stats = self._raw(name)(index)
+        # Errors are not counted on XPU (c10/xpu/XPUCachingAllocator.cpp): 0 is no figure.
+        stats.pop("num_ooms", None)
+        return stats
+
+    def install(
+        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
+    ) -> None:
+        """Let the user's readings and resets go through two functions."""
+        super().install(read, reset)
+        del vars(self)["stats"]  # the short way, past the method above
+
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the segments; torch copies the history along, so not while a watch records one."""
+        if quick and XpuHistory.is_recording():
+            message = "torch cannot list the segments of XPU without their history"
+            raise SourceUnavailable(message)
+        return super().snapshot()
+
+    def history(self, on_start: Callable[[], object]) -> XpuHistory | None:
+        """Return a recording of allocations that waits for its first look."""
+        return XpuHistory(self._modules, on_start=on_start)

@@ -1,7 +1,8 @@
 """Builds of torch for the accelerators that are supported, as their own source says they behave.
 
-After torch/xpu/{__init__,memory}.py and torch/csrc/xpu/Module.cpp, torch/{mps,backends/mps}/__init__.py and
-torch/cuda/memory.py of torch 2.13. What would initialise a device, or synchronise, fails the test.
+After torch/xpu/{__init__,memory}.py, torch/csrc/{xpu/Module,DeviceAccelerator}.cpp,
+torch/{mps,backends/mps}/__init__.py and torch/cuda/memory.py of torch 2.13.
+What would initialise a device, or synchronise, fails the test.
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ def with_amd_smi(torch: Any, allocator: FakeAllocator) -> AmdSmi:
 
 
 def xpu(allocator: FakeAllocator) -> FakeTorch:
-    """Return a build for Intel's GPUs, whose allocator keeps four kinds of bytes and no counts."""
+    """Return a build for Intel's GPUs.
+
+    `torch.xpu` shows four kinds of bytes, `torch.accelerator` all counters; errors are never counted
+    (c10/xpu/XPUCachingAllocator.cpp).
+    """
     torch = FakeTorch(allocator)
     counters = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
     read = torch._stats
@@ -102,7 +107,13 @@ def xpu(allocator: FakeAllocator) -> FakeTorch:
         told = read(device)
         return {name: told[name] for name in counters}
 
-    torch._C._xpu_memoryStats = torch._C._accelerator_getDeviceStats = stats
+    def all_stats(device: int) -> Stats:
+        told = read(device)
+        del told["reserved_bytes_by_private_pools"]
+        return told | {"num_ooms": 0}
+
+    torch._C._xpu_memoryStats = stats
+    torch._C._accelerator_getDeviceStats = all_stats
     torch.xpu.mem_get_info = _driver(allocator)
     torch.xpu.memory_snapshot = allocator.snapshot
     return torch

@@ -1,4 +1,8 @@
-"""A torch whose CUDA allocator keeps a history: as much of it as `CudaHistory` touches."""
+"""A torch whose allocator keeps a history: as much of it as `TorchHistory` touches.
+
+For XPU after torch/xpu/{__init__,memory}.py of torch 2.13, torch/csrc/xpu/Module.cpp and
+c10/xpu/XPUCachingAllocator.cpp.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+ENTRY_POINTS = {"cuda": "_cuda_record_memory_history", "xpu": "_xpu_recordMemoryHistory"}
+
 
 class FakeTorch(ModuleType):
-    """Torch with a CUDA that may not be up yet.
+    """Torch with a device that may not be up yet.
 
     Parameters
     ----------
+    kind : str
+        "cuda", or "xpu", where torch has no function that tells whether a recording is on.
     initialized : bool
     backend : str
     knows_clearing : bool
@@ -27,25 +35,34 @@ class FakeTorch(ModuleType):
     """
 
     def __init__(
-        self, *, initialized: bool = True, backend: str = "native", knows_clearing: bool = True
+        self,
+        kind: str = "cuda",
+        *,
+        initialized: bool = True,
+        backend: str = "native",
+        knows_clearing: bool = True,
     ) -> None:
         super().__init__("torch")
+        self.kind = kind
         self.calls: list[tuple[str, Any]] = []
         self.recording = False
         self.initialized = initialized
         self.snapshot: dict[str, Any] = {"segments": [], "device_traces": [[]]}
-        self._C = SimpleNamespace(
-            _cuda_getDeviceCount=lambda: 1,
-            _cuda_record_memory_history=None,
-            _cuda_isHistoryEnabled=lambda: self.recording,
-            _profiler=SimpleNamespace(gather_traceback=lambda **_: None),
-        )
+        entry_points: dict[str, Any] = {
+            f"_{kind}_getDeviceCount": lambda: 1,
+            f"_{kind}_memoryStats": None,
+            ENTRY_POINTS[kind]: None,
+        }
+        if kind == "cuda":
+            entry_points["_cuda_isHistoryEnabled"] = lambda: self.recording
+        profiler = SimpleNamespace(gather_traceback=lambda **_: None)
+        self._C = SimpleNamespace(**entry_points, _profiler=profiler)
         memory = SimpleNamespace(
             _record_memory_history=self._record,
             _record_memory_history_impl=_new if knows_clearing else _old,
             _snapshot=self._take_snapshot,
         )
-        self.cuda = SimpleNamespace(
+        self.module = SimpleNamespace(
             is_initialized=lambda: self.initialized,
             get_allocator_backend=lambda: backend,
             memory=memory,
@@ -53,10 +70,11 @@ class FakeTorch(ModuleType):
             _queued_calls=[],
             _lazy_call=self._lazy_call,
         )
+        setattr(self, kind, self.module)
 
     def initialize(self) -> None:
-        """Bring CUDA up, as torch does: first what waits for it, then it says that it is up."""
-        for call, _ in self.cuda._queued_calls:
+        """Bring the device up, as torch does: first what waits for it, then it says that it is up."""
+        for call, _ in self.module._queued_calls:
             call()
         self.initialized = True
 
@@ -71,15 +89,23 @@ class FakeTorch(ModuleType):
         self.snapshot["segments"].append({"device": 0, "address": address, "blocks": [block]})
 
     def _lazy_call(self, call: Callable[[], object]) -> None:
-        self.cuda._queued_calls.append((call, []))
+        self.module._queued_calls.append((call, []))
 
     def _record(self, enabled: str | None = "all", **options: Any) -> None:
         self.calls.append(("record", (enabled, options)))
         self.recording = enabled is not None
+        if self.kind == "xpu" and not (self.recording and not options.get("clear_history")):
+            self.snapshot["device_traces"][0].clear()
 
     def _take_snapshot(self) -> dict[str, Any]:
         self.calls.append(("snapshot", None))
-        return self.snapshot
+        if self.kind == "cuda":
+            return self.snapshot
+        (trace,) = self.snapshot["device_traces"]
+        taken = {**self.snapshot, "device_traces": [list(trace)]}
+        if self.recording:  # after the events were copied
+            trace.append({"action": "snapshot", "addr": 0, "size": 0, "time_us": 1})
+        return taken
 
 
 def _old(enabled: Any, *, context: Any, stacks: Any, max_entries: Any) -> None:

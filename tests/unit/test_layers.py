@@ -197,7 +197,7 @@ def test_each_library_has_one_home(path: Path) -> None:
         assert library not in names or relative in homes, f"{relative} uses {library}"
 
 
-OWNERS = {f"sources/torch_{name}.py" for name in ("allocator", "cuda", "cuda_history", "mps")}
+OWNERS = {f"sources/torch_{name}.py" for name in ("allocator", "cuda", "history", "mps", "xpu")}
 """Where the allocator's entry points are called."""
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}

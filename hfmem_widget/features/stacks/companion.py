@@ -42,8 +42,8 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 class StacksCompanion(Companion):
     """Records while the code runs, and reports what was live at the peak.
 
-    Until CUDA is up, the operators of the thread that watches are followed. From then on, the allocator's own
-    history is recorded instead.
+    Until a device whose allocator keeps a history is up, the operators of the thread that watches are
+    followed. From then on, that history is recorded instead.
     """
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
@@ -51,9 +51,9 @@ class StacksCompanion(Companion):
         self._with_cpu = not devices or "cpu" in devices
         self._with_cuda = not devices or any(key != "cpu" for key in devices)
         self._tracker = OperatorTracker()
-        self._allocators = open_allocators()
-        histories = [allocator.history(self._tracker.pause) for allocator in self._allocators]
-        self._histories = [history for history in histories if history is not None]
+        histories = [(each, each.history(self._tracker.pause)) for each in open_allocators()]
+        self._histories = [history for _, history in histories if history is not None]
+        self._allocators = [each for each, history in histories if history is not None]
         # A tick may come too late: torch and CUDA often come up in one line.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None

@@ -101,7 +101,8 @@ def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
     ]
     if recording.began >= 0.05:
         began = format_duration(recording.began)
-        sentences.append(f"Recording began when CUDA was initialised, {began} after the start.")
+        kind = peaks[0].device.partition(":")[0].upper()
+        sentences.append(f"Recording began when {kind} was initialised, {began} after the start.")
     events = format_counted(sum(peak.entries for peak in peaks), "event")
     kept = " (the last of them)" if any(peak.wrapped for peak in peaks) else ""
     cost = ""

@@ -14,7 +14,9 @@ from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
-from hfmem_widget.sources.torch_cuda_history import CudaHistory
+from hfmem_widget.sources.torch_history import TorchHistory
+from tests.fakes import accelerators
+from tests.fakes.torch_cuda import FakeAllocator
 from tests.fakes.torch_history import FakeTorch
 
 NO_MONITOR: Any = None
@@ -24,7 +26,7 @@ NO_MONITOR: Any = None
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    CudaHistory._active = None
+    TorchHistory._active = None
 
 
 @pytest.fixture
@@ -87,6 +89,41 @@ def test_operators_are_followed_where_cuda_is_not_up_or_not_watched(
     assert begun == follows
     assert cuda.recording == (not devices)
     companion.end(recorder, span, None)
+
+
+def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator's history, read by the same code; the CPU's operators are not followed meanwhile."""
+    torch = FakeTorch("xpu", initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    recorder = Recorder("x", started_at=time.time() - 1.0)
+    recorder.adopt([Device("xpu:0", "GPU")], [Series("xpu:0", "allocated")])
+    span = recorder.open_span("cell", "x", Sample(0.0, ()))
+    companion = StacksCompanion(WatchOptions(stacks=True, devices=("xpu:0",)))
+    companion.begin(NO_MONITOR, recorder, span)
+    torch.initialize()
+    torch.alloc(1, 1000)
+    companion.end(recorder, span, None)
+    told = companion.report(recorder.session, span)
+
+    assert "live at the peak of xpu:0: 1,000 B in 1 block" in told["text/plain"]
+    assert "Recording began when XPU was initialised" in told["text/plain"]
+    assert not torch.recording
+
+
+def test_beside_an_allocator_without_a_history_the_cpu_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Apple's GPUs, whose allocator records nothing, a cell's CPU tensors are shown."""
+    begun: list[bool] = []
+    memory = FakeAllocator(device_type="mps", initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", accelerators.mps(memory))
+    monkeypatch.setattr(OperatorTracker, "begin", lambda _: begun.append(True))
+    recorder, _, span = a_session()
+    companion = StacksCompanion(WatchOptions(stacks=True))
+    companion.begin(NO_MONITOR, recorder, span)
+    companion.end(recorder, span, None)
+
+    assert begun == [True]
 
 
 def test_a_peak_that_is_a_lower_bound_is_not_compared(cuda: FakeTorch) -> None:
@@ -176,7 +213,7 @@ def test_torch_that_came_within_is_said_to_have_come_too_late(
     companion = StacksCompanion(WatchOptions(stacks=True))
     companion.begin(NO_MONITOR, recorder, span)
     without_cuda = FakeTorch()
-    del without_cuda._C._cuda_record_memory_history
+    del without_cuda._C._cuda_record_memory_history, without_cuda._C._cuda_memoryStats
     monkeypatch.setitem(sys.modules, "torch", without_cuda)
     companion.end(recorder, span, None)
     assert companion.report(session, span) == {}

@@ -1,8 +1,8 @@
-"""The CUDA allocator's own history of allocations, recorded for the time of a watch.
+"""An allocator's own history of allocations, recorded for the time of a watch.
 
 PyTorch keeps one recording for the process. The user's own is left alone: not read (reading leaves an event
-in it), not changed, not ended. Nothing here initialises CUDA: where the user's code has not done so yet, the
-recording begins the moment it does, before the first allocation.
+in it), not changed, not ended. Nothing here initialises a device: where the user's code has not done so yet,
+the recording begins the moment it does, before the first allocation.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ MOST_EVENTS = 200_000
 TRIED_STACKS = 64
 
 
-class CudaHistory:
-    """The `History` of `CudaAllocator`: records from the moment CUDA is up until it is ended.
+class TorchHistory:
+    """A `History`: records from the moment the devices are up until it is ended.
 
     torch is found in `modules` once the user has imported it. At `most` so many events per device are kept.
     """
 
-    _active: ClassVar[CudaHistory | None] = None
+    device_type = ""
+    entry_point = ""
+    """The name in `torch._C` of what begins a recording."""
+    since = ""
+    """The torch that is known to record as is needed here."""
+
+    _active: ClassVar[TorchHistory | None] = None
 
     def __init__(
         self,
@@ -51,34 +57,38 @@ class CudaHistory:
         self._lock = threading.Lock()
 
     def look(self, *, imported: bool = False) -> None:
-        """Begin if CUDA is up, else have it begin with CUDA; on any thread, any number of times."""
+        """Begin if the devices are up, else have it begin with them; on any thread, any number of times."""
         torch: Any = self._modules.get("torch")
         if self.state != "waiting" or torch is None:
             return
         if not imported and getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return
-        if not hasattr(getattr(torch, "_C", None), "_cuda_record_memory_history"):
-            self._refuse("")  # built without CUDA
-        elif torch.cuda.is_initialized():
+        extension, module = getattr(torch, "_C", None), getattr(torch, self.device_type, None)
+        if not hasattr(extension, self.entry_point):
+            if not hasattr(extension, f"_{self.device_type}_memoryStats"):
+                self._refuse("")  # built for other devices
+            elif module.is_initialized():
+                self._refuse(self._older())
+        elif module.is_initialized():
             self._begin()
-        elif self._queued is None and hasattr(torch.cuda, "_lazy_call"):
-            # torch calls it when it initialises CUDA; where it cannot, the next look will see that.
-            self._queued = self._cuda_comes_up
-            torch.cuda._lazy_call(self._queued)
+        elif self._queued is None and hasattr(module, "_lazy_call"):
+            # torch calls it when it initialises the devices; where it cannot, the next look will see that.
+            self._queued = self._devices_come_up
+            module._lazy_call(self._queued)
 
     def end(self) -> Recorded | None:
         """End the recording and return it; None where nothing was recorded."""
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
-            CudaHistory._active = None
+            TorchHistory._active = None
             return self._take()
         if state == "waiting":
             self._leave_queue()
         return None
 
     def _begin(self) -> None:
-        # A forked child inherits the queue for CUDA, but not the watch.
+        # A forked child inherits the queue, but not the watch.
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -87,34 +97,39 @@ class CudaHistory:
             self.obstacle = self._why_not() or self._start()
             self.state = "refused" if self.obstacle else "recording"
         if self.state == "recording":
-            CudaHistory._active = self
+            TorchHistory._active = self
             self._on_start()
+
+    def _is_on(self) -> bool:
+        """Return whether torch records, for whomever; the devices are up."""
+        raise NotImplementedError
+
+    def _was_ended(self) -> bool:
+        """Return whether the user has ended what was begun here, as far as that is known."""
+        return not self._is_on()
 
     def _why_not(self) -> str:
         """Return why nothing may or can be recorded, as a sentence; empty if it can."""
-        torch: Any = self._modules["torch"]
-        if backend_of(torch) == "cudaMallocAsync":
-            return (
-                "cudaMallocAsync records no allocation history. Remove "
-                "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync to record stacks."
-            )
-        if not torch._C._cuda_isHistoryEnabled():
+        if not self._is_on():
             return ""
-        if CudaHistory._active is not None:
+        if TorchHistory._active is not None:
             return "A watch around this one already records stacks."
         return (
             "Your code is recording allocation history itself. To see stacks here, end that first: "
-            "torch.cuda.memory._record_memory_history(enabled=None)."
+            f"torch.{self.device_type}.memory._record_memory_history(enabled=None)."
         )
 
+    def _older(self) -> str:
+        return f"This torch records no stacks that can be read here; use torch {self.since} or later."
+
     def _start(self) -> str:
-        memory = self._modules["torch"].cuda.memory
+        memory = self._module().memory
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
         # The function behind the public name has the real signature: what this version of torch knows.
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
         known = inspect.signature(behind).parameters
         if not set(wanted) <= set(known):
-            return "This torch records stacks in an older format; use torch 2.4 or later."
+            return self._older()
         if "clear_history" in known:
             wanted["clear_history"] = True
         try:
@@ -126,26 +141,27 @@ class CudaHistory:
 
     def _take(self) -> Recorded | None:
         torch: Any = self._modules["torch"]
-        if not torch._C._cuda_isHistoryEnabled():
+        if self._was_ended():
             self.obstacle = "Your code ended the recording, so there is nothing to show."
             return None
         try:
             per_stack = _seconds_of_a_stack(torch)
             began = time.perf_counter()
-            snapshot = torch.cuda.memory._snapshot()
+            snapshot = self._module().memory._snapshot()
             seconds = time.perf_counter() - began
         finally:
             # Only if we began it: this call alone leaves hooks behind (pytorch#153571).
-            torch.cuda.memory._record_memory_history(enabled=None)
-        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, "cuda")
+            self._module().memory._record_memory_history(enabled=None)
+        timing = self._began_at, seconds, per_stack
+        return Recorded(snapshot, *timing, self._most, self.device_type)
 
     def _refuse(self, obstacle: str) -> None:
         with self._lock:
             if self.state == "waiting":
                 self.state, self.obstacle = "refused", obstacle
 
-    def _cuda_comes_up(self) -> None:
-        # An exception here would be torch's "CUDA call failed lazily", in the user's code.
+    def _devices_come_up(self) -> None:
+        # An exception here would be torch's "CUDA call failed lazily", in the user's code; so for XPU.
         try:
             self._begin()
         except Exception as error:  # noqa: BLE001
@@ -153,15 +169,60 @@ class CudaHistory:
             warn(self.obstacle)
 
     def _leave_queue(self) -> None:
-        cuda = getattr(self._modules.get("torch"), "cuda", None)
-        lock = getattr(cuda, "_initialization_lock", None)
-        calls = getattr(cuda, "_queued_calls", None)
+        module = getattr(self._modules.get("torch"), self.device_type, None)
+        lock = getattr(module, "_initialization_lock", None)
+        calls = getattr(module, "_queued_calls", None)
         # Never while another thread goes through the queue. What stays in it does nothing any more.
         if self._queued is not None and lock and calls and lock.acquire(blocking=False):
             try:
                 calls[:] = [call for call in calls if call[0] is not self._queued]
             finally:
                 lock.release()
+
+    def _module(self) -> Any:
+        return getattr(self._modules["torch"], self.device_type)
+
+
+class CudaHistory(TorchHistory):
+    """The history of `CudaAllocator`."""
+
+    device_type = "cuda"
+    entry_point = "_cuda_record_memory_history"
+    since = "2.4"
+
+    def _is_on(self) -> bool:
+        torch: Any = self._modules["torch"]
+        return bool(torch._C._cuda_isHistoryEnabled())
+
+    def _why_not(self) -> str:
+        if backend_of(self._modules["torch"]) == "cudaMallocAsync":
+            return (
+                "cudaMallocAsync records no allocation history. Remove "
+                "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync to record stacks."
+            )
+        return super()._why_not()
+
+
+class XpuHistory(TorchHistory):
+    """The history of `XpuAllocator`, in the same format (torch/csrc/xpu/Module.cpp, torch 2.13)."""
+
+    device_type = "xpu"
+    entry_point = "_xpu_recordMemoryHistory"
+    since = "2.13"
+
+    @classmethod
+    def is_recording(cls) -> bool:
+        """Return whether a watch records now; whether the user does cannot be asked."""
+        return isinstance(cls._active, cls)
+
+    def _is_on(self) -> bool:
+        # torch has no function that tells. A snapshot leaves an event in a recording, and the next one shows
+        # it: in the user's own recording up to two such events remain. One that has ended is empty.
+        snapshot = self._module().memory._snapshot
+        return self.is_recording() or any(any(snapshot()["device_traces"]) for _ in range(2))
+
+    def _was_ended(self) -> bool:
+        return False  # asking would read the history twice; one that was ended is shown as empty
 
 
 def backend_of(torch: Any) -> str:

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.sources.torch_cuda_history import CudaHistory
+from hfmem_widget.errors import SourceUnavailable
+from hfmem_widget.sources.torch_history import CudaHistory, TorchHistory, XpuHistory
+from hfmem_widget.sources.torch_xpu import XpuAllocator
 from tests.fakes.torch_history import FakeTorch
 
 
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    CudaHistory._active = None
+    TorchHistory._active = None
 
 
 def begun(torch: ModuleType, **options: Any) -> CudaHistory:
@@ -207,8 +209,7 @@ def test_an_allocator_that_refuses_costs_a_sentence() -> None:
 
 def test_a_torch_without_cuda_is_no_obstacle() -> None:
     """There is nothing to be missed."""
-    torch = FakeTorch()
-    del torch._C._cuda_record_memory_history
+    torch = FakeTorch("xpu")
     history = begun(torch)
     assert history.state == "refused"
     assert history.obstacle == ""
@@ -222,3 +223,73 @@ def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
     assert torch.calls == []
     history.look(imported=True)
     assert [name for name, _ in torch.calls] == ["record"]
+
+
+def xpu_begun(torch: FakeTorch, **options: Any) -> XpuHistory:
+    history = XpuHistory({"torch": torch}, **options)
+    history.look()
+    return history
+
+
+def test_on_xpu_it_begins_with_the_device_and_ends_with_the_same_snapshot() -> None:
+    """Intel's allocator records in the format of CUDA's, and torch waits for the device as for CUDA."""
+    torch = FakeTorch("xpu", initialized=False)
+    history = xpu_begun(torch, most=7)
+    assert torch.calls == []
+    torch.initialize()
+    torch.alloc(1, 10)
+    recorded = history.end()
+
+    assert recorded is not None
+    assert (recorded.device_type, recorded.most) == ("xpu", 7)
+    assert [event["action"] for event in recorded.snapshot["device_traces"][0]] == ["alloc"]
+    assert not torch.recording
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_on_xpu_the_users_own_recording_is_found_by_the_snapshots(events: int) -> None:
+    """Torch has no function that tells there; the recording goes on, also one that has no event yet."""
+    torch = FakeTorch("xpu")
+    torch.recording = True
+    for address in range(events):
+        torch.alloc(address, 10)
+    history = xpu_begun(torch)
+
+    assert "torch.xpu.memory._record_memory_history(enabled=None)" in history.obstacle
+    assert history.end() is None
+    assert torch.recording
+    assert {name for name, _ in torch.calls} == {"snapshot"}
+
+
+def test_on_xpu_a_watch_within_a_watch_does_not_read_the_outer_ones_history() -> None:
+    """Reading it can take seconds."""
+    torch = FakeTorch("xpu")
+    outer = xpu_begun(torch)
+    torch.calls.clear()
+
+    assert "around this one" in xpu_begun(torch).obstacle
+    assert torch.calls == []
+    assert outer.end() is not None
+
+
+def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
+    """A build for XPU whose allocator records nothing; a build for something else is no obstacle."""
+    torch = FakeTorch("xpu")
+    del torch._C._xpu_recordMemoryHistory
+
+    assert "use torch 2.13 or later" in xpu_begun(torch).obstacle
+    assert xpu_begun(FakeTorch("cuda")).obstacle == ""
+
+
+def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:
+    """While a watch records one, which torch would copy with the segments; else they are listed."""
+    torch = FakeTorch("xpu")
+    torch.xpu.memory_snapshot = lambda: torch.snapshot["segments"]
+    allocator = XpuAllocator({"torch": torch})
+    history = xpu_begun(torch)
+
+    with pytest.raises(SourceUnavailable, match="without their history"):
+        allocator.snapshot(quick=True)
+    assert allocator.snapshot() == []
+    history.end()
+    assert allocator.snapshot(quick=True) == []
