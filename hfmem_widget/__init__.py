@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
     from hfmem_widget.features.compare.api import compare
     from hfmem_widget.features.compare.model import Comparison
+    from hfmem_widget.features.doctor.api import Diagnosis, doctor
     from hfmem_widget.features.fit.api import fit
     from hfmem_widget.features.fit.model import Fit, Forecast
     from hfmem_widget.features.fit.room import max_memory
@@ -65,6 +66,7 @@ _HOMES = {
         "errors": "HFMemError OptionError SourceUnavailable WatchStateError",
         "features.compare.api": "compare",
         "features.compare.model": "Comparison",
+        "features.doctor.api": "Diagnosis doctor",
         "features.fit.api": "fit",
         "features.fit.model": "Fit Forecast",
         "features.fit.room": "max_memory",
@@ -90,6 +92,7 @@ __all__ = [
     "CellHistory",
     "Comparison",
     "Device",
+    "Diagnosis",
     "Finding",
     "Fit",
     "Forecast",
@@ -117,6 +120,7 @@ __all__ = [
     "WatchOptions",
     "WatchStateError",
     "compare",
+    "doctor",
     "fit",
     "follow",
     "free",

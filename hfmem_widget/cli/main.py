@@ -135,4 +135,10 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     watch.add_argument("--once", action="store_true", help="show it once, and end")
     watch.add_argument("--json", action="store_true", help="a line of JSON every second")
+
+    doctor = command(
+        "doctor", "say what was found here, for bug reports; nothing personal is in it",
+        "hfmem_widget.cli.doctor:doctor", "hfmem doctor",
+    )  # fmt: skip
+    doctor.add_argument("--json", action="store_true", help="as JSON")
     return parser

@@ -92,6 +92,7 @@ FEATURES = (
         goes_along=lambda options: bool(options.record),
     ),
     Feature("report"),
+    Feature("doctor"),
 )
 """All features. Companions begin, end and report in this order:
 

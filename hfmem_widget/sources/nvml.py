@@ -88,6 +88,10 @@ class NvmlSource(BaseSource):
             values = []
         return self._padded(values)
 
+    def driver(self) -> str:
+        """Return the driver's version; empty where NVML is not open."""
+        return "" if self._nvml is None else str(self._nvml.nvmlSystemGetDriverVersion())
+
     def close(self) -> None:
         """Shut NVML down; never while another thread is inside `read`, which crashes (nvitop#222)."""
         if self._nvml is not None and self._pid == os.getpid():

@@ -71,6 +71,7 @@ class LinuxMemory:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self.machine_total = kibibytes(self._meminfo.read(), b"MemTotal:")
         self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
+        self.is_limited = self._cgroup is not None
         if self._cgroup is not None:
             self.machine_total = self._cgroup.limit
 

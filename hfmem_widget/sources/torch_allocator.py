@@ -19,6 +19,7 @@ from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import History, RanOut, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.torch_history import TorchHistory
 from hfmem_widget.text import plain
 
 RAW: Final = "__hfmem_raw__"
@@ -129,7 +130,9 @@ class TorchAllocator:
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of the device's runtime."""
-        del quick
+        if quick and TorchHistory.active is not None:
+            message = "this torch lists its segments only together with their history"
+            raise SourceUnavailable(message)
         try:
             segments: Sequence[Mapping[str, Any]] = self._module().memory_snapshot()
         except (AttributeError, RuntimeError) as error:
@@ -172,7 +175,9 @@ class TorchAllocator:
         self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
         self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
         # Every step calls them three times, with cold caches: what they would call takes their places.
-        vars(self).update(stats=self._raw(self._stats), reset_peak=self._raw(self._reset))
+        vars(self).update(reset_peak=self._raw(self._reset))
+        if type(self).stats is TorchAllocator.stats:
+            vars(self).update(stats=self._raw(self._stats))
 
     def uninstall(self) -> None:
         """Put the originals back; where somebody has since wrapped ours, it stays and only passes on."""

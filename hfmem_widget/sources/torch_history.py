@@ -34,10 +34,10 @@ class TorchHistory:
     device_type = ""
     entry_point = ""
     """The name in `torch._C` of what begins a recording."""
-    since = ""
-    """The torch that is known to record as is needed here."""
+    older = "This torch records no stacks that can be read here; use torch 2.4 or later."
 
-    _active: ClassVar[TorchHistory | None] = None
+    active: ClassVar[TorchHistory | None] = None
+    """The one that records now, if a watch does."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class TorchHistory:
             return
         if not imported and getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return
-        extension, module = getattr(torch, "_C", None), getattr(torch, self.device_type, None)
+        extension, module = getattr(torch, "_C", None), getattr(torch, self.device_type, torch)
         if not hasattr(extension, self.entry_point):
             if not hasattr(extension, f"_{self.device_type}_memoryStats"):
                 self._refuse("")  # built for other devices
             elif module.is_initialized():
-                self._refuse(self._older())
+                self._refuse(self.older)
         elif module.is_initialized():
             self._begin()
         elif self._queued is None and hasattr(module, "_lazy_call"):
@@ -81,7 +81,7 @@ class TorchHistory:
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
-            TorchHistory._active = None
+            TorchHistory.active = None
             return self._take()
         if state == "waiting":
             self._leave_queue()
@@ -97,7 +97,7 @@ class TorchHistory:
             self.obstacle = self._why_not() or self._start()
             self.state = "refused" if self.obstacle else "recording"
         if self.state == "recording":
-            TorchHistory._active = self
+            TorchHistory.active = self
             self._on_start()
 
     def _is_on(self) -> bool:
@@ -112,15 +112,12 @@ class TorchHistory:
         """Return why nothing may or can be recorded, as a sentence; empty if it can."""
         if not self._is_on():
             return ""
-        if TorchHistory._active is not None:
+        if TorchHistory.active is not None:
             return "A watch around this one already records stacks."
         return (
             "Your code is recording allocation history itself. To see stacks here, end that first: "
             f"torch.{self.device_type}.memory._record_memory_history(enabled=None)."
         )
-
-    def _older(self) -> str:
-        return f"This torch records no stacks that can be read here; use torch {self.since} or later."
 
     def _start(self) -> str:
         memory = self._module().memory
@@ -129,7 +126,7 @@ class TorchHistory:
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
         known = inspect.signature(behind).parameters
         if not set(wanted) <= set(known):
-            return self._older()
+            return self.older
         if "clear_history" in known:
             wanted["clear_history"] = True
         try:
@@ -188,7 +185,6 @@ class CudaHistory(TorchHistory):
 
     device_type = "cuda"
     entry_point = "_cuda_record_memory_history"
-    since = "2.4"
 
     def _is_on(self) -> bool:
         torch: Any = self._modules["torch"]
@@ -208,18 +204,13 @@ class XpuHistory(TorchHistory):
 
     device_type = "xpu"
     entry_point = "_xpu_recordMemoryHistory"
-    since = "2.13"
-
-    @classmethod
-    def is_recording(cls) -> bool:
-        """Return whether a watch records now; whether the user does cannot be asked."""
-        return isinstance(cls._active, cls)
+    older = "This torch records no stacks on XPU; use torch 2.13 or later."
 
     def _is_on(self) -> bool:
         # torch has no function that tells. A snapshot leaves an event in a recording, and the next one shows
         # it: in the user's own recording up to two such events remain. One that has ended is empty.
         snapshot = self._module().memory._snapshot
-        return self.is_recording() or any(any(snapshot()["device_traces"]) for _ in range(2))
+        return bool(self.active) or any(any(snapshot()["device_traces"]) for _ in range(2))
 
     def _was_ended(self) -> bool:
         return False  # asking would read the history twice; one that was ended is shown as empty

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from hfmem_widget.errors import SourceUnavailable
-from hfmem_widget.sources.allocator import ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.allocator import Stats
 from hfmem_widget.sources.torch_allocator import TorchAllocator
 from hfmem_widget.sources.torch_history import XpuHistory
 
@@ -31,20 +29,6 @@ class XpuAllocator(TorchAllocator):
         # Errors are not counted on XPU (c10/xpu/XPUCachingAllocator.cpp): 0 is no figure.
         stats.pop("num_ooms", None)
         return stats
-
-    def install(
-        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
-    ) -> None:
-        """Let the user's readings and resets go through two functions."""
-        super().install(read, reset)
-        del vars(self)["stats"]  # the short way, past the method above
-
-    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
-        """Return the segments; torch copies the history along, so not while a watch records one."""
-        if quick and XpuHistory.is_recording():
-            message = "torch cannot list the segments of XPU without their history"
-            raise SourceUnavailable(message)
-        return super().snapshot()
 
     def history(self, on_start: Callable[[], object]) -> XpuHistory | None:
         """Return a recording of allocations that waits for its first look."""

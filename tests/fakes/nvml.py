@@ -94,6 +94,9 @@ class FakeNvml:
         self._called("Shutdown")
         self.initialized = False
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.95"
+
     def nvmlDeviceGetCount(self) -> int:
         self._called("Count")
         return len(self.gpus)

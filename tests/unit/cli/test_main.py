@@ -19,7 +19,7 @@ from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.display import resolve
 from tests.data import ROOT
 
-COMMANDS = ("report", "compare", "export", "check", "watch")
+COMMANDS = ("report", "compare", "export", "check", "watch", "doctor")
 Make = Callable[..., Path]
 
 

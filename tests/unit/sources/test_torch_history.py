@@ -18,7 +18,7 @@ from tests.fakes.torch_history import FakeTorch
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    TorchHistory._active = None
+    TorchHistory.active = None
 
 
 def begun(torch: ModuleType, **options: Any) -> CudaHistory:
@@ -288,7 +288,7 @@ def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:
     allocator = XpuAllocator({"torch": torch})
     history = xpu_begun(torch)
 
-    with pytest.raises(SourceUnavailable, match="without their history"):
+    with pytest.raises(SourceUnavailable, match="together with their history"):
         allocator.snapshot(quick=True)
     assert allocator.snapshot() == []
     history.end()

@@ -26,7 +26,7 @@ NO_MONITOR: Any = None
 @pytest.fixture(autouse=True)
 def _nobody_records() -> Iterator[None]:
     yield
-    TorchHistory._active = None
+    TorchHistory.active = None
 
 
 @pytest.fixture

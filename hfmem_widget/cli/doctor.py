@@ -1,0 +1,16 @@
+"""``hfmem doctor``: what was found here, for bug reports."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from hfmem_widget.cli.output import FINE, say
+from hfmem_widget.features.doctor.api import doctor as diagnosis
+
+
+def doctor(arguments: Namespace) -> int:
+    """Say what was found; the code is 0, whatever is missing or broken."""
+    found = diagnosis()
+    say(json.dumps(found) if arguments.json else repr(found))
+    return FINE

@@ -1,0 +1,188 @@
+"""``hfmem_widget.doctor`` and ``hfmem doctor``: what was found here, with nothing personal in it.
+
+Each line is looked for by itself, so that a fault costs that line alone. What may carry a person's name or a
+path is not printed: texts of errors, values of the environment, UUIDs, names of files and of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import TextWrapper
+from threading import Thread
+
+from hfmem_widget.session import Device
+from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources.host import find_glibc_heap, find_memory
+from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.procfs import PROC
+from hfmem_widget.text import format_bytes, plain
+from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.screen import Screen
+
+SECONDS_TO_ANSWER = 5.0  # for a driver, whose calls may hang
+
+_HOSTS = (
+    *("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "DATABRICKS_RUNTIME_VERSION", "VSCODE_PID"),
+    *("JPY_SESSION_NAME", "WSL_DISTRO_NAME", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"),
+)
+_PAGES = {
+    "panel": "labextensions/hfmem-widget/package.json",
+    "anywidget in JupyterLab": "labextensions/anywidget/package.json",
+    "anywidget in VS Code and Notebook 6": "nbextensions/anywidget/index.js",
+}
+_BUILDS = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *['\"](\d[\w.]*)", re.ASCII | re.MULTILINE)
+
+
+class Diagnosis(dict[str, str]):
+    """What `doctor` found: a sentence by its subject, shown as text."""
+
+    def __repr__(self) -> str:
+        """Return a paragraph for each subject."""
+        wrap = TextWrapper(80, subsequent_indent=" " * 14)
+        return "\n".join(wrap.fill(f"{subject:14}{said}") for subject, said in self.items())
+
+
+def doctor() -> Diagnosis:
+    """Return what was found here, for bug reports: versions, host, devices, and what works or why not.
+
+    No name of a person, machine or file is in it. It imports neither torch nor transformers, and initialises
+    no device.
+    """
+    return Diagnosis({subject: _said(look) for subject, look in _LOOKS.items()})
+
+
+def _said(look: Callable[[], str]) -> str:
+    try:
+        return plain(look(), 400)
+    except Exception as error:  # noqa: BLE001  (its text may have a path)
+        return f"could not be found out ({type(error).__name__})"
+
+
+def _versions(*names: str) -> str:
+    """Return installed versions, and the one that is imported where pip has replaced it since."""
+    said = []
+    for name in names:
+        try:
+            installed = _number(version(name))
+        except PackageNotFoundError:
+            installed = "missing"
+        # Not by `getattr`, which some packages answer by importing more.
+        imported = getattr(sys.modules.get(name), "__dict__", {}).get("__version__", installed)
+        other = "" if imported == installed else f" (imported: {_number(imported)})"
+        said.append(f"{name} {installed}{other}")
+    return ", ".join(said)
+
+
+def _number(found: object) -> str:
+    return str(found) if re.fullmatch(r"(?a:\d[\w.+!-]{0,39})", str(found)) else "unreadable"
+
+
+def _torch() -> str:
+    spec = find_spec("torch")  # imports nothing: a broken torch is read too
+    if spec is None or spec.origin is None:
+        return "missing"
+    builds = _BUILDS.findall(Path(spec.origin).with_name("version.py").read_text("utf-8"))
+    built = " ".join(map(" ".join, builds)) or "neither cuda, hip nor xpu"
+    return f"{_versions('torch')}, built for {built}"
+
+
+def _counters() -> str:
+    allocator = loaded_allocator()
+    if not allocator.supported():
+        return "none found" if "torch" in sys.modules else "looked for once torch is imported"
+    used = _listed(allocator.device(at) for at in allocator.devices())
+    return f"those of {allocator.device_type} found; initialised: {used}"
+
+
+def _listed(devices: Iterable[Device]) -> str:
+    counts = Counter(f"{one.name}, {format_bytes(one.total)}" for one in devices)
+    return "; ".join(f"{count} \u00d7 {name}" for name, count in counts.items()) or "none"
+
+
+def _nvidia() -> str:
+    said: list[str] = []
+    look = Thread(target=lambda: said.append(_said(_asked_of_nvml)), daemon=True)
+    look.start()
+    look.join(SECONDS_TO_ANSWER)
+    return said[0] if said else "the driver does not answer"
+
+
+def _asked_of_nvml() -> str:
+    source = NvmlSource(lambda: None, os.environ)
+    try:
+        source.read(0.0)
+        if source.notes and not source.devices:
+            return re.sub(r" *\(.*\)", "", source.notes[0])  # an error's own text
+        return f"driver {_number(source.driver())}, {_listed(source.devices)}"
+    finally:
+        source.close()
+
+
+def _system() -> str:
+    number = re.findall(r"^[\d.]+", platform.release())  # what follows may be a name
+    return " ".join((platform.system(), *number, platform.machine(), *platform.libc_ver()))
+
+
+def _memory() -> str:
+    memory = find_memory()
+    memory.close()
+    limit = ", the limit of a control group" if getattr(memory, "is_limited", False) else ""
+    heap = "readable" if find_glibc_heap() else "not readable (needs glibc 2.33 and its malloc)"
+    pressure = "there" if (PROC / "pressure" / "memory").exists() else "not there"
+    return f"{format_bytes(memory.machine_total)}{limit}; heap {heap}; /proc/pressure {pressure}"
+
+
+def _host() -> str:
+    if running_shell() is None:
+        return "no notebook; in a cell, hfmem_widget.doctor() looks in its kernel"
+    from hfmem_widget.view.wire.widget import serves_labextensions
+
+    signs = ", ".join(name for name in _HOSTS if name in os.environ) or "no known variable"
+    way = "the server" if serves_labextensions() else "the kernel"
+    return f"{signs}; pages load the chart from {way}"
+
+
+def _live_chart() -> str:
+    shell, needed = running_shell(), _versions("ipykernel", "ipywidgets", "anywidget")
+    obstacles = {
+        "a package is missing": "missing" in needed,
+        "ipykernel 7.0 cannot send from a thread": "ipykernel 7.0." in needed,  # ipykernel#1450
+        "HFMEM_WIDGET turns it off": os.environ.get("HFMEM_WIDGET") in {"static", "off"},
+        "what this cell shows cannot be replaced": shell is not None and not Screen(shell).live,
+    }
+    why = next((why for why, holds in obstacles.items() if holds), "")
+    return f"no: {why}" if why else "no obstacle found"
+
+
+def _pages() -> str:
+    from jupyter_core.paths import jupyter_path
+
+    places = {
+        what: [Path(folder, file) for folder in jupyter_path()] for what, file in _PAGES.items()
+    }
+    states = {what: any(place.is_file() for place in found) for what, found in places.items()}
+    said = (f"{what} {'found' if is_there else 'missing'}" for what, is_there in states.items())
+    return f"{', '.join(said)} (in the Jupyter folders of this Python)"
+
+
+_LOOKS: dict[str, Callable[[], str]] = {
+    "versions": lambda: f"Python {platform.python_version()}, {_versions('hfmem_widget')}",
+    "torch": _torch,
+    "libraries": lambda: _versions("transformers", "accelerate", "plotly", "psutil"),
+    "Jupyter": lambda: _versions("IPython", "ipykernel", "ipywidgets", "anywidget", "jupyterlab"),
+    "system": _system,
+    "memory": _memory,
+    "NVIDIA": lambda: f"{_versions('nvidia-ml-py')}: {_nvidia()}",
+    "GPU counters": _counters,
+    "host": _host,
+    "live chart": _live_chart,
+    "pages": _pages,
+}

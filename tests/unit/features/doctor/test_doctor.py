@@ -1,0 +1,211 @@
+"""What `hfmem_widget.doctor` finds: each line by itself, and nothing personal."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import threading
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.features.doctor import api
+from tests.data import ROOT
+from tests.fakes import accelerators
+from tests.fakes.nvml import FakeGpu, FakeNvml
+from tests.fakes.torch_cuda import FakeAllocator
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
+    """Let packages be installed in these versions, and no others."""
+
+    def version(name: str) -> str:
+        if name not in known:
+            raise metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(api, "version", version)
+
+
+def test_it_is_short_and_shows_itself_as_text() -> None:
+    """A subject and what was found, in at most 20 lines of 80 columns."""
+    found = hfmem_widget.doctor()
+    lines = repr(found).splitlines()
+
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"versions      Python {platform.python_version()}, hfmem_widget ")
+
+
+def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name of a person, a machine, a notebook or a process, no path, no UUID, wherever they stand."""
+    for name in ("HOME", "USER", "HOSTNAME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", *api._HOSTS):
+        monkeypatch.setenv(name, "/home/alice/secret.ipynb")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-alice")
+    monkeypatch.setattr(platform, "node", lambda: "alice-laptop")
+    monkeypatch.setattr(api, "version", lambda _: "1.0+/home/alice")
+    monkeypatch.setitem(sys.modules, "plotly", SimpleNamespace(__version__="/home/alice"))
+    monkeypatch.setattr(
+        api, "find_spec", lambda _: SimpleNamespace(origin="/home/alice/torch/x.py")
+    )
+    monkeypatch.setattr(api, "running_shell", lambda: SimpleNamespace(user_ns={"alice": 1}))
+
+    def broken(*_: object) -> Any:
+        raise OSError("libnvidia-ml.so (/home/alice/(secret) was not found")
+
+    memory = FakeAllocator(device_type="cuda", initialized=True)
+    memory.pools[0].uuid = "alice-uuid"
+    monkeypatch.setitem(sys.modules, "torch", accelerators.cuda(memory))
+    for nvml in (SimpleNamespace(nvmlInit=broken), FakeNvml([FakeGpu(uuid="GPU-alice")])):
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        found = hfmem_widget.doctor()
+        told = repr(found) + json.dumps(found)
+
+        for word in ("alice", "secret", "home", "uuid", "UUID"):
+            assert word not in told
+    assert "JPY_SESSION_NAME" in told
+
+
+def test_a_fault_costs_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are there; of the fault its kind is told."""
+
+    def broken() -> Any:
+        raise PermissionError("/proc/self")
+
+    monkeypatch.setattr(api, "find_memory", broken)
+    found = hfmem_widget.doctor()
+
+    assert found["memory"] == "could not be found out (PermissionError)"
+    assert [said for said in found.values() if "could not" in said] == [found["memory"]]
+
+
+def test_a_torch_that_cannot_be_imported_is_described(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its build is read from its files; it is not imported."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13')")
+    (tmp_path / "torch" / "version.py").write_text(
+        "from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = '13.0'\n"
+        "hip: Optional[str] = None\nxpu: Optional[str] = None\n"
+    )
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = hfmem_widget.doctor()
+
+    assert found["torch"].endswith("built for cuda 13.0")
+    assert found["GPU counters"] == "looked for once torch is imported"
+    assert "torch" not in sys.modules
+
+
+def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And everything else as ever."""
+    monkeypatch.setattr(api, "find_spec", lambda _: None)
+
+    assert hfmem_widget.doctor()["torch"] == "missing"
+
+
+def test_it_imports_nothing_heavy() -> None:
+    """Neither torch, transformers nor plotly, in a process of its own; and its code is 0."""
+    code = (
+        "import sys; from hfmem_widget.cli.main import main; code = main(['doctor']); "
+        "print(code, {'torch', 'transformers', 'plotly', 'IPython'} & sys.modules.keys())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert run.stdout.splitlines()[-1] == "0 set()"
+    assert run.stderr == ""
+
+
+def test_gpus_are_counted_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NVML knows them, which initialises no CUDA."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeGpu(uuid="a"), FakeGpu(uuid="b")]))
+
+    assert "driver 580.95, 2 \u00d7 NVIDIA Fake, 80.0 GiB" in hfmem_widget.doctor()["NVIDIA"]
+
+
+def test_a_driver_that_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for."""
+    released = threading.Event()
+    monkeypatch.setattr(api, "SECONDS_TO_ANSWER", 0.0)
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=released.wait))
+    found = hfmem_widget.doctor()
+    released.set()
+
+    assert found["NVIDIA"].endswith("the driver does not answer")
+
+
+def test_an_allocator_that_is_up_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that NVML does not know."""
+    memory = FakeAllocator(device_type="xpu", initialized=True)
+    memory.pools[0].name = "Intel Max"
+    monkeypatch.setitem(sys.modules, "torch", accelerators.xpu(memory))
+    said = hfmem_widget.doctor()["GPU counters"]
+
+    assert said == "those of xpu found; initialised: 1 \u00d7 Intel Max, 80.0 GiB"
+
+
+def test_a_device_that_is_not_initialised_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would initialise it fails the test."""
+    memory = FakeAllocator(device_type="cuda", initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", accelerators.cuda(memory))
+
+    assert hfmem_widget.doctor()["GPU counters"] == "those of cuda found; initialised: none"
+
+
+def test_a_version_that_pip_has_replaced_since_stands_beside_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a notebook that was not restarted."""
+    versions(monkeypatch, ipywidgets="8.1.9")
+    imported = ModuleType("ipywidgets")
+    vars(imported)["__version__"] = "7.7.1"
+    monkeypatch.setitem(sys.modules, "ipywidgets", imported)
+
+    assert (
+        "ipywidgets 8.1.9 (imported: 7.7.1), anywidget missing" in hfmem_widget.doctor()["Jupyter"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "widget", "said"),
+    [
+        ({"ipykernel": "7.0.1"}, "", "no: ipykernel 7.0 cannot send from a thread"),
+        ({"ipykernel": "7.4.0"}, "", "no obstacle found"),
+        ({"ipykernel": "7.4.0"}, "static", "no: HFMEM_WIDGET turns it off"),
+        ({}, "", "no: a package is missing"),
+    ],
+)
+def test_what_keeps_the_chart_from_being_live_is_named(
+    known: dict[str, str], widget: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first obstacle, if there is one."""
+    versions(monkeypatch, ipywidgets="8.1.9", anywidget="0.11.0", **known)
+    monkeypatch.setenv("HFMEM_WIDGET", widget)
+    for name in ("ipykernel", "ipywidgets", "anywidget"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    assert hfmem_widget.doctor()["live chart"] == said
+
+
+def test_the_files_that_pages_load_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the folders of Jupyter's data; VS Code and Notebook 6 have a place of their own."""
+    file = tmp_path / "nbextensions/anywidget/index.js"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda: [str(tmp_path)])
+    said = hfmem_widget.doctor()["pages"]
+
+    assert said.startswith("panel missing, anywidget in JupyterLab missing, anywidget in VS Code")
+    assert "Notebook 6 found" in said
