@@ -15,7 +15,9 @@ from hfmem_widget.text import plain
 class MpsAllocator(TorchAllocator):
     """The only object that calls the MPS allocator: an `Allocator` without peaks and segments.
 
-    It has no peak that can be reset and no list of segments (torch/mps/__init__.py, torch 2.13). Its memory
+    `torch.mps` has no peak and no list of segments (torch/mps/__init__.py, torch 2.13). The peaks that
+    `torch.accelerator` has there since 2.13 are not read: they are without the count of allocations, and
+    count as reserved torch's own heaps alone, not all that Metal holds (ATen/mps/MPSAllocator.mm). Its memory
     is a part of the machine's, not beside it.
     """
 

@@ -145,9 +145,9 @@ def _host() -> str:
         return "no notebook; in a cell, hfmem_widget.doctor() looks in its kernel"
     from hfmem_widget.view.wire.widget import serves_labextensions
 
-    signs = ", ".join(name for name in _HOSTS if name in os.environ) or "no known variable"
+    signs = ", ".join(name for name in _HOSTS if name in os.environ) or "unknown"
     way = "the server" if serves_labextensions() else "the kernel"
-    return f"{signs}; pages load the chart from {way}"
+    return f"{signs}; its page is expected to load the chart from {way}"
 
 
 def _live_chart() -> str:
