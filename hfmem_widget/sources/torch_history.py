@@ -1,8 +1,8 @@
 """An allocator's own history of allocations, recorded for the time of a watch.
 
-PyTorch keeps one recording for the process. The user's own is left alone: not read (reading leaves an event
-in it), not changed, not ended. Nothing here initialises a device: where the user's code has not done so yet,
-the recording begins the moment it does, before the first allocation.
+PyTorch keeps one recording for the process. The user's own is not changed, not ended, and not read (which
+leaves an event in it), except where only reading tells that it is there. Nothing here initialises a device:
+where the user's code has not done so yet, the recording begins when it does, before the first allocation.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ class TorchHistory:
         with self._lock:
             state, self.state = self.state, "ended"
         if state == "recording":
-            TorchHistory.active = None
-            return self._take()
+            try:
+                return self._take()
+            finally:
+                TorchHistory.active = None
         if state == "waiting":
             self._leave_queue()
         return None
@@ -101,12 +103,8 @@ class TorchHistory:
             self._on_start()
 
     def _is_on(self) -> bool:
-        """Return whether torch records, for whomever; the devices are up."""
+        """Return whether torch records, for whomever, as far as that is known; the devices are up."""
         raise NotImplementedError
-
-    def _was_ended(self) -> bool:
-        """Return whether the user has ended what was begun here, as far as that is known."""
-        return not self._is_on()
 
     def _why_not(self) -> str:
         """Return why nothing may or can be recorded, as a sentence; empty if it can."""
@@ -138,7 +136,7 @@ class TorchHistory:
 
     def _take(self) -> Recorded | None:
         torch: Any = self._modules["torch"]
-        if self._was_ended():
+        if not self._is_on():
             self.obstacle = "Your code ended the recording, so there is nothing to show."
             return None
         try:
@@ -208,12 +206,10 @@ class XpuHistory(TorchHistory):
 
     def _is_on(self) -> bool:
         # torch has no function that tells. A snapshot leaves an event in a recording, and the next one shows
-        # it: in the user's own recording up to two such events remain. One that has ended is empty.
+        # it: in the user's own recording up to two such events remain. Ours is not read for that: one that
+        # the user has ended is shown as empty.
         snapshot = self._module().memory._snapshot
         return bool(self.active) or any(any(snapshot()["device_traces"]) for _ in range(2))
-
-    def _was_ended(self) -> bool:
-        return False  # asking would read the history twice; one that was ended is shown as empty
 
 
 def backend_of(torch: Any) -> str:

@@ -165,12 +165,12 @@ def _live_chart() -> str:
 def _pages() -> str:
     from jupyter_core.paths import jupyter_path
 
-    places = {
-        what: [Path(folder, file) for folder in jupyter_path()] for what, file in _PAGES.items()
-    }
-    states = {what: any(place.is_file() for place in found) for what, found in places.items()}
-    said = (f"{what} {'found' if is_there else 'missing'}" for what, is_there in states.items())
-    return f"{', '.join(said)} (in the Jupyter folders of this Python)"
+    def state(file: str) -> str:
+        is_there = any(Path(folder, file).is_file() for folder in jupyter_path())
+        return "found" if is_there else "missing"
+
+    said = ", ".join(f"{what} {state(file)}" for what, file in _PAGES.items())
+    return f"{said} (in the Jupyter folders of this Python)"
 
 
 _LOOKS: dict[str, Callable[[], str]] = {

@@ -272,6 +272,21 @@ def test_on_xpu_a_watch_within_a_watch_does_not_read_the_outer_ones_history() ->
     assert outer.end() is not None
 
 
+def test_on_xpu_what_the_user_has_ended_is_empty() -> None:
+    """Torch clears it then; it is read once, and what is off stays off."""
+    torch = FakeTorch("xpu")
+    history = xpu_begun(torch)
+    torch.alloc(1, 10)
+    torch.xpu.memory._record_memory_history(enabled=None)
+    torch.calls.clear()
+    recorded = history.end()
+
+    assert recorded is not None
+    assert recorded.snapshot["device_traces"] == [[]]
+    assert [name for name, _ in torch.calls] == ["snapshot", "record"]
+    assert not torch.recording
+
+
 def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
     """A build for XPU whose allocator records nothing; a build for something else is no obstacle."""
     torch = FakeTorch("xpu")
