@@ -24,19 +24,19 @@ from hfmem_widget.sources.host import find_glibc_heap, find_memory
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.procfs import PROC
 from hfmem_widget.text import format_bytes, plain
-from hfmem_widget.view.front_end import running_shell
+from hfmem_widget.view.front_end import (
+    finds_anywidget,
+    host_name,
+    running_shell,
+    serves_labextensions,
+)
 from hfmem_widget.view.screen import Screen
 
 SECONDS_TO_ANSWER = 5.0  # for a driver, whose calls may hang
 
-_HOSTS = (
-    *("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "DATABRICKS_RUNTIME_VERSION", "VSCODE_PID"),
-    *("JPY_SESSION_NAME", "WSL_DISTRO_NAME", "KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"),
-)
 _PAGES = {
     "panel": "labextensions/hfmem-widget/package.json",
     "anywidget in JupyterLab": "labextensions/anywidget/package.json",
-    "anywidget in VS Code and Notebook 6": "nbextensions/anywidget/index.js",
 }
 _BUILDS = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *['\"](\d[\w.]*)", re.ASCII | re.MULTILINE)
 
@@ -143,11 +143,8 @@ def _memory() -> str:
 def _host() -> str:
     if running_shell() is None:
         return "no notebook; in a cell, hfmem_widget.doctor() looks in its kernel"
-    from hfmem_widget.view.wire.widget import serves_labextensions
-
-    signs = ", ".join(name for name in _HOSTS if name in os.environ) or "unknown"
     way = "the server" if serves_labextensions() else "the kernel"
-    return f"{signs}; its page is expected to load the chart from {way}"
+    return f"{host_name() or 'none named, as in JupyterLab'}; the page is expected to load the chart from {way}"
 
 
 def _live_chart() -> str:
@@ -170,7 +167,8 @@ def _pages() -> str:
         return "found" if is_there else "missing"
 
     said = ", ".join(f"{what} {state(file)}" for what, file in _PAGES.items())
-    return f"{said} (in the Jupyter folders of this Python)"
+    elsewhere = "found" if finds_anywidget() else "missing"
+    return f"{said}, anywidget in VS Code and Notebook 6 {elsewhere} (in the Jupyter folders of this Python)"
 
 
 _LOOKS: dict[str, Callable[[], str]] = {
