@@ -144,7 +144,7 @@ def _host() -> str:
     if running_shell() is None:
         return "no notebook; in a cell, hfmem_widget.doctor() looks in its kernel"
     way = "the server" if serves_labextensions() else "the kernel"
-    return f"{host_name() or 'none named, as in JupyterLab'}; the page is expected to load the chart from {way}"
+    return f"{host_name() or 'none named, as in JupyterLab'}; the chart should come from {way}"
 
 
 def _live_chart() -> str:
