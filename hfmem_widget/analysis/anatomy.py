@@ -23,6 +23,7 @@ from hfmem_widget.session import (
     inside,
     outermost,
 )
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import MIB, format_bytes, plain
 
@@ -217,17 +218,19 @@ class _OnDevice:
     ) -> Anatomy:
         is_host = ":" not in self._device.key
         allocated, reserved = read("allocated"), read("reserved")
-        parts = parts_of(read, self._device.total, is_host=is_host)
+        is_shared = self._device.shared > 0
+        parts = parts_of(read, self._device.total, is_host=is_host, is_shared=is_shared)
         beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
         told = (
             (beyond, BEYOND_NOTE),
             (read("pinned"), PINNED_NOTE),
             (min(read("private_pools"), reserved - allocated), POOLS_NOTE),
-            (read("page_cache"), CACHE_NOTE),
+            (NOT_AVAILABLE if is_shared else read("page_cache"), CACHE_NOTE),
             (read("swap"), SWAP_NOTE),
             (read("machine_swap"), MACHINE_SWAP_NOTE),
         )
         more = (note.format(format_bytes(value)) for value, note in told if value >= MIB)
+        process = reserved if is_host else reserved + read("context")
         who = " ".join(told_of(self._session, read))
         return Anatomy(
             device=self._device,
@@ -235,7 +238,7 @@ class _OnDevice:
             time=time,
             allocated=allocated,
             reserved=reserved,
-            process=reserved if is_host else reserved + read("context"),
+            process=read("process") if is_shared else process,
             parts=tuple(replace(p, note=who) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
             notes=(*notes, *more),

@@ -63,6 +63,11 @@ class Facts(Figures):
     others: float
     """On the whole device (`used`), by this process, by other processes."""
 
+    @property
+    def capacity(self) -> float:
+        """What the device's allocator can have; it may be a part of the machine's memory."""
+        return self.device.shared or self.device.total
+
 
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:
     """Return the devices worth showing for a span, or for the whole session.
@@ -172,6 +177,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
     beside_us = max(0.0, used - reserved) if math.isfinite(used - reserved) else 0.0
     driver = driver if math.isfinite(driver) else 0.0
     room = device.total - driver - beside_us - reserved_peak
+    room = min(room, (device.shared or math.inf) - reserved_peak)
     return Facts(
         device=device,
         allocated_label=label_of(session, device, "allocated"),

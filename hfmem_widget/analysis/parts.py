@@ -18,16 +18,21 @@ Read = Callable[[str], float]
 """Takes a metric and returns its value at the instant in question, NaN where it is not available."""
 
 
-def parts_of(read: Read, total: float, *, is_host: bool) -> tuple[Part, ...]:
+def parts_of(
+    read: Read, total: float, *, is_host: bool, is_shared: bool = False
+) -> tuple[Part, ...]:
     """Return the parts of a device that are known at one instant, in the order of `PARTS`.
 
     Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
     two readings of different instants may, the remainder is nothing. All is in bytes; `total` is the device's
     capacity, NaN if unknown. The host's memory is the process' own heap, which no allocator of PyTorch's has.
+    Of a GPU that shares the machine's memory, all of the machine's is one stack.
     """
     known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
+    if is_shared:
+        known |= _beside_on_cpu(read, total)
     return tuple(
-        Part(name, row.called(is_host=is_host), known[name])
+        Part(name, row.called(is_host=is_host or (is_shared and name == "others")), known[name])
         for name, row in PARTS.items()
         if known.get(name, 0) > 0
     )
@@ -87,3 +92,17 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
     if not math.isnan(used):
         parts["free"] = max(0.0, total - driver - beside - ours)
     return parts
+
+
+def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
+    """Return what the machine has beside what is on its GPU."""
+    ours, context, process, used, cache = (
+        value if (value := read(metric)) > 0 else 0.0
+        for metric in ("reserved", "context", "process", "device_used", "page_cache")
+    )
+    beside = max(0.0, used - ours - context)
+    on_cpu = min(beside, max(0.0, process - ours - context))
+    free = max(0.0, total - used) if used else 0.0
+    cache, others = min(free, cache), beside - on_cpu
+    known = {"context": context, "on_cpu": on_cpu, "others": others, "unexplained": 0.0}
+    return known | {"page_cache": cache, "free": free - cache}

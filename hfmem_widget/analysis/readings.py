@@ -15,10 +15,18 @@ MAY_BE_NOTES = {
 }
 """What is made while a peak is reached is counted as held only once it was there throughout."""
 
+OF_THE_POOL = frozenset({"page_cache", "swap", "machine_swap"})
+"""Metrics of the host that are those of a GPU, too, which shares the machine's memory."""
+
+
+def key_of(device: Device, metric: str) -> str:
+    """Return the key of the series that is a metric of a device."""
+    return f"{'cpu' if device.shared and metric in OF_THE_POOL else device.key}/{metric}"
+
 
 def reader(session: Session, device: Device, sample: Sample) -> Read:
     """Return a function that reads a device's metrics from a sample."""
-    return lambda metric: session.value(sample, f"{device.key}/{metric}")
+    return lambda metric: session.value(sample, key_of(device, metric))
 
 
 def known_values(session: Session, key: str, start: float, stop: float) -> list[float]:
@@ -70,7 +78,7 @@ def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> di
             known[metric] = peaks[f"{device.key}/{metric}"].value
     grown = known.get("reserved", NOT_AVAILABLE) - known_of(read("reserved"), 0.0)
     if grown > 0:
-        known["device_used"] = read("device_used") + grown
+        known |= {metric: read(metric) + grown for metric in ("device_used", "process")}
     return known
 
 

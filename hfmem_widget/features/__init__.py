@@ -56,6 +56,7 @@ FEATURES = (
         companion=f"{_HERE}.budget.companion:Budget",
         goes_along=lambda options: options.budget is not None,
     ),
+    Feature("shortage", companion=f"{_HERE}.shortage.companion:Shortage"),
     Feature(
         "leaks",
         check=f"{_HERE}.leaks.findings:growth",

@@ -295,6 +295,7 @@ def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
             # The capacity lacks the driver's reserve in torch, and has it in NVML; the reserve is a series.
             total=max(filter(math.isfinite, (first.total, device.total)), default=math.nan),
             provisional=first.provisional and device.provisional,
+            shared=first.shared or device.shared,
         )
     return tuple(sorted(merged.values(), key=_place))
 

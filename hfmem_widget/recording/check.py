@@ -297,6 +297,7 @@ def _device(fields: Mapping[str, Any]) -> Device:
         text(fields.get("uuid", "")),
         number(fields.get("total")),
         bool(fields.get("provisional", False)),
+        shared=number(fields.get("shared") or 0),
     )
 
 

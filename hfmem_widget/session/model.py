@@ -108,6 +108,9 @@ class Device:
         Capacity in bytes as this process may use it; NaN if unknown.
     provisional : bool
         True while key and UUID are matched by `CUDA_VISIBLE_DEVICES` alone, before CUDA is up.
+    shared : float
+        Bytes of the machine's memory that its allocator can have, where the GPU has none of its own; the
+        total is then the machine's. 0 for a device with its own memory.
     """
 
     key: str
@@ -115,6 +118,7 @@ class Device:
     uuid: str = ""
     total: float = NOT_AVAILABLE
     provisional: bool = False
+    shared: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

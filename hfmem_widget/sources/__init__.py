@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.children import ChildSource
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
-from hfmem_widget.sources.host import HostSource, find_processes
+from hfmem_widget.sources.host import HostSource, find_memory, find_processes
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.tensors import TensorSource
@@ -41,7 +42,10 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
-    driver = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, opened=cuda.allocator.opened)
+    memory, opened = find_memory(), cuda.allocator.opened
+    of_cuda: dict[str, Any] = {"reserved": cuda.reserved, "opened": opened, "shares": cuda.shares}
+    nvml = NvmlSource(cuda.uuids, environ, **of_cuda, pool=memory.pool)
+    driver = DeviceMemorySource(allocators, pool=memory.pool, beside=nvml)
     pinned = getattr(allocators[0], "pinned", float)
-    host = HostSource(pinned=pinned), ChildSource(find_processes())
-    return (cuda, *others, driver, DeviceMemorySource(allocators), *host, TensorSource())
+    host = HostSource(memory, pinned=pinned), ChildSource(find_processes())
+    return (cuda, *others, nvml, driver, *host, TensorSource())

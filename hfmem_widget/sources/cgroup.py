@@ -35,6 +35,19 @@ class Machine(NamedTuple):
     swap: float = NOT_AVAILABLE
 
 
+class Pool(NamedTuple):
+    """The machine's memory as CPU and GPU share it, in bytes; `in_use` is without page cache.
+
+    `own` is what this process has beside its GPU memory, and with `is_all` both, as on macOS. A group's limit
+    does not count what CUDA allocates: 12 GiB added 0.4 to ``memory.current`` (model-serving-minefield#57).
+    """
+
+    total: float
+    in_use: float
+    own: float
+    is_all: bool = False
+
+
 class Cgroup(NamedTuple):
     """The group whose limit binds this process first: the bytes that its processes may use together."""
 

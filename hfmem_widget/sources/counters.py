@@ -49,6 +49,11 @@ class AllocatorSource(BaseSource):
         """Return the devices' UUIDs in the allocator's order, None until they are up and have been read."""
         return tuple(device.uuid for device in self.devices) or None
 
+    def shares(self, uuid: str) -> bool | None:
+        """Return whether a device has its memory from the machine's; None until the devices are up."""
+        known = [bool(device.shared) for device in self.devices if device.uuid == uuid]
+        return any(known) if self.devices else None
+
     def reserved(self, uuid: str) -> float:
         """Return the bytes that are reserved on a device now; NaN if not told, 0 on an unknown device."""
         for index in self.allocator.opened():

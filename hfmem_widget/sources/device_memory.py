@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from hfmem_widget.session import Series
+from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, reading_of
+from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.procfs import ProcessIds, process_ids
-from hfmem_widget.sources.source import BaseSource, Looks
+from hfmem_widget.sources.source import BaseSource, Looks, Source
 from hfmem_widget.text import plain
 
 LOOK_EVERY: Final = 1.0
@@ -30,6 +31,8 @@ class DeviceMemorySource(BaseSource):
 
     On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this
     process uses it: to ask before that would open it. `cpu` returns the CPU seconds of the calling thread.
+
+    What is in use of a GPU without memory but the machine's is read by `pool`; not of those `beside`, NVML's.
     """
 
     name = "driver"
@@ -41,11 +44,16 @@ class DeviceMemorySource(BaseSource):
         *,
         pids: Callable[[], ProcessIds] = process_ids,
         cpu: Callable[[], float] = time.thread_time,
+        pool: Callable[[], Pool] | None = None,
+        beside: Source | None = None,
     ) -> None:
         super().__init__()
         self._allocators = allocators
         self._allocator: Allocator | None = None
         self._pids, self._cpu = pids, cpu
+        self._read_pool, self._beside = pool, beside
+        self._pool: Pool | None = None
+        self._pooled: Collection[int] = ()
         self._looks: list[Looks] = []
         self._shares: list[list[float]] = []
         self._busy_due = -math.inf
@@ -57,7 +65,7 @@ class DeviceMemorySource(BaseSource):
         if (allocator := self._allocator) is None:
             return ()
         try:
-            told = [allocator.free_and_total(index) for index in allocator.devices()]
+            told = self._free_and_total(allocator)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"The driver did not tell what is in use on the devices ({plain(error)}).")
             return self._padded(())
@@ -67,13 +75,25 @@ class DeviceMemorySource(BaseSource):
                 return ()
             keys = [f"{allocator.device_type}:{index}" for index in range(len(told))]
             self.series = tuple(Series(key, "device_used") for key in keys)
-            if self._tells_shares(allocator):
+            if self._pool is not None:
+                total = self._pool.total
+                self.devices = tuple(Device(keys[at], "", total=total) for at in self._pooled)
+            if self._pool is not None or self._tells_shares(allocator):
                 self.series += tuple(Series(key, *share) for key in keys for share in SHARES)
                 self._looks = [Looks() for _ in keys]
                 self._shares = [[NOT_AVAILABLE] * len(SHARES) for _ in keys]
         used = [NOT_AVAILABLE if pair is None else pair[1] - pair[0] for pair in told]
         self._look(allocator, used, now)
         return self._padded([*used, *(value for shares in self._shares for value in shares)])
+
+    def _free_and_total(self, allocator: Allocator) -> list[tuple[float, float] | None]:
+        indices, told = allocator.devices(), {}
+        if not self.series and not (self._beside and self._beside.devices):
+            self._pooled = [at for at in indices if allocator.device(at).shared]
+        if self._pooled and self._read_pool is not None:
+            self._pool = pool = self._read_pool()
+            told = dict.fromkeys(self._pooled, (pool.total - pool.in_use, pool.total))
+        return [told.get(at) or allocator.free_and_total(at) for at in indices]
 
     def _tells_shares(self, allocator: Allocator) -> bool:
         try:
@@ -103,6 +123,9 @@ class DeviceMemorySource(BaseSource):
                 self._busy_due = math.inf
 
     def _shares_of(self, allocator: Allocator, at: int, used: float) -> list[float]:
+        if at in self._pooled and (pool := self._pool) is not None:
+            process = pool.own + (0.0 if pool.is_all else reading_of(allocator.stats(at)).reserved)
+            return [process, max(used - process, 0.0), NOT_AVAILABLE]
         listed, pids = allocator.processes(at) or {}, self._pids()
         own = pids.own & listed.keys()
         # In a container other ids may be listed: no guess is made.

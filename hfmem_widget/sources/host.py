@@ -14,7 +14,7 @@ from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Machine
+from hfmem_widget.sources.cgroup import Machine, Pool
 from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
 from hfmem_widget.sources.procfs import PROC, LinuxMemory
 from hfmem_widget.sources.source import BaseSource
@@ -110,6 +110,11 @@ class PsutilMemory:
         machine = self._machine()
         return Machine(float(machine.total - machine.available))
 
+    def pool(self) -> Pool:
+        """Return the memory that a GPU without its own has in common with this process."""
+        machine = self._machine()
+        return Pool(float(machine.total), float(machine.total - machine.available), self.resident())
+
     def close(self) -> None:
         """Give nothing back."""
 
@@ -127,6 +132,10 @@ class DarwinMemory(PsutilMemory):
     def footprint(self) -> float:
         """Return ``ri_phys_footprint``."""
         return self._word(9)
+
+    def pool(self) -> Pool:
+        """Return the memory that a GPU without its own has in common with this process."""
+        return super().pool()._replace(own=self.footprint(), is_all=True)
 
     def resident_peak(self) -> float:
         """Return ``ri_lifetime_max_phys_footprint``, of the process' whole life."""
@@ -197,6 +206,7 @@ BESIDE: Mapping[str, str] = {
     "shared_memory": "shared memory",
     "swap": "this process in swap",
     "machine_swap": "swap in use",
+    "stalled": "waiting for memory (%)",
 }
 """Metrics that are there from when there is any. Pinned memory is PyTorch's own, beside the heap: for
 ``pin_memory`` and offloading. Shared memory is the machine's, without what is resident in this process."""
@@ -283,7 +293,8 @@ class HostSource(BaseSource):
             pinned = 0.0
         self._machine = machine.in_use
         shared = max(machine.shared - own, 0.0)
-        values = (pinned, machine.page_cache, shared, swap, machine.swap)
+        stalled = getattr(self._memory, "stalled", float)()  # only Linux knows
+        values = (pinned, machine.page_cache, shared, swap, machine.swap, stalled)
         for metric, value in zip(BESIDE, values, strict=True):
             if metric in self._beside:
                 self._beside[metric] = value

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
 from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
@@ -37,7 +38,8 @@ class NvmlSource(BaseSource):
     `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
     `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `reserved`
     takes a UUID and returns the bytes that this process' allocator has of that device now, and `opened`
-    returns which of CUDA's devices it can have memory on. The others are read once a second.
+    returns which of CUDA's devices it can have memory on. The others are read once a second. `shares` and
+    `pool` are as `Gpu` says.
     """
 
     name = "nvml"
@@ -50,12 +52,15 @@ class NvmlSource(BaseSource):
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
         opened: Callable[[], Collection[int]] | None = None,
+        shares: Callable[[str], bool | None] = lambda _uuid: False,
+        pool: Callable[[], Pool] | None = None,
         load: Callable[[], Any] = lambda: import_module("pynvml"),
         proc: Path = PROC,
     ) -> None:
         super().__init__()
         self._reserved = reserved
         self._opened = opened
+        self._shares, self._pool = shares, pool
         self._cuda_uuids = cuda_uuids
         self._environ = environ
         self._load = load
@@ -148,7 +153,7 @@ class NvmlSource(BaseSource):
             self._gpus, provisional = self._visible(value, order)
         self._found_by = (uuids, value, order)
         self.devices = tuple(
-            Device(f"cuda:{index}", gpu.name, gpu.uuid, gpu.total, provisional)
+            Device(f"cuda:{index}", gpu.name, gpu.uuid, gpu.total, provisional, gpu.shared)
             for index, gpu in enumerate(self._gpus)
         )
         for device, gpu in zip(self.devices, self._gpus, strict=True):
@@ -203,6 +208,8 @@ class NvmlSource(BaseSource):
         for name in (uuid, "MIG-" + uuid.removeprefix("GPU-")):
             with contextlib.suppress(self._nvml.NVMLError):
                 return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)
+        if self._shares(uuid):  # NVML does not know Jetson's by their UUIDs (nvbandwidth#55)
+            return self._gpu(None, uuid)
         self._note(
             f"CUDA uses {plain(uuid)}, which the driver's library does not know: device in use is not shown "
             "for it, only what torch allocates."
@@ -212,7 +219,8 @@ class NvmlSource(BaseSource):
     def _gpu(self, handle: Any, label: str) -> Gpu:
         descendants = Descendants(self._proc)
         known = self._nvml, handle, label, self._pids, self._note
-        return Gpu(*known, reserved=self._reserved, descendants=descendants)
+        of_cuda: dict[str, Any] = {"reserved": self._reserved, "shares": self._shares}
+        return Gpu(*known, **of_cuda, pool=self._pool, descendants=descendants)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)

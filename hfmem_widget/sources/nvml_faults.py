@@ -55,8 +55,8 @@ _LOST = (
 _UNREAD: dict[int | None, str] = {
     **dict.fromkeys(LOST, _LOST),
     Fault.NOT_SUPPORTED: (
-        "{device} reports no memory figures of its own, as GPUs that share the CPU's memory: device in "
-        "use is not shown, only what torch allocates."
+        "{device} reports no memory figures. Unless CUDA says that it shares the CPU's memory, device in use "
+        "is not shown, only what torch allocates."
     ),
     Fault.NO_PERMISSION: (
         "No permission to read the memory of {device}: device in use is not shown, only what torch "

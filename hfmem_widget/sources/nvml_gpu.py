@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import LOST, MISSING, Fault, code_of, why_unread
 from hfmem_widget.sources.procfs import ProcessIds
@@ -31,6 +33,9 @@ BUSY_INTERVAL: Final = 1.0
 IDLE_INTERVAL: Final = 1.0
 """Seconds between readings of a GPU that this process does not use beside one that it does."""
 
+INTEGRATED: Final = re.compile(r"\b(GB10|Thor|Orin)\b")
+"""GPUs without memory of their own, by names under which NVML reported none (llmfit#93, #792)."""
+
 # pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
 _field: Final = object.__getattribute__
 
@@ -45,9 +50,10 @@ class Gpu:
 
     The handle is None where it could not be had, and once the device has stopped answering for good. `note`
     takes a sentence for the user, in which the device is called `label`. `reserved` takes the device's UUID
-    and returns the bytes that this process' allocator has of it now. `cpu` returns the CPU seconds of the
-    calling thread, by which a look is timed. Not wall time: a thread that comes back from the driver waits up
-    to 5 ms for the interpreter where the user's code is busy.
+    and returns the bytes that this process' allocator has of it now; `shares` takes it, too, and returns
+    whether the device has no memory but the machine's, which `pool` reads; None until CUDA is up. `cpu`
+    returns the CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that
+    comes back from the driver waits up to 5 ms for the interpreter where the user's code is busy.
     """
 
     def __init__(
@@ -59,6 +65,8 @@ class Gpu:
         note: Callable[[str], None],
         *,
         reserved: Callable[[str], float] = lambda _uuid: 0.0,
+        shares: Callable[[str], bool | None] = lambda _uuid: False,
+        pool: Callable[[], Pool] | None = None,
         cpu: Callable[[], float] = time.thread_time,
         descendants: Descendants | None = None,
     ) -> None:
@@ -78,6 +86,9 @@ class Gpu:
         self._descendants = descendants or Descendants()
         self._note = note
         self._reserved = reserved
+        self._pool: Callable[[], Pool] | None = None
+        self.shared = 0.0
+        """The bytes of the machine's memory, if the device has no other."""
         self._cpu = cpu
         self._knows_v2 = True
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
@@ -85,8 +96,15 @@ class Gpu:
         self._busy_due = self._idle_due = -math.inf
         self._idle: Sequence[float] = NOTHING
         self._looks = Looks()
+        self._has_own = True
         if handle is not None:
             self._describe()
+        is_shared = shares(self.uuid or label)
+        if is_shared is None:
+            is_shared = not self._has_own and INTEGRATED.search(self.name) is not None
+        if is_shared and pool is not None:
+            self._pool, self.uuid = pool, self.uuid or label
+            self.total = self.shared = pool().total
 
     def read_rarely(self, now: float) -> Sequence[float]:
         """Return what was read at most `IDLE_INTERVAL` before: for a device that only others use."""
@@ -97,7 +115,7 @@ class Gpu:
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `METRICS`; NVML's error only where NVML itself has been shut down."""
-        if self.handle is None:
+        if self.handle is None and self._pool is None:
             return NOTHING
         used = reserve = NOT_AVAILABLE
         try:
@@ -115,7 +133,7 @@ class Gpu:
             self._busy = _within(busy, 100)
             self._busy_due = now + BUSY_INTERVAL
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
-        if self.handle is None:
+        if self.handle is None and self._pool is None:
             return NOTHING
         of_driver = used, reserve, self._process, self._others, self._busy, self._context
         return *of_driver, self._of_children
@@ -128,10 +146,13 @@ class Gpu:
             self.total = _within(self._memory().total, _PEBIBYTE)
         except nvml.NVMLError as error:
             # Any other fault shows in the first reading, under the label that people know.
+            self._has_own = code_of(error) != Fault.NOT_SUPPORTED
             if code_of(error) in {*LOST, Fault.UNINITIALIZED}:
                 self._take(error)
 
     def _used_and_reserve(self) -> tuple[float, float]:
+        if self._pool is not None:
+            return self._pool().in_use, NOT_AVAILABLE
         memory = self._memory()
         total, used = _within(_field(memory, "total"), _PEBIBYTE), _field(memory, "used")
         if not self._knows_v2:
@@ -168,7 +189,10 @@ class Gpu:
         # Two figures of different instants would make a context that breathes with the allocator.
         if math.isnan(process) or reserved == self._reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
-        self.unexplained = math.isnan(process) and not self.listed and used > _CONTEXT_BYTES
+        is_unlisted = math.isnan(process) and not self.listed
+        self.unexplained = is_unlisted and used > _CONTEXT_BYTES and self._pool is None
+        if self._pool is not None:
+            process = self._pool().own + max(reserved, process)  # reserved, where it is not listed
         # Taken together with the process' share: with an older one, the others' would jump about.
         self._process, self._others = process, max(used - process, 0.0)
         self._of_children = self._bytes_of_children(listed, used)
@@ -205,7 +229,7 @@ class Gpu:
         ids_are_ours = self.listed or self._pids.all_visible
         self.children = self._descendants.among(others, ids_are_ours=ids_are_ours)
         total = float(sum(listed[pid] for pid in self.children))
-        if math.isnan(total) and self.children == others:
+        if math.isnan(total) and self.children == others and self._pool is None:
             # MIG instances may list no sizes; but nobody else is there.
             total = used - (self._process if self._process > 0 else 0.0)
         return total

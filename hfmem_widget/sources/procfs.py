@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Machine, find_cgroup
+from hfmem_widget.sources.cgroup import Machine, Pool, find_cgroup
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -68,6 +68,7 @@ class LinuxMemory:
         self._statm = ProcFile(proc / "self" / "statm", 128)
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
+        self._pressure = ProcFile(proc / "pressure" / "memory", 128)
         self._page = os.sysconf("SC_PAGE_SIZE")
         self.machine_total = kibibytes(self._meminfo.read(), b"MemTotal:")
         self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
@@ -103,9 +104,20 @@ class LinuxMemory:
         cache = max(available - free, 0.0)
         return Machine(self.machine_total - available, cache, shared, total - unused)
 
+    def pool(self) -> Pool:
+        """Return the memory that a GPU without its own has in common with this process."""
+        text = self._meminfo.read()
+        total, available = (kibibytes(text, field) for field in (b"MemTotal:", b"MemAvailable:"))
+        return Pool(total, total - available, self.resident())
+
+    def stalled(self) -> float:
+        """Return the percentage of ten seconds in which some task waited for memory; 0 if unknown."""
+        _, _, figures = self._pressure.read().partition(b"some avg10=")
+        return float(figures.split(maxsplit=1)[0]) if figures else 0.0
+
     def close(self) -> None:
         """Close the files."""
-        for file in (self._statm, self._status, self._meminfo):
+        for file in (self._statm, self._status, self._meminfo, self._pressure):
             file.close()
 
 

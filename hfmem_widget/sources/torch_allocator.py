@@ -44,6 +44,8 @@ class TorchAllocator:
     """
 
     device_type = ""
+    integrated = "is_integrated"
+    """The property of a device that says whether it is a part of the processor, without memory of its own."""
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
@@ -97,7 +99,14 @@ class TorchAllocator:
         """Return what an initialised device is, as the driver's library names it."""
         properties = self._module().get_device_properties(index)
         name, uuid = plain(properties.name), plain(getattr(properties, "uuid", ""))
-        return Device(f"{self.device_type}:{index}", name, uuid, float(properties.total_memory))
+        total = float(properties.total_memory)
+        shared = self._shared(properties)
+        return Device(f"{self.device_type}:{index}", name, uuid, total, shared=shared)
+
+    def _shared(self, properties: Any) -> float:
+        """Return what a device may have of the machine's memory, in bytes; 0 where it has its own."""
+        is_integrated = getattr(properties, self.integrated, False)
+        return float(properties.total_memory) if is_integrated else 0.0
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return nothing: only CUDA's devices have a compute capability."""

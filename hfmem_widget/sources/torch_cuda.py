@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
@@ -14,6 +15,10 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.torch_allocator import TorchAllocator
 from hfmem_widget.sources.torch_history import CudaHistory, backend_of
 from hfmem_widget.text import plain
+
+PCI: Final = Path("/sys/bus/pci/devices")
+FRAME_BUFFER: Final = 0.1
+"""Share of what HIP can have, up to which a carve-out is a frame buffer beside it: owners have 1 to 4 %."""
 
 
 def only_device(torch: Any) -> str:
@@ -62,7 +67,24 @@ class CudaAllocator(TorchAllocator):
         # CUDA gives a MIG instance its own UUID and says in its name that it is one.
         prefix = "MIG-" if " MIG " in name else "GPU-"
         total = float(properties.total_memory)
-        return Device(f"cuda:{index}", name, prefix + uuid if uuid else "", total)
+        shared = self._shared(properties)
+        return Device(f"cuda:{index}", name, prefix + uuid if uuid else "", total, shared=shared)
+
+    def _shared(self, properties: Any) -> float:
+        """Return what a device may have of the machine's memory, in bytes; 0 where it has its own.
+
+        HIP also calls an APU integrated whose memory the firmware has carved out (ROCm#6004).
+        """
+        shared = super()._shared(properties)
+        if shared and getattr(getattr(self._modules["torch"], "version", None), "hip", None):
+            ids = (getattr(properties, f"pci_{each}_id", 0) for each in ("domain", "bus", "device"))
+            folder = PCI / "{:04x}:{:02x}:{:02x}.0".format(*ids)
+            try:
+                carved_out = float((folder / "mem_info_vram_total").read_text())
+            except (OSError, ValueError):
+                return 0.0
+            return shared if carved_out <= FRAME_BUFFER * shared else 0.0
+        return shared
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability."""

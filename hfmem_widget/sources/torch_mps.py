@@ -47,10 +47,10 @@ class MpsAllocator(TorchAllocator):
         """Return the chip's name, with what Metal recommends to use at most as its total."""
         name = getattr(self._backend(), "get_name", lambda: "Apple GPU")
         total = float(self._module().recommended_max_memory())
-        return Device(f"mps:{index}", plain(name()), "", total)
+        return Device(f"mps:{index}", plain(name()), "", total, shared=total)
 
     def free_and_total(self, index: int) -> None:
-        """Return nothing: the memory is the machine's, which has a line of its own."""
+        """Return nothing: the memory is the machine's."""
 
     def stats(self, index: int) -> Stats:
         """Return what tensors have, and what Metal holds for this process; there are no peaks."""

@@ -19,6 +19,7 @@ class XpuAllocator(TorchAllocator):
     """
 
     device_type = "xpu"
+    integrated = "is_integrated_gpu"
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""

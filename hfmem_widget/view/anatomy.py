@@ -23,7 +23,7 @@ NOTHING_FOUND = (
 SUMS = ("allocated", "reserved", "process")
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("children") + 1]
-BESIDE = ("driver", "shared_memory", "others", "unexplained")
+BESIDE = ("driver", "shared_memory", "others", "unexplained", "page_cache")
 BESIDE_UP_TO = 2.0
 """Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
 

@@ -281,9 +281,14 @@ def _use(facts: Facts) -> kit.Fragment:
     total = facts.device.total
     divisor, _ = unit_for(total if total > 0 else facts.used)
     users = {"this process": facts.process, "other processes": facts.others}
+    use = f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(total)}"
+    if facts.device.shared:
+        users = {"this process": facts.process, "rest of the machine": facts.others}
+        free = number(total - facts.used, divisor)
+        use = f"memory shared with the CPU {format_bytes(total)}, {free} free at the end"
     return kit.phrases(
         [
-            f"{facts.used_label} {number(facts.used, divisor)} of {format_bytes(total)}",
+            use,
             *(
                 f"{who} {number(size, divisor)}"
                 for who, size in users.items()

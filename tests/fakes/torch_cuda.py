@@ -68,6 +68,8 @@ class FakeDevice:
     ----------
     total : int
         Bytes; an allocation beyond it raises `OutOfMemoryError`.
+    integrated : bool
+        Whether it is a part of the processor, as `torch.cuda` and `torch.xpu` say it.
     """
 
     name: str = "NVIDIA Fake"
@@ -77,6 +79,7 @@ class FakeDevice:
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
     counts_allocations: bool = True
     opened: bool = False
+    integrated: bool = False
 
     def alloc(self, block: int, size: int) -> None:
         """Hand out a block; the process has opened the device from then on."""
@@ -368,7 +371,16 @@ class FakeTorch(ModuleType):
     def _properties(self, index: int) -> SimpleNamespace:
         self._needs_cuda("get_device_properties")
         pool = self.allocator.pools[index]
-        return SimpleNamespace(name=pool.name, uuid=pool.uuid, total_memory=pool.total)
+        return SimpleNamespace(
+            name=pool.name,
+            uuid=pool.uuid,
+            total_memory=pool.total,
+            is_integrated=int(pool.integrated),
+            is_integrated_gpu=pool.integrated,
+            pci_domain_id=0,
+            pci_bus_id=0xC6,
+            pci_device_id=0,
+        )
 
     def _count(self) -> int:
         self._needs_cuda("_cuda_getDeviceCount")

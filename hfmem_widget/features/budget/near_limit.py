@@ -27,7 +27,7 @@ def near_limit(session: Session, span: Span) -> Iterator[Finding]:
     if not found:
         return
     fullest = found[-1]
-    device, total, left = fullest.device.key, fullest.device.total, fullest.headroom
+    device, total, left = fullest.device.key, fullest.capacity, fullest.headroom
     who = f"{device} was nearly full"
     if len(found) > 1:
         who = f"{len(found)} devices were nearly full, {device} most of all"
@@ -50,4 +50,4 @@ def near_limit(session: Session, span: Span) -> Iterator[Finding]:
 
 
 def _full(facts: Facts) -> float:
-    return 1 - facts.headroom / facts.device.total
+    return 1 - facts.headroom / facts.capacity

@@ -31,7 +31,8 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
 
     For each visible GPU, in CUDA's order: what the driver calls free, plus what PyTorch's allocator has
     cached, minus what CUDA itself will take if it is not initialised, minus the headroom. For the host: what
-    is available, within the control group. CUDA is not initialised.
+    is available, within the control group. CUDA is not initialised. Where CPU and GPU share memory there is
+    one entry for both, the GPU's.
 
     transformers and accelerate use a `max_memory` as it is given, so the headroom is taken once. Where the
     model is quantised while it is loaded, transformers' quantisers leave a tenth of it unused themselves:
@@ -87,8 +88,12 @@ def rooms() -> tuple[tuple[Room, ...], str]:
     def known(device: Device, metric: str) -> float:
         return readings.get(f"{device.key}/{metric}", math.nan)
 
+    limits = {device.key: device.shared for device in cuda.devices if device.shared}
+
     def free(device: Device) -> float:
-        return device.total - known(device, "device_used")
+        left = device.total - known(device, "device_used")
+        limit = limits.get(device.key, math.inf) - known_of(known(device, "reserved"), 0.0)
+        return min(left, limit)
 
     gpus = [
         Room(
@@ -102,6 +107,8 @@ def rooms() -> tuple[tuple[Room, ...], str]:
         for device in nvml.devices
     ]
     hosts = [Room(device.key, device.name, device.total, free(device)) for device in host.devices]
+    if any(device.shared for device in nvml.devices):
+        hosts = []  # it is the same memory
     unknown = [room.device for room in (*gpus, *hosts) if math.isnan(room.free)]
     note = " ".join(nvml.notes[:1])
     if unknown:

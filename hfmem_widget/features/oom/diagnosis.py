@@ -29,6 +29,7 @@ def diagnose(incident: Incident) -> Diagnosis:
         or _fragmentation(incident)
         or _growth(incident)
         or _limit(incident)
+        or _page_cache(incident)
         or huge(incident)
         or _other_processes(incident)
         or _full(incident)
@@ -100,6 +101,19 @@ def _limit(incident: Incident) -> Diagnosis | None:
     )
 
 
+def _page_cache(incident: Incident) -> Diagnosis | None:
+    """Return that only page cache was left, where CPU and GPU share memory and CUDA does not count it."""
+    cache, free = incident.part("page_cache"), incident.free
+    if not (cache > 0 and free >= incident.asked > free - cache):
+        return None
+    return Diagnosis(
+        "page cache",
+        f"Probably page cache: of the {size_text(free)} that the kernel could give, {size_text(cache)} was "
+        f"cache of files, which CUDA counts as used; {size_text(incident.asked)} was requested.",
+        is_sure=False,
+    )
+
+
 def huge(incident: Incident) -> Diagnosis | None:
     """Return that the request itself is the cause, if it is."""
     asked, there_is = incident.asked, incident.ceiling
@@ -136,6 +150,10 @@ def _other_processes(incident: Incident) -> Diagnosis | None:
         return None
     who = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
     would = " Without that, the request would have fit." if incident.asked > 0 else ""
+    if incident.device.shared and not incident.processes:
+        all_of_it = f"{size_text(others)} of the {size_text(incident.capacity)}"
+        sentence = f"The rest of the machine uses {all_of_it} that CPU and GPU share.{would}"
+        return Diagnosis("machine", sentence)
     return Diagnosis(
         "others",
         f"{who} {size_text(others)} of {incident.place}'s {size_text(incident.capacity)}.{would}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import parts_of
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.readings import key_of, known_of
 from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText
 from hfmem_widget.features.oom.model import Failure, Incident, OomEvent
 from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
@@ -78,7 +78,7 @@ def incident_of(
     series = f"{device.key}/allocated"
 
     def read(metric: str) -> float:
-        key = f"{device.key}/{metric}"
+        key = key_of(device, metric)
         value = session.value(sample, key)
         if metric in HELD and later is not None:
             # An error makes nothing: what was counted afterwards was there when memory ran out.
@@ -87,21 +87,25 @@ def incident_of(
         return known_of(readings.get(metric, NOT_AVAILABLE), value)
 
     total, allowed = _capacity(said, seen, device, read("driver_reserved"))
-    free = known_of(seen.free, said.free)
-    free = known_of(free, total - read("device_used"))
+    is_shared = device.shared > 0
+    whole = known_of(device.total, total) if is_shared else total
+    said_free, left = known_of(seen.free, said.free), whole - read("device_used")
+    # Where CPU and GPU share memory, CUDA counts page cache as used.
+    free = known_of(left, said_free) if is_shared else known_of(said_free, left)
     if said.origin not in ON_THE_HOST and free >= 0:
-        readings["device_used"] = total - free
+        readings["device_used"] = whole - free
     allocated, reserved = read("allocated"), read("reserved")
     left = session.value(later, series) if later is not None else NOT_AVAILABLE
     is_host = ":" not in device.key
-    parts = parts_of(read, known_of(device.total, total), is_host=is_host)
+    parts = parts_of(read, known_of(device.total, total), is_host=is_host, is_shared=is_shared)
+    process = reserved if is_host else reserved + read("context")
     anatomy = Anatomy(
         device=device,
         moment=RAN_OUT,
         time=sample.time,
         allocated=allocated,
         reserved=reserved,
-        process=reserved if is_host else reserved + read("context"),
+        process=read("process") if is_shared else process,
         parts=parts,
         certainty="sampled" if event is None else "exact",
     )
@@ -116,7 +120,7 @@ def incident_of(
         allowed=allowed,
         allocated=allocated,
         reserved=reserved,
-        others=_others(said, total - free, reserved, read("others")),
+        others=_others(said, whole - free, reserved, read("others")),
         processes=_foreign(said, reserved),
         preemptive=said.preemptive,
         blocks=seen.blocks,
@@ -174,7 +178,8 @@ def _others(said: OutOfMemoryText, used: float, reserved: float, sampled: float)
     if foreign:
         return sum(size for _, size in foreign)
     if not math.isnan(sampled):
-        return sampled
+        # MPS limits this process alone, whatever others have of the machine.
+        return NOT_AVAILABLE if said.origin == "mps" else sampled
     if not math.isnan(said.in_use):
         return max(0.0, used - said.in_use)
     if said.processes:

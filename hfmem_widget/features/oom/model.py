@@ -16,7 +16,9 @@ from hfmem_widget.features.oom.errors import (
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Sample, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 
-Cause = Literal["fragmentation", "leak", "limit", "huge", "others", "full", "unknown"]
+Cause = Literal[
+    "fragmentation", "leak", "limit", "huge", "others", "machine", "page cache", "full", "unknown"
+]
 
 DRIVER_KEEPS = 0.02
 """The most that the driver keeps for itself, as a share of what a device has for programs."""
@@ -27,6 +29,8 @@ NAMES: dict[Cause, str] = {
     "limit": "memory limit",
     "huge": "oversized request",
     "others": "other processes",
+    "machine": "the rest of the machine",
+    "page cache": "page cache",
     "full": "memory full",
     "unknown": "cause unknown",
 }

@@ -68,6 +68,7 @@ def describe(session: Session, *, panel: bool = True) -> Message:
         "panel": panel,
         "devices": [
             {"key": device.key, "name": plain(device.name), "total": _number(device.total)}
+            | ({"shared": True} if device.shared else {})
             for device in session.devices
             if device.key in sent
         ],

@@ -74,7 +74,8 @@ export class Headline {
     setText(this.now, Number.isNaN(held) ? "–" : digits(held / unit.divisor));
     setText(this.nowUnit, unit.name);
     setAttribute(this.now.parentElement!, "title", labelOf(store, device.key, leading(store, device)));
-    this.total.update("of", Number.isNaN(total) ? "" : formatBytes(total));
+    const capacity = Number.isNaN(total) ? "" : formatBytes(total);
+    this.total.update("of", capacity, device.shared ? "shared with the CPU" : "");
     const ranks = device.key === OVERVIEW ? store.ranks : null;
     const worst = peak && worstOf(ranks, peak.bytes);
     const { bytes, certainty } = worst ? { ...worst, bytes: worst.peak } : (peak ?? NO_PEAK);
@@ -86,7 +87,9 @@ export class Headline {
     this.lowest.update("lowest", ranks !== null && ranks.world > 1 ? optional(ranks.lowest) : "");
     this.reporting.update("", ranks === null ? "" : reportingText(ranks));
     this.reserved.update(labelOf(store, device.key, "reserved"), optional(reserved));
-    this.used.update(labelOf(store, device.key, "device_used"), optional(deviceUsed));
+    const left = device.shared ? optional(total - deviceUsed) : "";
+    const used = labelOf(store, device.key, "device_used");
+    this.used.update(used, optional(deviceUsed), left && `(${left} free)`);
     const budgets = store.guides.filter((guide) => guide.kind === "budget" && guide.device === device.key);
     this.budget.update(
       "budget",

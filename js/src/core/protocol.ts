@@ -12,6 +12,8 @@ export interface Device {
   key: string;
   name: string;
   total: number | null;
+  /** Whether it has no memory but the machine's, which the CPU uses, too; left out where it has its own. */
+  shared?: boolean;
 }
 
 export interface Series {
@@ -126,7 +128,12 @@ const listOf = (check: Check) => (value: unknown) => Array.isArray(value) && val
 const isCount = (value: unknown): value is number => isNumber(value) && Number.isInteger(value) && value >= 0;
 const recordOf = (check: Check) => (value: unknown) => isRecord(value) && Object.values(value).every(check);
 
-const isDevice = shape<Device>({ key: isText, name: isText, total: isNumberOrNull });
+const isDevice = shape<Device>({
+  key: isText,
+  name: isText,
+  total: isNumberOrNull,
+  shared: maybe(isFlag),
+});
 const isSeries = shape<Series>({ device: isText, metric: isText, label: maybe(isText) });
 const isSchema = shape<Schema>({
   label: isText,

@@ -1,0 +1,1 @@
+"""A warning before a machine whose CPU and GPU share memory begins to swap."""
