@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.children import ChildSource
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
@@ -42,10 +44,14 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
-    memory, opened = find_memory(), cuda.allocator.opened
-    of_cuda: dict[str, Any] = {"reserved": cuda.reserved, "opened": opened, "shares": cuda.shares}
-    nvml = NvmlSource(cuda.uuids, environ, **of_cuda, pool=memory.pool)
-    driver = DeviceMemorySource(allocators, pool=memory.pool, beside=nvml)
+    memory = cache(find_memory)  # not the host's, which another thread reads at the same time
+
+    def pool() -> Pool:
+        return memory().pool()
+
+    of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
+    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
+    driver = DeviceMemorySource(allocators, pool=pool, beside=nvml)
     pinned = getattr(allocators[0], "pinned", float)
-    host = HostSource(memory, pinned=pinned), ChildSource(find_processes())
+    host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, nvml, driver, *host, TensorSource())

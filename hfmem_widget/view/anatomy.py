@@ -148,7 +148,8 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
     last = anatomies[-1]
     found = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
     parts = [name for name in LABELS if name in found]
-    labels = _labels(last.device)
+    own = {part.name: part.label for anatomy in anatomies for part in anatomy.parts}
+    labels = _labels(last.device) | own
     sums = [
         name
         for name in SUMS

@@ -93,3 +93,15 @@ describe("of two GPUs", () => {
     expect(tab().textContent).toContain("cuda:0");
   });
 });
+
+test("of memory that is shared with the CPU, the headline says so, and what is free", () => {
+  const [one] = DEVICES;
+  const known = {
+    devices: [{ ...one!, total: 8 * 2 ** 30, shared: true }],
+    series: ["allocated", "device_used"].map((metric) => ({ device: "cuda:0", metric })),
+  };
+  started([0, 2 ** 30, 3 * 2 ** 30], known);
+  const figures = document.querySelector(".hfmem-figures")!.textContent;
+  expect(figures).toContain("of 8.00 GiB shared with the CPU");
+  expect(figures).toContain("device used 3.00 GiB (5.00 GiB free)");
+});

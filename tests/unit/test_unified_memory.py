@@ -70,7 +70,8 @@ class Machine:
         self.now()
         release_monitor()
         room._sources.cache_clear()
-        patch.setattr(sources, "find_memory", lambda: LinuxMemory(folder, folder / "cgroup"))
+        for module in (sources, sources.host):
+            patch.setattr(module, "find_memory", lambda: LinuxMemory(folder, folder / "cgroup"))
         self.has_torch(FakeTorch(self.memory))
         self.has_nvml(FakeNvml([self.gpu]))
         patch.setattr(OBSERVER, "settled", False)
