@@ -171,7 +171,8 @@ def _moved(
         for before, highest, _ in map(course, (f"{device.key}/process", f"{device.key}/children"))
     )
     moved = Moved(device, *course(f"{device.key}/{METRIC}"), own, children)
-    is_told = moved.rise >= _least(device) if leads else moved.has_children
+    # Memory that is shared with the CPU rises with whatever runs there, too.
+    is_told = moved.rise >= _least(device) if leads and not device.shared else moved.has_children
     return moved if is_told else None
 
 

@@ -123,18 +123,18 @@ class DeviceMemorySource(BaseSource):
                 self._busy_due = math.inf
 
     def _shares_of(self, allocator: Allocator, at: int, used: float) -> list[float]:
+        try:
+            reserved = reading_of(allocator.stats(at)).reserved
+        except Exception:  # noqa: BLE001  (pluggable allocators raise what they like)
+            reserved = NOT_AVAILABLE
         if at in self._pooled and (pool := self._pool) is not None:
-            process = pool.own + (0.0 if pool.is_all else reading_of(allocator.stats(at)).reserved)
+            process = pool.own + (0.0 if pool.is_all else reserved)
             return [process, max(used - process, 0.0), NOT_AVAILABLE]
         listed, pids = allocator.processes(at) or {}, self._pids()
         own = pids.own & listed.keys()
         # In a container other ids may be listed: no guess is made.
         unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
         process = listed[min(own)] if own else unlisted
-        try:
-            reserved = reading_of(allocator.stats(at)).reserved
-        except Exception:  # noqa: BLE001  (pluggable allocators raise what they like)
-            reserved = NOT_AVAILABLE
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:

@@ -198,6 +198,16 @@ def test_what_nvml_lists_of_this_process_is_its_own(machine: Machine) -> None:
 
 
 @on(SPARK)
+def test_what_runs_on_the_cpu_is_not_told_of_the_gpu(machine: Machine) -> None:
+    """A cell that loads data there fills the machine, and says nothing of cuda:0."""
+    with hfmem_widget.watch("cell", quiet=True, interval=60.0) as session:
+        machine.now(available=SPARK.available - 20 * GIB)
+
+    assert session.latest("cuda:0/device_used") > 20 * GIB
+    assert "cuda:0" not in text_of(session)
+
+
+@on(SPARK)
 def test_before_cuda_is_up_name_and_answer_tell(machine: Machine) -> None:
     """NVML has no memory figures for a GB10: the machine's are shown, and no note says that they are not."""
     session = machine.watched()
