@@ -1,18 +1,27 @@
-"""VS Code and Colab, played by a stand-in (`webview.py`); neither itself was run."""
+"""VS Code, of which `webview.py` says what is real there and what is played."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
+from plotly.offline import get_plotlyjs
 
+from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
+from hfmem_widget.testing import scripted_run
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
+from tests.browser.contrast import below, contrasts
 from tests.browser.lab import TIMEOUT, busy
-from tests.browser.webview import Webview
+from tests.browser.webview import THEMES, Webview
+from tests.data.drawn_cards import CARDS
+from tests.data.drawn_scenes import PAGES, compared
 from tests.kernel.drive import Kernel
 
+GROUNDS = "all => all.map(it => getComputedStyle(it).backgroundColor)"
 LOAD = "%load_ext hfmem_widget"
 DRAWS = "Number(document.querySelector('[data-hfmem-draws]')?.dataset.hfmemDraws ?? 0)"
 # What VS Code tells every Python kernel, also one of a remote server.
@@ -41,29 +50,74 @@ def read_until(view: Webview, script: str) -> None:
         view.read()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> None:
+    """Cards, lines, tables, maps, reasons and still charts follow when the theme changes under them."""
+    page.set_viewport_size({"width": 1000, "height": 1300})
+    view = Webview(page)
+    page.add_script_tag(content=get_plotlyjs())
+    made = [one for make in {**PAGES, **CARDS}.values() for one in make()]
+    still = [scripted_run(name) for name in ("training", "eight gpus", "hour with gaps")]
+    made += [chart_bundle(one, one.spans[0]) for one in still]
+    made.append(comparison_bundle(compared()))
+    for at, bundle in enumerate(made):
+        view.show(f"html {at}", {"text/html": bundle["text/html"]})
+        if PLOTLY_MIME in bundle:
+            view.show(f"plotly {at}", bundle)
+    page.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
+    found = {}
+    for theme in THEMES:
+        view.dress(theme)
+        found[theme] = contrasts(page, ".output")
+        page.screenshot(path=shots / f"webview-outputs-{theme}.png", full_page=True)
+
+    assert all(len(texts) > 500 for texts in found.values())
+    assert {theme: below(texts) for theme, texts in found.items()} == {
+        theme: {} for theme in THEMES
+    }
+
+
+@pytest.mark.parametrize(
+    ("theme", "later", "manager"),
+    [
+        ("Dark Modern", "Light Modern", 8),
+        ("Light High Contrast", "Dark High Contrast", 7),
+    ],
+    ids=["8", "7"],
+)
 def test_it_is_live_while_the_kernel_answers_nothing(
-    kernel: Kernel, page: Page, shots: Path, *, dark: bool
+    kernel: Kernel, page: Page, shots: Path, *, theme: str, later: str, manager: Literal[7, 8]
 ) -> None:
-    """The whole chart comes with the widget: nothing is fetched, and no answer is waited for."""
+    """The whole chart comes with the widget: nothing is fetched, and no answer is waited for.
+
+    All can be read, as well after a change of the theme; nothing is left of VS Code's white behind widgets.
+    """
     errors: list[str] = []
     fetched: list[str] = []
     page.on("pageerror", lambda error: errors.append(error.message))
     page.on("console", lambda one: errors.append(one.text) if one.type == "error" else None)
     page.on("request", lambda request: fetched.append(request.url))
-    view = Webview(page, kernel, dark=dark)
+    view = Webview(page, kernel, theme=theme, manager=manager)
     kernel.run(FROM_VS_CODE)
     view.run(busy("--label fine-tune"))
     read_until(view, f"{DRAWS} > 5")
-    page.screenshot(path=shots / f"webview-live-{'dark' if dark else 'light'}.png")
-    text = page.locator(".hfmem-root").evaluate("it => getComputedStyle(it).color")
+    page.screenshot(path=shots / f"webview-live-{theme}.png")
+    live = contrasts(page, ".output")
+    view.dress(later)
+    draws = page.evaluate(DRAWS)
+    read_until(view, f"{DRAWS} > {draws}")
+    page.screenshot(path=shots / f"webview-live-{later}.png")
+    live_later = contrasts(page, ".output")
+    grounds = page.locator(".cell-output-ipywidget-background").evaluate_all(GROUNDS)
     (kernel.folder / "enough").touch()
     read_until(view, "document.body.innerText.includes('left behind')")
     read_until(view, "document.querySelector('[data-hfmem-draws]') === null")
-    page.screenshot(path=shots / f"webview-done-{'dark' if dark else 'light'}.png")
+    page.screenshot(path=shots / f"webview-done-{later}.png")
 
+    assert min(len(live), len(live_later)) > 15
+    assert below(live) == below(live_later) == {}
+    assert grounds == ["rgba(0, 0, 0, 0)"] * 2
     assert page.locator("svg").count() > 0
-    assert text == ("rgb(230, 232, 235)" if dark else "rgb(31, 35, 40)")
+    assert below(contrasts(page, ".output")) == {}
     assert all(url.startswith(("blob:", "data:")) for url in fetched)
     assert errors == []
 

@@ -1,68 +1,65 @@
-"""A stand-in for VS Code and Colab: a page that has a widget's messages and nothing else.
+"""VS Code's page around a notebook's outputs, on which VS Code's own widget manager runs.
 
-What it plays, of VS Code's Jupyter extension and of Colab:
+Real are, from npm (`js/package.json`): the widget managers of Microsoft's Jupyter extension with their style
+sheets, which bring JupyterLab's light ``--jp-*`` to every theme, and require.js; from the environment:
+anywidget's front end, which the extension takes from the kernel's ``share/jupyter/nbextensions``. The themes'
+variables (`tests/data/vscode_themes.json`), and the page's own styles, are those of VS Code's sources.
+
+Played are the elements around an output, the editor's background behind the page, what chooses a renderer,
+and what lies between manager and kernel (plotly.js is the Plotly package's, not the extension's):
 
 - outputs and their updates, and the comm messages of widgets, come while a cell is busy;
 - what the page says waits on the main shell until the cell has ended: there is no subshell;
 - no folder of a wheel is served, and nothing is seen of IOPub but what belongs to a widget;
-- a widget's module is imported from a blob, under a policy that allows no `eval` and no connection.
+- a policy allows no `eval` and no connection. VS Code's default allows both.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
 
+import anywidget
 from playwright.sync_api import Page
 
+from tests.browser.jupyter import ROOT
+from tests.data import DATA
 from tests.kernel.drive import Kernel
 from tests.kernel.messages import Message
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
+THEMES: Final[dict[str, Any]] = json.loads((DATA / "vscode_themes.json").read_text("utf-8"))
+FROM_NPM = ROOT / "js" / "node_modules"
+ANYWIDGET = Path(anywidget.__file__).parent / "nbextension" / "index.js"
+PLAYED = Path(__file__).with_suffix(".js")
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data:"
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; "
+    "img-src data:; font-src data:"
 )
-HOST = """
-const models = new Map(), places = new Map(), said = [];
-const bytes = text => new DataView(Uint8Array.from(atob(text), it => it.charCodeAt(0)).buffer);
-const life = new AbortController();
-
-function open(id, state, paths, buffers) {
-    paths.forEach((path, at) => {
-        const owner = path.slice(0, -1).reduce((node, key) => node[key], state);
-        owner[path.at(-1)] = bytes(buffers[at]);
-    });
-    const handlers = {};
-    const model = {
-        get: name => state[name],
-        on: (event, handler) => (handlers[event] ??= []).push(handler),
-        off: (event, handler) => { handlers[event] = handlers[event]?.filter(it => it !== handler) },
-        send: content => said.push([id, content]),
-    };
-    const load = async () => {
-        const url = URL.createObjectURL(new Blob([state._esm], { type: 'text/javascript' }));
-        const { default: made } = await import(url);
-        const widget = typeof made === 'function' ? await made() : made;
-        await widget.initialize?.({ model, signal: life.signal });
-        return widget;
-    };
-    models.set(id, { model, handlers, widget: '_esm' in state ? load() : null });
+# Of VS Code: pre/index.html of its webviews, backLayerWebView.ts of its notebooks, and renderer/styles.css of
+# its Jupyter extension. A webview is transparent; the editor's background is behind it.
+STYLES = """
+html { background: var(--vscode-editor-background) }
+@layer vscode-default {
+    body { background: transparent; color: var(--vscode-editor-foreground); margin: 0;
+        font-family: system-ui, sans-serif; font-size: 13px }
+    a, a code { color: var(--vscode-textLink-foreground) }
+    code { font-family: monospace; color: var(--vscode-textPreformat-foreground);
+        background-color: var(--vscode-textPreformat-background); padding: 1px 3px; border-radius: 4px }
 }
-
-function tell(id, content, buffers) {
-    for (const handler of models.get(id)?.handlers['msg:custom'] ?? []) handler(content, buffers.map(bytes));
-}
-
-async function show(id, data) {
-    const place = places.get(id) ?? document.body.appendChild(document.createElement('div'));
-    places.set(id, place);
-    const view = data['WIDGET'];
-    if (!view) { place.innerHTML = data['text/html'] ?? data['text/plain'] ?? ''; return; }
-    place.replaceChildren();
-    const { model, widget } = models.get(view.model_id);
-    await (await widget).render({ model, el: place, signal: life.signal });
-}
-""".replace("WIDGET", WIDGET)
+.output { padding: 8px; margin: 0 16px 0 44px; box-sizing: border-box;
+    background-color: var(--vscode-notebook-outputContainerBackgroundColor) }
+.output > div { overflow-x: auto }
+table, thead, tr, th, td, tbody { border: none; border-color: transparent; border-spacing: 0;
+    border-collapse: collapse }
+table, th, tr { vertical-align: middle; text-align: right }
+thead { font-weight: bold; background-color: rgba(130, 130, 130, 0.16) }
+th, td { padding: 4px 8px }
+tr:nth-child(even) { background-color: rgba(130, 130, 130, 0.08) }
+tbody th { font-weight: normal }
+.cell-output-ipywidget-background { background: white !important }
+"""
 
 
 class Webview:
@@ -71,50 +68,67 @@ class Webview:
     Parameters
     ----------
     page : Page
-    kernel : Kernel
-    dark : bool
-        Whether its page is dark, as VS Code's own colours are; nothing else says so.
+    kernel : Kernel, optional
+    theme : str
+        One of `THEMES`.
+    manager : int
+        The major version of ipywidgets whose manager runs. VS Code takes 7 for kernels with ipywidgets 7.
     """
 
-    def __init__(self, page: Page, kernel: Kernel, *, dark: bool = False) -> None:
+    def __init__(
+        self,
+        page: Page,
+        kernel: Kernel | None = None,
+        *,
+        theme: str = "Light Modern",
+        manager: Literal[7, 8] = 8,
+    ) -> None:
         self.page = page
         self._kernel = kernel
         self._seen = 0
-        colours = "background:#1f1f1f;color:#ccc" if dark else "background:#fff;color:#333"
+        require = (FROM_NPM / "requirejs" / "require.js").read_text("utf-8")
         page.set_content(
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-            f'<body style="{colours}"><script>{HOST}</script>'
+            '<!doctype html><base href="vscode-webview://notebook/">'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><style>{STYLES}</style>'
+            f"<body><div id=container></div><script>{require}</script>"
+            f"<script>{PLAYED.read_text('utf-8')}</script>"
         )
+        self.dress(theme)
+        package = FROM_NPM / "@vscode" / f"jupyter-ipywidgets{manager}"
+        source = (package / "dist" / "ipywidgets.js").read_text("utf-8")
+        page.evaluate(
+            "them => preload(...them)", [manager, source, ANYWIDGET.read_text(encoding="utf-8")]
+        )
+
+    def dress(self, theme: str) -> None:
+        """Change to one of `THEMES`, as VS Code does under a notebook that is open."""
+        self.page.evaluate("it => dress(it)", THEMES[theme])
+
+    def show(self, name: str, bundle: Any) -> None:
+        """Show an output that needs no kernel."""
+        self.page.evaluate("them => show(...them)", [name, bundle])
 
     def run(self, code: str) -> None:
         """Send a cell, and wait for nothing."""
+        assert self._kernel is not None
         self._kernel.send(code)
 
     def read(self, seconds: float = 0.2) -> None:
         """Bring what the kernel has said to the page, and to the kernel what the page has."""
+        assert self._kernel is not None
         self._kernel.read(seconds)
         new, self._seen = self._kernel.published[self._seen :], len(self._kernel.published)
         for message in new:
             self._pass_on(message)
-        for comm, content in self.page.evaluate("said.splice(0)"):
-            self._kernel.send_comm(comm, {"method": "custom", "content": content})
+        for comm, data in self.page.evaluate("said.splice(0)"):
+            self._kernel.send_comm(comm, data)
 
     def _pass_on(self, message: Message) -> None:
-        content, buffers = (
-            message.content,
-            [base64.b64encode(one).decode() for one in message.buffers],
-        )
-        call: tuple[str, list[Any]] | None = None
-        if message.kind == "comm_open":
-            data = content["data"]
-            call = (
-                "open",
-                [content["comm_id"], data["state"], data.get("buffer_paths", []), buffers],
-            )
-        elif message.kind == "comm_msg" and content["data"].get("method") == "custom":
-            call = "tell", [content["comm_id"], content["data"]["content"], buffers]
+        content = message.content
+        if message.kind in {"comm_open", "comm_msg", "comm_close"}:
+            whole = {"content": content, "metadata": message.metadata}
+            buffers = [base64.b64encode(one).decode() for one in message.buffers]
+            self.page.evaluate("them => pass(...them)", [message.kind, whole, buffers])
         elif message.kind in {"display_data", "update_display_data"}:
-            call = "show", [content["transient"]["display_id"], content["data"]]
-        if call is not None:
-            name, arguments = call
-            self.page.evaluate(f"them => {{ void {name}(...them) }}", arguments)
+            shown = [content["transient"]["display_id"], content["data"]]
+            self.page.evaluate("them => { void show(...them) }", shown)
