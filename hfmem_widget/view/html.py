@@ -30,9 +30,18 @@ NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold lab
 UNBROKEN = "\u00a0"
 SQUARE, BULLET = "\u25a0", "\u25cf"
 
+
+def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
+    """Return a value of a style that is the page's: VS Code's variable, JupyterLab's, else our own.
+
+    VS Code's come first, since ipywidgets' style sheets bring JupyterLab's light ones to all of its themes.
+    """
+    return f"var(--vscode-{vscode},var(--jp-{jupyter},{otherwise}))"
+
+
 _CODE = (
-    "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:.95em;"
-    "background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
+    f"font-family:{of_page('editor-font-family', 'code-font-family', 'ui-monospace,monospace')};"
+    "font-size:.95em;background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
 )
 
 
@@ -159,18 +168,23 @@ def figures(found: Iterable[tuple[str, str, str]]) -> Fragment:
 
 
 def root(style: str) -> str:
-    """Return the opening tag of an outermost element: in the page's own letters, and no formula."""
+    """Return the opening tag of an outermost element: in the page's own letters, and no formula.
+
+    In VS Code it has the ground that its text is for, too: an Output widget's is white in every theme.
+    """
+    font = of_page("font-family", "ui-font-family", "system-ui,sans-serif")
+    ink = of_page("editor-foreground", "ui-font-color1", "inherit")
     return (
-        f'<div class="{AS_TEXT}" style="{style};font-family:var(--jp-ui-font-family,system-ui,sans-serif);'
-        'color:var(--jp-ui-font-color1,inherit);font-variant-numeric:tabular-nums">'
+        f'<div class="{AS_TEXT}" style="{style};font-family:{font};color:{ink};'
+        'background:var(--vscode-editor-background,none);font-variant-numeric:tabular-nums">'
     )
 
 
 _WIDE = "box-sizing:border-box;max-width:860px;margin:2px 0;font-size:13px;line-height:1.45"
 BOX = root(_WIDE)
 FRAMED = root(
-    f"{_WIDE};padding:10px 14px 11px;border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));"
-    "border-radius:6px"
+    f"{_WIDE};padding:10px 14px 11px;border-radius:6px;"
+    f"border:1px solid {of_page('panel-border', 'border-color2', '#80808059')}"
 )
 CHART = root("max-width:860px;font:11px/1.5 sans-serif")
 

@@ -1,7 +1,8 @@
 """All colours: Okabe and Ito's, which colour-blind eyes can tell apart, and greys.
 
-Plotly takes no CSS variables, so what it draws must be legible on white and on black. No grey has 4.5:1
-on both #ffffff and #111111 (their own 18.9:1 allows √18.9 = 4.35 at best); `INK` has that.
+Plotly takes no CSS variables, so what it draws must be legible on white and on black, but for words that a
+notebook shows (`figure.for_notebook`). No grey has 4.5:1 on both #ffffff and #111111 (their own 18.9:1 allows
+√18.9 = 4.35 at best); `INK` has that.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
 _WORDS = "padding:2px 0 2px 16px;text-align:left;border:0"
 _SCROLLS = (
-    "overflow-x:auto;background:linear-gradient(270deg,var(--jp-layout-color0,Canvas) 40%,#0000) "
-    "right/28px 100% no-repeat local,linear-gradient(270deg,#80808073,#0000) right/10px 100% no-repeat"
+    "overflow-x:auto;background:linear-gradient(270deg,"
+    f"{kit.of_page('editor-background', 'layout-color0', 'Canvas')} 40%,#0000) "
+    "right/28px 100% no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px 100% no-repeat"
 )
 """Where a table is wider than its frame, a shadow at the right tells for as long as there is more."""
 
@@ -67,8 +68,10 @@ def table(
         row.facts or row.below or any(isinstance(cell, tuple) for cell in row.cells) for row in rows
     )
     heads = "".join(_head_html(at, columns, rows, size) for at in range(len(columns)))
-    # JupyterLab stripes rows, and gives every table columns of the same width.
-    head = f'<thead style="border:0"><tr style="background:none">{heads}</tr></thead>'
+    # JupyterLab and VS Code stripe rows; the former gives every table columns of the same width.
+    head = (
+        f'<thead style="border:0;background:none"><tr style="background:none">{heads}</tr></thead>'
+    )
     body = "".join(_row_html(columns, row, is_high=is_high) for row in rows)
     filled = ";width:100%;max-width:680px" if fills else ""
     more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
@@ -101,7 +104,7 @@ def _place(at: int, column: Column) -> str:
 
 def _head_html(at: int, columns: Sequence[Column], rows: Sequence[Row], size: float) -> str:
     column = columns[at]
-    place = _place(at, column) + ";white-space:normal"
+    place = _place(at, column).replace(";white-space:nowrap", "") + ";white-space:normal"
     if at == 0 or column.is_words:
         longest = max(
             (len(_figure(row.cells[at])) for row in rows if at < len(row.cells)), default=0

@@ -44,7 +44,8 @@ BOXES = """chart => {
     return Object.fromEntries(Object.entries(names).map(([name, selector]) => [name, box(selector)]));
 }"""
 
-INKS = """chart => [...chart.querySelectorAll(".infolayer text, .xtick text, .ytick text")]
+INKS = """chart => [...chart.querySelectorAll(":is(.infolayer, .xtick, .ytick) text")]
+    .map(one => one.querySelector("tspan") ?? one)
     .map(one => getComputedStyle(one).fill)"""
 
 WIDTH = "() => document.querySelector('.jp-OutputArea-output').getBoundingClientRect().width"

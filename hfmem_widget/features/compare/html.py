@@ -25,7 +25,7 @@ from hfmem_widget.text import format_bytes, format_counted, format_duration, pla
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
-from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, for_notebook
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
@@ -58,7 +58,7 @@ def chart_bundle(comparison: Comparison) -> dict[str, Any]:
     scene = build_scene(comparison)
     cells = ", ".join(cell.name for cell in scene.cells)
     return {
-        PLOTLY_MIME: plotly(scene),
+        PLOTLY_MIME: for_notebook(plotly(scene)),
         "text/html": svg(scene),
         "text/plain": f"memcompare chart: {plain(scene.what)} of {plain(cells, 400)}",
     }

@@ -8,7 +8,7 @@ from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, 
 from hfmem_widget.features.compare.text import part_label
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import CONFIG, MARK, legend_height
+from hfmem_widget.view.chart.figure import CONFIG, legend_height
 from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, Trace, axes, curve_traces, short
 
 _LEFT, _RIGHT, _TOP = 56, 20, 22
@@ -28,8 +28,6 @@ def plotly(scene: ComparisonScene) -> dict[str, Any]:
     data += [_bars(name, scene) for name in scene.part_names]
     if any(name == "" for cell in scene.cells for name, _ in cell.parts):
         data.append(_bars("", scene))
-    for trace in data[:1]:
-        trace["uid"] = MARK
     return {"data": data, "layout": _layout(scene), "config": dict(CONFIG)}
 
 

@@ -37,9 +37,9 @@ KEPT_NAME = 60
 
 TINTS = {
     "before": ("before the recording", "rgba(134,140,148,.34)"),
-    "forward": ("forward", "rgba(230,159,0,.42)"),
+    "forward": ("forward", "rgba(230,159,0,.38)"),
     "backward": ("backward", "rgba(0,158,115,.40)"),
-    "optimizer": ("optimizer step", "rgba(86,180,233,.46)"),
+    "optimizer": ("optimizer step", "rgba(86,180,233,.38)"),
     "elsewhere": ("elsewhere", "rgba(204,121,167,.38)"),
     "": ("smaller", "rgba(128,128,128,.16)"),
 }
@@ -158,9 +158,8 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
         for at, (name, size) in enumerate(sums.items())
     ]
     columns = (Column(), Column(is_bold=True), Column(is_quiet=True))
-    count = kit.quiet(format_count(len(found)))
     return kit.fold(
-        kit.Fragment(f"{head} {count.html}", head),
+        kit.Fragment(f"{head} {format_count(len(found))}", head),
         table(columns, rows, names_last=True, fills=True),
         is_open=is_open,
         style="margin:3px 0",
@@ -193,7 +192,7 @@ def icicle_html(peak: LivePeak) -> str:
         return ""
     kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]
     keys = [kit.marked(TINTS[kind][1], TINTS[kind][0]) for kind in kinds]
-    keys.append(kit.quiet("line \u203a module \u203a operator"))
+    keys.append(kit.shown("line \u203a module \u203a operator"))
     drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
     return (
         f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below list the same" '

@@ -37,7 +37,7 @@ BAR_ROW = 34
 LANE = 15
 LANE_GAP = 8
 
-POINTS = 3000  # for all lines together: about 11 bytes each
+POINTS = 2900  # for all lines together: about 11 bytes each
 LAYER_COSTS = 1.5  # a layer's points have three figures, a line's two
 
 CONFIG = {"displayModeBar": False}
@@ -108,14 +108,41 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
     label = (span.label or span.kind) if span else session.label
     peak = f", {scene.peak.text}" if scene.peak else ""
     said = f"{plain(scene.device.key)} over {format_duration(scene.duration)}{plain(peak)}"
-    drawn = _drawn(scene)
-    # A class of the trace's element, by which our style sheet in JupyterLab finds the chart.
-    drawn["data"][0]["uid"] = MARK
     return {
-        PLOTLY_MIME: drawn,
+        PLOTLY_MIME: for_notebook(_drawn(scene)),
         "text/html": chart_svg(scene.coarser(chart_columns(session))),
         "text/plain": f'memwatch "{plain(label)}" chart: {said}',
     }
+
+
+def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return the figure with its words in the page's own colour.
+
+    Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
+    The box at the pointer is dark on every page: it names a curve without.
+    """
+    # Elsewhere the words have the figure's own ink: where no variable is known, a colour is inherited.
+    ink = "var(--vscode-descriptionForeground,var(--jp-ui-font-color2))"
+
+    def inked(text: str) -> str:
+        return f'<span style="color:{ink}">{text}</span>'
+
+    layout = drawn["layout"]
+    for trace in drawn["data"]:
+        if "name" in trace and trace.get("showlegend", True):
+            hover = trace.get("hovertemplate", "")
+            if "fullData.name" in hover:
+                trace["meta"] = trace["name"]
+                trace["hovertemplate"] = hover.replace("fullData.name", "fullData.meta")
+            trace["name"] = inked(trace["name"])
+    for axis in filter(None, map(layout.get, ("xaxis", "yaxis"))):
+        axis["ticktext"] = [*map(inked, axis["ticktext"])]
+    for word in layout["annotations"]:
+        if "color" not in word.get("font", {}):
+            word["text"] = inked(word["text"])
+    # A class of the trace's element, by which our style sheet in JupyterLab finds the chart.
+    drawn["data"][0]["uid"] = MARK
+    return drawn
 
 
 def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bund
 from hfmem_widget.view.html import AS_TEXT
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.oom_incidents import CASES
+from tests.data.plotly_words import plain_words
 
 CORPUS = {
     "element": "<img src=x onerror=alert(1)>",
@@ -207,8 +208,8 @@ def test_html_shows_the_text_as_it_was_typed(name: str) -> None:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_plotly_gets_no_tag_and_no_dollar_of_theirs(text: str) -> None:
-    """Of ours, it gets bold, line breaks, and the box for a trace's name."""
-    figures = [one[PLOTLY_MIME] for one in sinks(text) if PLOTLY_MIME in one]
+    """Of ours, it gets bold, line breaks, the page's colour, and the box for a trace's name."""
+    figures = [plain_words(one[PLOTLY_MIME]) for one in sinks(text) if PLOTLY_MIME in one]
     assert figures
     for figure in (*figures, anatomy_dict([anatomy_of(text)])):
         for one in strings(figure):

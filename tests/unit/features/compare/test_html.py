@@ -28,6 +28,7 @@ from hfmem_widget.text import MIB, format_bytes, format_rate
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from hfmem_widget.view.table import aligned
 from tests.data.modules import loaded_by
+from tests.data.plotly_words import plain_words
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
 
@@ -57,8 +58,7 @@ def text(html: str) -> str:
 
 
 def drawn(comparison: Comparison) -> dict[str, Any]:
-    figure: dict[str, Any] = chart_bundle(comparison)[PLOTLY_MIME]
-    return figure
+    return plain_words(chart_bundle(comparison)[PLOTLY_MIME])
 
 
 def test_the_table_reads_without_any_markup() -> None:

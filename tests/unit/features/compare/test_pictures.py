@@ -16,6 +16,7 @@ from hfmem_widget.features.compare.scene import ComparisonScene, build_scene
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
+from tests.data.plotly_words import plain_words
 from tests.data.svg import Drawing, Path
 from tests.unit.features.compare.test_html import kept, two
 from tests.unit.view.chart.test_figure import unpacked
@@ -48,7 +49,7 @@ class Shown:
         self.scene: ComparisonScene = build_scene(comparison)
         self.html: str = bundle["text/html"]
         self.drawing = Drawing(self.html)
-        self.figure: dict[str, Any] = bundle[PLOTLY_MIME]
+        self.figure = plain_words(bundle[PLOTLY_MIME])
         self.layout: dict[str, Any] = self.figure["layout"]
 
     def x(self, at: float) -> float:

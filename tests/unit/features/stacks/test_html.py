@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, icicle_html, stacks_bundle
+from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, TINTS, icicle_html, stacks_bundle
 from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+from hfmem_widget.view import palette
 
 MIB = 1024**2
 HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
@@ -213,3 +214,12 @@ def test_tables_and_text_have_the_same_rows() -> None:
         ["cell [1] line 0 y", "3.00 MiB", "50 %"],
         ["cell [1] line 1 y \u00d7 2", "2.00 MiB", "33 %"],
     ]
+
+
+@pytest.mark.parametrize("tint", [colour for _, colour in TINTS.values()])
+@pytest.mark.parametrize(("ink", "page"), [("#cccccc", 0x1F), ("#3b3b3b", 0xFF)])
+def test_a_name_on_a_box_can_be_read(tint: str, ink: str, page: int) -> None:
+    """In the ink and on the ground of VS Code's default themes, of which the dark one has the fainter ink."""
+    *channels, share = (float(one) for one in re.findall(r"[\d.]+", tint))
+    mixed = (round(share * one + (1 - share) * page) for one in channels)
+    assert palette.contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5

@@ -29,6 +29,7 @@ from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.modules import loaded_by
+from tests.data.plotly_words import INKED, plain_words
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -265,6 +266,22 @@ def test_steps_that_are_all_alike_have_no_worst() -> None:
     """A single step is not marked as the worst."""
     bars = lay_lanes(many_steps(1), "cuda:0", 0.0, 1.0)
     assert not any(bar.worst for bar in bars)
+
+
+def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
+    """The axes', the legend's and those in the plot; the box at the pointer is dark on every page."""
+    session = scripted_run("training")
+    bundle = chart_bundle(session, session.spans[0])
+    assert bundle is not None
+    data, layout = bundle[PLOTLY_MIME]["data"], bundle[PLOTLY_MIME]["layout"]
+    keys = [one["name"] for one in data if "name" in one and one.get("showlegend", True)]
+    words = [one["text"] for one in layout["annotations"]]
+    words += keys + layout["xaxis"]["ticktext"] + layout["yaxis"]["ticktext"]
+    assert len(words) > 15
+    assert all(one.startswith(INKED) and one.endswith("</span>") for one in words)
+    assert not any("fullData.name" in one.get("hovertemplate", "") for one in data)
+    assert {one["meta"] for one in data if "meta" in one} >= {"allocated", "reserved"}
+    assert plain_words(bundle[PLOTLY_MIME])["layout"] == drawn("training")["layout"]
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])

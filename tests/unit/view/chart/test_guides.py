@@ -15,6 +15,7 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
+from tests.data.plotly_words import plain_words
 
 DASHES = "6px,4px"
 RAN_OUT = "out of memory: asked 2.00 GiB"
@@ -52,7 +53,7 @@ def scene(session: Session) -> Scene:
 def chart(session: Session) -> dict[str, Any]:
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
-    return bundle
+    return bundle | {PLOTLY_MIME: plain_words(bundle[PLOTLY_MIME])}
 
 
 def lines(session: Session) -> list[dict[str, Any]]:

@@ -1,0 +1,15 @@
+"""The words of a Plotly figure without the colour that a notebook gives them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+INKED = '<span style="color:var(--vscode-descriptionForeground,var(--jp-ui-font-color2))">'
+
+
+def plain_words(figure: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a figure in which words are nothing but words."""
+    text = json.dumps(figure).replace(json.dumps(INKED)[1:-1], "").replace("</span>", "")
+    found: dict[str, Any] = json.loads(text)
+    return found
