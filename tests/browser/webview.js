@@ -1,6 +1,7 @@
 // The page's side of webview.py: what lies between VS Code's widget manager and a kernel, and its renderers.
 const said = [];
 const places = new Map();
+const widgets = new Map();
 const bytes = (text) => Uint8Array.from(atob(text), (it) => it.charCodeAt(0)).buffer;
 const blob = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
 const VIEW = "application/vnd.jupyter.widget-view+json";
@@ -77,6 +78,7 @@ function makePlace() {
 async function show(id, data) {
   const place = places.get(id) ?? makePlace();
   places.set(id, place);
+  widgets.get(place)?.dispose();
   place.replaceChildren();
   place.classList.remove(GROUND);
   if (data[VIEW]) await showWidget(place, data[VIEW]);
@@ -95,7 +97,7 @@ async function showWidget(place, view) {
   inner.appendChild(document.createElement("div")).className = "cell-output";
   const model = await manager.get_model(view.model_id);
   const made = await manager.create_view(model, { el: inner });
-  await manager.display_view(view, made, { node: inner });
+  widgets.set(place, await manager.display_view(view, made, { node: inner }));
 }
 
 /** As VS Code's own page does it, on start and at every change of the theme. */
