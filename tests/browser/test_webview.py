@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
@@ -55,7 +55,7 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
     page.set_viewport_size({"width": 1000, "height": 1300})
     view = Webview(page)
     page.add_script_tag(content=get_plotlyjs())
-    made = [one for make in {**PAGES, **CARDS}.values() for one in make()]
+    made: list[Any] = [one for make in {**PAGES, **CARDS}.values() for one in make()]
     still = [scripted_run(name) for name in ("training", "eight gpus", "hour with gaps")]
     made += [chart_bundle(one, one.spans[0]) for one in still]
     made.append(comparison_bundle(compared()))
