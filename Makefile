@@ -170,7 +170,7 @@ $(PINS)/%/.made: tests/pins/%.txt | $(VENV)/.made
 $(PINS)/%/.complete: $(PINS)/%/.made pyproject.toml | $(VENV)/.installed
 	@echo "Completing $(PINS)/$* ..."
 	@$(PIP) --python $(PINS)/$*/bin/python install "$(TORCH)"
-	@$(PIP) --python $(PINS)/$*/bin/python install -r tests/pins/$*.txt accelerate nbformat notebook==6.5.7 pandas peft \
+	@$(PIP) --python $(PINS)/$*/bin/python install -r tests/pins/$*.txt accelerate nbformat pandas peft \
 		polars pyarrow setuptools==75.2.0 transformers
 	@echo "pip install hfmem-widget:"
 	@$(PY) -m pip --disable-pip-version-check --python $(PINS)/$*/bin/python install --dry-run . | grep -i "^would" \

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+
+def points_at(traceback: str, line: int) -> bool:
+    """Return whether a traceback names a line of the cell; IPython 7 only draws an arrow to it."""
+    return re.search(rf"line {line}\b|> {line} ", traceback) is not None
+
 
 OUTPUTS = frozenset(
     {"stream", "display_data", "update_display_data", "execute_result", "error", "clear_output"}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel
 
@@ -39,6 +41,8 @@ def test_interrupt_reaches_a_busy_cell(shared_kernel: Kernel) -> None:
 def test_a_thread_speaks_while_a_cell_is_busy(start_kernel: StartKernel) -> None:
     """Comm messages of a thread are seen, with their buffers, before the cell that runs has ended."""
     kernel = start_kernel(env={"GREETING": "hello"})
+    if kernel.run("import comm").status == "error":
+        pytest.skip("this kernel has comms of ipykernel's own alone")
     running = kernel.send(
         "import os, threading, time\n"
         "from comm import create_comm\n"

@@ -137,9 +137,10 @@ def test_watched_cells_leave_no_widget_and_no_open_comm(kernel: Kernel) -> None:
     """Nor does a notebook that is watched whole: of the live charts and their layouts none stays."""
     kernel.run("%load_ext hfmem_widget")
     kernel.run("""
-import comm, ipywidgets
+import ipywidgets
+comms = get_ipython().kernel.comm_manager.comms
 def left():
-    return len(ipywidgets.Widget.get_manager_state()["state"]), len(comm.get_comm_manager().comms)
+    return len(ipywidgets.Widget.get_manager_state()["state"]), len(comms)
 seen = []
 """)
     before = kernel.run("print(left())").text()

@@ -96,6 +96,8 @@ def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
 
 def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
     """In the middle of operators that are followed, and of storages that go."""
+    if notebook.run("import IPython; assert IPython.version_info >= (8,)").status == "error":
+        pytest.skip("IPython 7 cannot format some tracebacks, and then the kernel does not reply")
     instants = random.Random(7)
     notebook.run(
         "import signal\n"

@@ -22,11 +22,12 @@ time.sleep(0.5)
 """
 CLOSED = """%%memwatch --label closed --output session
 import time
-from ipywidgets.widgets.widget import _instances
+from ipywidgets.widgets import widget as module
+widgets = module._instances if hasattr(module, "_instances") else module.Widget.widgets
 ours = []
 while not ours:
     time.sleep(0.05)
-    ours = [widget for widget in list(_instances.values()) if type(widget).__name__ == "MemoryWidget"]
+    ours = [widget for widget in list(widgets.values()) if type(widget).__name__ == "MemoryWidget"]
 for widget in ours:
     widget.close()
 enough = session.polling.ticks + 20
