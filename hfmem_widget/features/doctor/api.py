@@ -47,7 +47,7 @@ class Diagnosis(dict[str, str]):
     def __repr__(self) -> str:
         """Return a paragraph for each subject."""
         wrap = TextWrapper(80, subsequent_indent=" " * 14)
-        return "\n".join(wrap.fill(f"{subject:14}{said}") for subject, said in self.items())
+        return "\n".join(wrap.fill(f"{subject:14}{found}") for subject, found in self.items())
 
 
 def doctor() -> Diagnosis:
@@ -56,10 +56,10 @@ def doctor() -> Diagnosis:
     No name of a person, machine or file is in it. It imports neither torch nor transformers, and initialises
     no device.
     """
-    return Diagnosis({subject: _said(look) for subject, look in _LOOKS.items()})
+    return Diagnosis({subject: _found_by(look) for subject, look in _LOOKS.items()})
 
 
-def _said(look: Callable[[], str]) -> str:
+def _found_by(look: Callable[[], str]) -> str:
     try:
         return plain(look(), 400)
     except Exception as error:  # noqa: BLE001  (its text may have a path)
@@ -68,7 +68,7 @@ def _said(look: Callable[[], str]) -> str:
 
 def _versions(*names: str) -> str:
     """Return installed versions, and the one that is imported where pip has replaced it since."""
-    said = []
+    found = []
     for name in names:
         try:
             installed = _number(version(name))
@@ -77,8 +77,8 @@ def _versions(*names: str) -> str:
         # Not by `getattr`, which some packages answer by importing more.
         imported = getattr(sys.modules.get(name), "__dict__", {}).get("__version__", installed)
         other = "" if imported == installed else f" (imported: {_number(imported)})"
-        said.append(f"{name} {installed}{other}")
-    return ", ".join(said)
+        found.append(f"{name} {installed}{other}")
+    return ", ".join(found)
 
 
 def _number(found: object) -> str:
@@ -90,16 +90,18 @@ def _torch() -> str:
     if spec is None or spec.origin is None:
         return "missing"
     builds = _BUILDS.findall(Path(spec.origin).with_name("version.py").read_text("utf-8"))
-    built = " ".join(map(" ".join, builds)) or "neither cuda, hip nor xpu"
+    built = " ".join(map(" ".join, builds)) or "the CPU"
     return f"{_versions('torch')}, built for {built}"
 
 
 def _counters() -> str:
     allocator = loaded_allocator()
     if not allocator.supported():
-        return "none found" if "torch" in sys.modules else "looked for once torch is imported"
+        return (
+            "no counters found" if "torch" in sys.modules else "looked for once torch is imported"
+        )
     used = _listed(allocator.device(at) for at in allocator.devices())
-    return f"those of {allocator.device_type} found; initialised: {used}"
+    return f"counters of {allocator.device_type} found; initialised: {used}"
 
 
 def _listed(devices: Iterable[Device]) -> str:
@@ -108,14 +110,14 @@ def _listed(devices: Iterable[Device]) -> str:
 
 
 def _nvidia() -> str:
-    said: list[str] = []
-    look = Thread(target=lambda: said.append(_said(_asked_of_nvml)), daemon=True)
+    answers: list[str] = []
+    look = Thread(target=lambda: answers.append(_found_by(_devices_of_nvml)), daemon=True)
     look.start()
     look.join(SECONDS_TO_ANSWER)
-    return said[0] if said else "the driver does not answer"
+    return answers[0] if answers else "the driver does not answer"
 
 
-def _asked_of_nvml() -> str:
+def _devices_of_nvml() -> str:
     source = NvmlSource(lambda: None, os.environ)
     try:
         source.read(0.0)
@@ -144,7 +146,7 @@ def _host() -> str:
     if running_shell() is None:
         return "no notebook; in a cell, hfmem_widget.doctor() looks in its kernel"
     way = "the server" if serves_labextensions() else "the kernel"
-    return f"{host_name() or 'none named, as in JupyterLab'}; the chart should come from {way}"
+    return f"{host_name() or 'not named, as in JupyterLab'}; its page loads the chart from {way}"
 
 
 def _live_chart() -> str:
@@ -166,9 +168,10 @@ def _pages() -> str:
         is_there = any(Path(folder, file).is_file() for folder in jupyter_path())
         return "found" if is_there else "missing"
 
-    said = ", ".join(f"{what} {state(file)}" for what, file in _PAGES.items())
+    served = ", ".join(f"{what} {state(file)}" for what, file in _PAGES.items())
     elsewhere = "found" if finds_anywidget() else "missing"
-    return f"{said}, anywidget in VS Code and Notebook 6 {elsewhere} (in the Jupyter folders of this Python)"
+    served += f", anywidget in VS Code and Notebook 6 {elsewhere}"
+    return f"{served} (in the Jupyter folders of this Python)"
 
 
 _LOOKS: dict[str, Callable[[], str]] = {
@@ -179,7 +182,7 @@ _LOOKS: dict[str, Callable[[], str]] = {
     "system": _system,
     "memory": _memory,
     "NVIDIA": lambda: f"{_versions('nvidia-ml-py')}: {_nvidia()}",
-    "GPU counters": _counters,
+    "exact peaks": _counters,
     "host": _host,
     "live chart": _live_chart,
     "pages": _pages,

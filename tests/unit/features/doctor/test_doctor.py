@@ -101,7 +101,7 @@ def test_a_torch_that_cannot_be_imported_is_described(
     found = hfmem_widget.doctor()
 
     assert found["torch"].endswith("built for cuda 13.0")
-    assert found["GPU counters"] == "looked for once torch is imported"
+    assert found["exact peaks"] == "looked for once torch is imported"
     assert "torch" not in sys.modules
 
 
@@ -150,9 +150,9 @@ def test_an_allocator_that_is_up_is_described(monkeypatch: pytest.MonkeyPatch) -
     memory = FakeAllocator(device_type="xpu", initialized=True)
     memory.pools[0].name = "Intel Max"
     monkeypatch.setitem(sys.modules, "torch", accelerators.xpu(memory))
-    said = hfmem_widget.doctor()["GPU counters"]
+    said = hfmem_widget.doctor()["exact peaks"]
 
-    assert said == "those of xpu found; initialised: 1 \u00d7 Intel Max, 80.0 GiB"
+    assert said == "counters of xpu found; initialised: 1 \u00d7 Intel Max, 80.0 GiB"
 
 
 def test_a_device_that_is_not_initialised_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_device_that_is_not_initialised_stays_so(monkeypatch: pytest.MonkeyPat
     memory = FakeAllocator(device_type="cuda", initialized=False)
     monkeypatch.setitem(sys.modules, "torch", accelerators.cuda(memory))
 
-    assert hfmem_widget.doctor()["GPU counters"] == "those of cuda found; initialised: none"
+    assert hfmem_widget.doctor()["exact peaks"] == "counters of cuda found; initialised: none"
 
 
 def test_a_version_that_pip_has_replaced_since_stands_beside_the_new_one(
