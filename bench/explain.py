@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
+from hfmem_widget.features.fit.model import Setting
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.trial import Checked
 from hfmem_widget.features.fit.workspaces import within
@@ -183,12 +184,13 @@ def explain(case: Case, *, small: bool) -> None:
     dry_run.LiveBytes = Dry  # type: ignore[misc]
     told = predict(
         config,
-        batch=case.batch,
-        length=case.length,
-        precision=case.precision,
-        optimizer="adamw_torch_fused",
-        device=device,
-        **case.options,
+        Setting(
+            batch=case.batch,
+            length=case.length,
+            precision=case.precision,
+            device=device,
+            **case.options,
+        ),
     )
     dry_run.LiveBytes = LiveBytes  # type: ignore[misc]
     real, base, clean = real_step(case, config, device)

@@ -17,7 +17,7 @@ import transformers
 from common import measure
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.model import Forecast, Setting
 from hfmem_widget.features.fit.predict import predict
 
 STEPS = 4
@@ -35,7 +35,7 @@ class Case:
     shape : callable
         Takes whether it is to be small and returns a configuration.
     options : dict
-        As `predict` takes them.
+        Those of its `Setting`.
     """
 
     name: str
@@ -302,7 +302,7 @@ def main() -> None:
         if small:
             options |= {"length": min(options["length"], 256), "batch": min(options["batch"], 2)}
             options["optimizer"] = "sgd"  # its step is not measured here
-        told = predict(config, device="cpu" if small else "cuda", **options)
+        told = predict(config, Setting(device="cpu" if small else "cuda", **options))
         real = (on_cpu if small else on_gpu)(Case(case.name, case.shape, options), config)
         rows.append(row(case.name, told, real))
         gc.collect()

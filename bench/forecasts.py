@@ -27,7 +27,7 @@ from common import measure
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.model import Forecast, Setting
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.trial import Checked
@@ -129,12 +129,14 @@ def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
     begun = time.monotonic()
     told = predict(
         config,
-        batch=case.batch,
-        length=case.length,
-        precision=case.precision,
-        optimizer="sgd" if small else "adamw_torch_fused",
-        device="cpu" if small else "cuda",
-        **case.options,
+        Setting(
+            batch=case.batch,
+            length=case.length,
+            precision=case.precision,
+            optimizer="sgd" if small else "adamw_torch_fused",
+            device="cpu" if small else "cuda",
+            **case.options,
+        ),
     )
     took = time.monotonic() - begun
     real, reserved = (on_cpu if small else on_gpu)(case, config)

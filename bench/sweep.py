@@ -14,6 +14,7 @@ import transformers
 from common import measure
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.model import Setting
 from hfmem_widget.features.fit.predict import predict
 from tests.data.fit_types import FORECAST, REFUSED, length_of
 
@@ -26,9 +27,7 @@ def row(name: str) -> tuple[str, ...]:
     try:
         told = predict(
             transformers.CONFIG_MAPPING[name](),
-            length=length_of(name),
-            precision="bf16",
-            optimizer="adamw_torch_fused",
+            Setting(length=length_of(name), precision="bf16"),
         )
     except (OptionError, ValueError, ImportError) as error:
         return name, "", "", f"refused: {str(error).splitlines()[0][:110]}", ""

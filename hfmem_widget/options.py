@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard, TypeVar, get_type_hints
+from typing import Any, Self, TypedDict, TypeGuard, TypeVar, get_type_hints
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import DEVICE_KEY, MIB, parse_bytes, plain, wrong_value
@@ -150,7 +150,7 @@ def function(given: object) -> Callable[..., object] | None:
     return given
 
 
-def _value(
+def value(
     default: Any,
     flags: str,
     text: str,
@@ -160,17 +160,55 @@ def _value(
     off: tuple[str, str] = ("", ""),
     kind: type[float] | None = None,
 ) -> Any:
+    """Return a field for an option with a value; the last word of `flags` stands for it in the manual."""
     *names, metavar = flags.split()
     argument = {"metavar": metavar, "type": kind, "help": text.replace("%", "%%")}
     known = Option(default, text, tuple(names), argument, heading, parse, off)
     return field(default=default, metadata={"option": known})
 
 
-def _switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
+def switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
     """Return a field for a switch; it is on by default if its flag is what does `without` it."""
     argument = {"action": "store_false" if without else "store_true", "help": without or text}
     known = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
     return field(default=known.default, metadata={"option": known})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What options have in common: each is a field made by `value` or `switch`, and is checked."""
+
+    def __post_init__(self) -> None:
+        for name, option in options_of(type(self)).items():
+            given = getattr(self, name)
+            if option.parse is not None:
+                object.__setattr__(self, name, option.parse(given))
+            elif not isinstance(given, bool):
+                raise wrong_value(given, name, "True or False")
+
+    def changed(self, given: Mapping[str, Any], taker: str) -> Self:
+        """Return these options with others in their place; `taker` is what they were given to.
+
+        Raises
+        ------
+        OptionError
+            If there is no option of that name, or a value is not allowed.
+        """
+        options = options_of(type(self))
+        for name in given:
+            if name not in options:
+                near = difflib.get_close_matches(name, options, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(options)}"
+                message = f"{taker} has no option {plain(name)}; {hint}"
+                raise OptionError(message)
+        return replace(self, **given)
+
+
+def options_of(declared: Any) -> Mapping[str, Option]:
+    """Return the options of a class or an instance of `Options`, by name, in the order of the fields."""
+    return {
+        each.name: each.metadata["option"] for each in fields(declared) if "option" in each.metadata
+    }
 
 
 class WatchKeywords(TypedDict, total=False):
@@ -196,7 +234,7 @@ class WatchKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(Options):
     """How a watch is made.
 
     Parameters
@@ -210,26 +248,26 @@ class WatchOptions:
         If a value is not one of those allowed; the message says which are.
     """
 
-    label: str = _value(
+    label: str = value(
         "",
         "-l --label TEXT",
         "What to call it. The default of a cell is its number.",
         heading="what is watched",
     )
-    interval: float | None = _value(
+    interval: float | None = value(
         None,
         "-i --interval SECONDS",
         "Seconds between samples, from 0.01 to 3600. Default: what JupyterLab's settings say, or 0.1.",
         seconds,
         kind=float,
     )
-    devices: tuple[str, ...] = _value(
+    devices: tuple[str, ...] = value(
         (),
         "-d --devices DEVICES",
         "Watch only these, such as cuda:0,cpu. Default: all.",
         device_keys,
     )
-    ranks: bool | str = _value(
+    ranks: bool | str = value(
         True,  # noqa: FBT003  (a default)
         "--ranks PATH",
         "Follow the ranks that the code starts, such as those of torchrun, and keep their recordings in this "
@@ -237,26 +275,26 @@ class WatchOptions:
         run_directory,
         off=("--no-ranks", "Do not follow the ranks that the code starts."),
     )
-    chart: bool = _switch(
+    chart: bool = switch(
         "--no-chart",
         "Show a live chart while the code runs, and a still one afterwards.",
         "Show only the card.",
         heading="what is shown",
     )
-    panel: bool = _switch(
+    panel: bool = switch(
         "--no-panel",
         "Open JupyterLab's memory panel with the first watch of a notebook. Without chart "
         "and panel, nothing is sent to the page while the code runs.",
         "Do not open JupyterLab's memory panel.",
     )
-    quiet: bool = _switch("-q --quiet", "Show nothing: the session is all you get.")
-    ledger: bool = _switch(
+    quiet: bool = switch("-q --quiet", "Show nothing: the session is all you get.")
+    ledger: bool = switch(
         "--no-peak-reset --no-ledger",
         "Measure exact peaks with the allocator's peak counters. Without them, peaks are lower bounds.",
         "Leave the allocator's peak counters alone. Peaks are then lower bounds.",
         heading="what is measured",
     )
-    phases: str = _value(
+    phases: str = value(
         "auto",
         "--phases WHICH",
         "all measures the phases of a training (forward, backward, optimizer) on every step, whatever that "
@@ -264,12 +302,12 @@ class WatchOptions:
         "time. Each step has its exact peak either way.",
         which_phases,
     )
-    resident_peak: bool = _switch(
+    resident_peak: bool = switch(
         "--resident-peak",
         "Measure the exact peak of the resident set by resetting the kernel's high-water mark. This also "
         "resets ru_maxrss of resource.getrusage.",
     )
-    budget: Limit | float | str | None = _value(  # noqa: RUF009  (a field, as the others)
+    budget: Limit | float | str | None = value(  # noqa: RUF009  (a field, as the others)
         None,
         "--budget SIZE",
         "Warn once if more than this is allocated on a device: a size such as 20GiB, or a share of the "
@@ -277,19 +315,19 @@ class WatchOptions:
         "in use, by whatever process.",
         limit_of,
     )
-    stop: bool = _switch(
+    stop: bool = switch(
         "--stop", "With a budget: end a Trainer's training after the step that exceeded it."
     )
-    stacks: bool = _switch(
+    stacks: bool = switch(
         "--stacks",
         "Record where memory is allocated, and show what was live at the peak by source line, module and "
         "operator. This slows the code down; the card says by how much.",
     )
-    memory_map: bool = _switch(
+    memory_map: bool = switch(
         "--map --memory-map",
         "Show how the allocator's reserved memory is laid out, while the code runs and at the end.",
     )
-    record: str = _value(
+    record: str = value(
         "",
         "--record PATH",
         "Record to a new file while the code runs: NAME.hfmem.jsonl, or NAME.hfmem.jsonl.gz to compress it "
@@ -297,14 +335,14 @@ class WatchOptions:
         path_text,
         heading="what is kept",
     )
-    oom_dump: str = _value(
+    oom_dump: str = value(
         "",
         "--oom-dump DIR",
         "If memory runs out, write the card, the session and the allocator's blocks to a new folder in DIR. "
         "The newest five are kept.",
         partial(path_text, name="oom_dump", what="a folder"),
     )
-    on_finding: Callable[..., object] | None = _value(  # noqa: RUF009  (a field, as the others)
+    on_finding: Callable[..., object] | None = value(  # noqa: RUF009  (a field, as the others)
         None,
         "--on-finding NAME",
         "Call this function with each finding, such as a leak, once, on a thread of its own.",
@@ -312,12 +350,9 @@ class WatchOptions:
     )
 
     def __post_init__(self) -> None:
-        for name, known in OPTIONS.items():
-            value = getattr(self, name)
-            if known.parse is not None:
-                object.__setattr__(self, name, known.parse(value))
-            elif not isinstance(value, bool):
-                raise wrong_value(value, name, "True or False")
+        Options.__post_init__(
+            self
+        )  # super() fails in a dataclass with slots (python/cpython#90562)
         if self.stop and self.budget is None:
             message = "stop needs a budget to stop at"
             raise OptionError(message)
@@ -329,39 +364,25 @@ class WatchOptions:
                 message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
                 raise OptionError(message)
 
-    def changed(self, given: Mapping[str, Any], taker: str) -> WatchOptions:
-        """Return these options with others in their place; `taker` is what they were given to.
 
-        Raises
-        ------
-        OptionError
-            If there is no option of that name, or a value is not allowed.
-        """
-        for name in given:
-            if name not in OPTIONS:
-                near = difflib.get_close_matches(name, OPTIONS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(OPTIONS)}"
-                message = f"{taker} has no option {plain(name)}; {hint}"
-                raise OptionError(message)
-        return replace(self, **given)
+OPTIONS: Mapping[str, Option] = options_of(WatchOptions)
 
 
-OPTIONS: Mapping[str, Option] = {
-    each.name: each.metadata["option"] for each in fields(WatchOptions)
-}
-"""By name, in the order of the fields."""
+def lists_options(
+    documented: Documented, declared: Any = WatchOptions, keywords: Any = WatchKeywords
+) -> Documented:
+    """Put options in place of ``**`` in the docstring of a function or a class, and in its signature.
 
-
-def lists_options(documented: Documented) -> Documented:
-    """Put the options in place of ``**`` in the docstring of a function or a class, and in its signature."""
-    types = get_type_hints(WatchKeywords)
-    entries = "\n".join(_entry(name, option, types[name]) for name, option in OPTIONS.items())
+    `declared` is the class that declares them, and `keywords` has their types as arguments.
+    """
+    types, options = get_type_hints(keywords), options_of(declared)
+    entries = "\n".join(_entry(name, option, types[name]) for name, option in options.items())
     doc = inspect.cleandoc(documented.__doc__ or "")
     documented.__doc__ = re.sub(r"^\*\*.*(\n {4}.*)*", lambda _: entries, doc, flags=re.MULTILINE)
     made: Any = vars(documented).get("__init__", documented)
     signature, keyword = inspect.signature(made), inspect.Parameter.KEYWORD_ONLY
     taken = {name: given for name, given in signature.parameters.items() if given.kind <= keyword}
-    for name, option in OPTIONS.items():
+    for name, option in options.items():
         more = inspect.Parameter(name, keyword, default=option.default, annotation=types[name])
         taken.setdefault(name, more)
     made.__signature__ = signature.replace(parameters=list(taken.values()))

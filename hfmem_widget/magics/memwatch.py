@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from argparse import SUPPRESS
 from functools import reduce
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import (
-    ArgDecorator,
     argument,
     magic_arguments,
 )
@@ -32,7 +30,7 @@ from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_h
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.open import open_parser, open_recording
-from hfmem_widget.magics.report import output
+from hfmem_widget.magics.report import OptionFlags, output
 from hfmem_widget.magics.usage import (
     asks_for_help,
     check_output,
@@ -68,21 +66,6 @@ MOST_OF_TITLE = 40
 _can_be_silenced = getattr(magic, "output_can_be_silenced", lambda method: method)
 
 
-class _OptionFlags(ArgDecorator):
-    """Adds the flags of all options of a watch, below the headings of their groups."""
-
-    def add_to_parser(self, parser: Any, group: Any) -> None:
-        """Add them; options that are not given are not in the namespace."""
-        for name, option in OPTIONS.items():
-            group = parser.add_argument_group(option.heading) if option.heading else group
-            group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
-            flag, text = option.off
-            if flag:
-                group.add_argument(
-                    flag, dest=name, default=SUPPRESS, action="store_false", help=text
-                )
-
-
 @magics_class
 class MemwatchMagics(Magics):
     """``%memwatch`` and ``%%memwatch`` of one shell; `history` keeps the cells that were watched."""
@@ -104,7 +87,7 @@ class MemwatchMagics(Magics):
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
         "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' takes ipyparallel's engines.",
     )
-    @_OptionFlags()
+    @OptionFlags(OPTIONS)
     @output("session")
     @argument(
         "--min",

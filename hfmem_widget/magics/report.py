@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
 from hfmem_widget.analysis.history import History
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
+from hfmem_widget.options import Option
 
 
 class ReportMagics(Magics):
@@ -45,6 +46,25 @@ class ReportMagics(Magics):
 
 
 Report = TypeVar("Report", bound=ReportMagics)
+
+
+class OptionFlags(ArgDecorator):
+    """Adds the flags of some options, below the headings of their groups."""
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        self._options = options
+
+    def add_to_parser(self, parser: Any, group: Any) -> None:
+        """Add them; options that are not given are not in the namespace."""
+        group = group or parser
+        for name, option in self._options.items():
+            group = parser.add_argument_group(option.heading) if option.heading else group
+            group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
+            flag, text = option.off
+            if flag:
+                group.add_argument(
+                    flag, dest=name, default=SUPPRESS, action="store_false", help=text
+                )
 
 
 def output(what: str) -> Any:

@@ -147,7 +147,7 @@ SETTING = replace(
     FORECAST.setting,
     accumulation=4,
     checkpointing=True,
-    lora="r=8",
+    lora=(8, ()),
     quantized="4 bits",
     optimizer="adam",
 )

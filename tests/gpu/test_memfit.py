@@ -78,28 +78,30 @@ report([free, hfmem_widget.max_memory(headroom=0.0)[0]])
 
 
 @pytest.mark.parametrize(
-    ("call", "choices"),
+    ("call", "model", "choices"),
     [
-        ("peak(bert, 8, 256)", "bert, batch=8, length=256"),
-        ("peak(bert, 8, 256, autocast=True)", "bert, batch=8, length=256, precision='bf16'"),
-        ("peak(llama, 4, 512, autocast=True)", "llama, batch=4, length=512, precision='bf16'"),
+        ("peak(bert, 8, 256)", "bert", "batch=8, length=256"),
+        ("peak(bert, 8, 256, autocast=True)", "bert", "batch=8, length=256, precision='bf16'"),
+        ("peak(llama, 4, 512, autocast=True)", "llama", "batch=4, length=512, precision='bf16'"),
         (
             "peak(llama, 4, 512, torch.bfloat16)",
-            "llama, batch=4, length=512, precision='pure bf16'",
+            "llama",
+            "batch=4, length=512, precision='pure bf16'",
         ),
-        ("peak(llama, 2, 512)", "llama, batch=2, length=512"),
+        ("peak(llama, 2, 512)", "llama", "batch=2, length=512"),
     ],
 )
 def test_the_peak_of_a_step_is_within_three_percent(
-    run_python: Run, call: str, choices: str
+    run_python: Run, call: str, model: str, choices: str
 ) -> None:
     """Told before loading, against the allocator's own peak of the third step."""
     real, told = run_python(
         SHAPES
         + STEPS
         + f"""
+from hfmem_widget.features.fit.model import Setting
 from hfmem_widget.features.fit.predict import predict
-told = predict({choices}, optimizer="adamw_torch_fused").total
+told = predict({model}, Setting({choices})).total
 report([{call}, told])
 """
     )

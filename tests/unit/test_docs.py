@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
-from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.options import OPTIONS
 from hfmem_widget.view.screen import Screen
 from tests.data import ROOT
+from tests.data.forecasts import predict
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHES = sorted(ROOT.glob("bench/*.py"))

@@ -6,18 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict, Unpack
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Setting, Verdict
 from hfmem_widget.features.fit.room import check_headroom, rooms
+from hfmem_widget.options import lists_options
 from hfmem_widget.text import plain
-
-if TYPE_CHECKING:
-    from hfmem_widget.features.fit.predict import Lora
 
 MOST_TOKENS = 1 << 20  # the longest rows that are looked for
 TRIES = 6  # dry runs for these
@@ -30,25 +29,32 @@ STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 """What weights on disk are taken to be; float32 otherwise."""
 
 
+class SettingKeywords(TypedDict, total=False):
+    """The options of a `Setting` as keyword arguments, in every form in which one may be given."""
+
+    training: bool
+    batch: int
+    length: int
+    precision: str | None
+    optimizer: str
+    checkpointing: bool
+    trainable: str | Iterable[str] | None
+    accumulation: int
+    quantized: str
+    lora: int | tuple[int, Iterable[str]] | str | None
+    image: int | None
+    kv: str
+    shards: str
+
+
+@partial(lists_options, declared=Setting, keywords=SettingKeywords)
 def fit(
     model: Any,
     *,
-    training: bool = True,
-    batch: int = 1,
-    length: int = 512,
-    optimizer: str = "adamw_torch_fused",
-    precision: str | None = None,
-    checkpointing: bool = False,
-    trainable: Iterable[str] | None = None,
-    accumulation: int = 1,
-    quantized: str = "",
-    lora: Lora | None = None,
-    image: int | None = None,
-    kv: str = "",
-    shards: str = "",
     longest: bool = False,
     attempt: bool = False,
     headroom: float = 0.10,
+    **choices: Unpack[SettingKeywords],
 ) -> Fit:
     """Forecast the memory of a model, and whether it fits the devices that are here. Nothing is loaded.
 
@@ -57,33 +63,6 @@ def fit(
     model : torch.nn.Module, transformers.PreTrainedConfig, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
         Of other modules, weights, gradients and optimizer states are forecast, but no activations.
-    training : bool
-        Whether the model is trained, or only run forward.
-    batch, length : int
-        Rows, and tokens of each.
-    optimizer : str
-        Its name in `TrainingArguments.optim`.
-    precision : {"fp32", "bf16", "fp16", "pure bf16", "pure fp16"}, optional
-        For training, ``bf16`` and ``fp16`` are float32 weights and autocast, as in `TrainingArguments`; for
-        inference they are the type of the weights. By default models and weights on disk keep their type, and
-        a configuration is float32.
-    checkpointing : bool
-        Whether layers are computed again in the backward pass.
-    trainable : iterable of str, optional
-        Patterns of the names of parameters that are trained, such as ``*.classifier.*``.
-    accumulation : int
-        Batches per step.
-    quantized : {"int8", "nf4", "nf4-double"}, optional
-        How bitsandbytes keeps the weights of linear layers; ``nf4-double`` quantises the scales too.
-    lora : int or (int, iterable of str), optional
-        The rank of adapters, and the layers they go into.
-    image : int, optional
-        Side of the image in each row, in pixels, where a model takes any size.
-    kv : {"fp8", "int8", "int4", "int2"}, optional
-        Type of a quantised cache of keys and values, in inference.
-    shards : str
-        How a model is divided among ranks: ``zero1``, ``zero2``, ``zero3``, ``fsdp`` or ``tp``, and how
-        many ranks, such as ``zero3:8``.
     longest : bool
         Whether the longest rows that fit at this batch are looked for, by further dry runs.
     attempt : bool
@@ -91,6 +70,8 @@ def fit(
         forecast. Its memory is given back afterwards.
     headroom : float
         Share of each device's free memory to leave unused.
+    **choices
+        Options of a `Setting`.
 
     Returns
     -------
@@ -109,7 +90,7 @@ def fit(
     except ImportError as error:
         message = f"a forecast needs torch and transformers ({plain(error)})"
         raise OptionError(message) from None
-    trainable = None if trainable is None else tuple(trainable)
+    setting = Setting().changed(choices, "fit()")
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str | PathLike):
         name = fspath(model)
@@ -117,29 +98,20 @@ def fit(
         if folder is not None:
             found = read_stored(folder)
             stored = found.text()
-            precision = precision or STORED_AS.get(found.dtype)
+            precision = setting.precision or STORED_AS.get(found.dtype, "")
+            setting = replace(setting, precision=precision)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
-    choices: dict[str, Any] = {
-        "training": training,
-        "length": length,
-        "optimizer": optimizer,
-        "precision": precision,
-        "checkpointing": checkpointing,
-        "trainable": trainable,
-        "accumulation": accumulation,
-        "quantized": quantized,
-        "lora": lora,
-        "image": image,
-        "kv": kv,
-        "shards": shards,
-        "device": "cuda" if gpus or quantized else "cpu",
-        "partial": True,
-    }
+    setting = replace(setting, device="cuda" if gpus or setting.quantized else "cpu")
     subject = uncompiled(subject)
-    forecast = predict(subject, batch=batch, **choices)
-    one = forecast if batch == 1 else predict(subject, batch=1, **choices)
-    more = forecast if batch == PROBE else predict(subject, batch=PROBE, **choices)
+
+    def forecast_at(batch: int, length: int) -> Forecast:
+        return predict(subject, replace(setting, batch=batch, length=length), partial=True)
+
+    batch, length = setting.batch, setting.length
+    forecast = forecast_at(batch, length)
+    one = forecast if batch == 1 else forecast_at(1, length)
+    more = forecast if batch == PROBE else forecast_at(PROBE, length)
     held = _held(subject)
     verdicts = []
     for each in gpus or here:
@@ -153,12 +125,7 @@ def fit(
         largest = None if fits is None or is_lower else largest_batch(one, more, share)
         tokens = None
         if longest and largest is not None:
-            tokens = longest_rows(
-                lambda length: predict(subject, batch=batch, **choices | {"length": length}),
-                forecast,
-                share,
-                _positions(subject),
-            )
+            tokens = longest_rows(partial(forecast_at, batch), forecast, share, _positions(subject))
         verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
     tried = None
     if attempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Lora, Verdict
 from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -78,13 +78,18 @@ def _facts(forecast: Forecast) -> list[str]:
         f"{setting.accumulation} batches per step" if setting.accumulation > 1 else "",
         plain(setting.precision),
         plain(setting.quantized),
-        plain(f"LoRA {setting.lora}") if setting.lora else "",
+        _text_of_lora(setting.lora) if setting.lora else "",
         plain(setting.optimizer),
         "gradient checkpointing" if setting.checkpointing else "",
         plain(f"KV cache in {setting.kv}") if setting.kv else "",
         plain(setting.shards.replace(":", " over ") + " ranks") if setting.shards else "",
     )
     return [fact for fact in facts if fact]
+
+
+def _text_of_lora(lora: Lora) -> str:
+    rank, layers = lora
+    return plain(f"LoRA r={rank}" + (f" on {', '.join(layers)}" if layers else ""))
 
 
 def _millions(count: int) -> str:

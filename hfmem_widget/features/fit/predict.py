@@ -38,7 +38,6 @@ KV_BITS: Final = {"fp8": 8, "int8": 8, "int4": 4, "int2": 2}
 """The bits of an element of a quantised cache."""
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
-PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
 
 UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are unknown too."
 NO_INPUT: Final = (
@@ -62,55 +61,30 @@ EVENLY: Final = (
     "are spread evenly and masks are full."
 )
 
-Lora = int | tuple[int, Iterable[str]]
-"""The rank of the adapters, and the layers they go into; without these, peft chooses the layers."""
 
-
-def predict(
-    model_or_config: Any,
-    *,
-    batch: int = 1,
-    length: int = 512,
-    optimizer: str = "adamw_torch",
-    precision: str | None = None,
-    checkpointing: bool = False,
-    training: bool = True,
-    trainable: Iterable[str] | None = None,
-    accumulation: int = 1,
-    quantized: str = "",
-    lora: Lora | None = None,
-    image: int | None = None,
-    kv: str = "",
-    shards: str = "",
-    device: str = "cuda",
-    partial: bool = False,
-) -> Forecast:
+def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) -> Forecast:
     """Return the memory that one device will need for a model, or raise OptionError.
 
-    Nothing is loaded, and no device is touched. A model is left as it is, and its hooks do not run. Choices
-    are those of `fit`, and `device` is "cuda" or "cpu". With `partial`, a model that cannot run on the meta
-    device, and any module, whose inputs are unknown, have a forecast without activations.
+    Nothing is loaded, and no device is touched. A model is left as it is, and its hooks do not run. With
+    `partial`, a model that cannot run on the meta device, and any module, whose inputs are unknown, have a
+    forecast without activations.
     """
-    _check(batch, length, precision, accumulation, device)
-    if kv and (kv not in KV_BITS or training):
-        raise wrong_value(kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
-    if shards:
-        parsed(shards)
-    is_config = not isinstance(model_or_config, torch.nn.Module)
-    adapters = ""
-    if lora is not None:
-        rank, layers = (lora, ()) if isinstance(lora, int) else (lora[0], tuple(lora[1]))
-        lora, adapters = (rank, layers), f"r={rank}"
-        if layers:
-            adapters += f" on {', '.join(map(plain, layers))}"
-    if quantized:
-        checked(quantized)
-        if training and lora is None:
+    training, precision, device = setting.training, setting.precision, setting.device
+    if device not in GRANULARITY:
+        raise wrong_value(device, "device", " or ".join(GRANULARITY))
+    if setting.kv and (setting.kv not in KV_BITS or training):
+        raise wrong_value(setting.kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
+    if setting.shards:
+        parsed(setting.shards)
+    if setting.quantized:
+        checked(setting.quantized)
+        if training and setting.lora is None:
             message = (
                 "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
             )
             raise OptionError(message)
-    dtype = weights_type(precision, training=training, quantized=bool(quantized))
+    dtype = weights_type(precision, training=training, quantized=bool(setting.quantized))
+    is_config = not isinstance(model_or_config, torch.nn.Module)
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
         kind = plain(type(model_or_config).__name__)
@@ -120,25 +94,17 @@ def predict(
         model = from_config(model_or_config, dtype or torch.float32, for_training=training)
     else:
         model = copy_of(model_or_config)
-        if precision is not None and (not training or precision.startswith("pure")):
+        if precision and (not training or precision.startswith("pure")):
             model.to(dtype)
+    optimizer = setting.optimizer if training else ""
     known = optimizers.by_name(optimizer, device) if training else None
-    setting = Setting(
-        training=training,
-        batch=batch,
-        length=length,
+    setting = replace(
+        setting,
         precision=precision or _own_precision(model),
-        optimizer=optimizer if training else "",
-        checkpointing=training and (checkpointing or is_checkpointed(model)),
-        accumulation=accumulation,
-        quantized=quantized,
-        lora=adapters,
-        image=image,
-        kv=kv,
-        shards=shards,
-        device=device,
+        optimizer=optimizer,
+        checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
     )
-    return _forecast(model, setting, known, trainable=trainable, lora=lora, partial=partial)
+    return _forecast(model, setting, known, partial=partial)
 
 
 def forecast_of(
@@ -184,8 +150,6 @@ def _forecast(
     setting: Setting,
     optimizer: optimizers.Optimizer | None,
     *,
-    trainable: Iterable[str] | None = None,
-    lora: tuple[int, tuple[str, ...]] | None = None,
     partial: bool = False,
 ) -> Forecast:
     name = type(model).__name__
@@ -197,7 +161,7 @@ def _forecast(
         sizes, largest = quantized_bytes(model, setting.quantized)
         unpacked = largest * 2
     inputs = _batch(model, setting, partial=partial) if has_inputs else Batch({})
-    model = _as_trained(model, setting, trainable, lora)
+    model = _as_trained(model, setting)
     parameters = list(storages(model.parameters()))
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     weights = given(
@@ -284,16 +248,16 @@ def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
     return max(0, weights - sum(layers)) + 2 * max(layers, default=0), 1.0
 
 
-def _as_trained(model: Any, setting: Setting, trainable: Iterable[str] | None, lora: Any) -> Any:
+def _as_trained(model: Any, setting: Setting) -> Any:
     """Return the model with its adapters, and with everything frozen that is not trained."""
-    if lora is not None:
+    if setting.lora is not None:
         if setting.quantized:
             model.requires_grad_(requires_grad=False)
-        model = with_lora(model, *lora)
-    if trainable is not None:
-        patterns = list(trainable)
+        model = with_lora(model, *setting.lora)
+    if setting.trainable is not None:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(any(fnmatch(name, pattern) for pattern in patterns))
+            is_trained = any(fnmatch(name, pattern) for pattern in setting.trainable)
+            parameter.requires_grad_(is_trained)
     return model
 
 
@@ -457,22 +421,9 @@ def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[T
         yield Trained(tuple(weight.shape), weight.element_size(), id(weight) in embeddings)
 
 
-def _check(batch: int, length: int, precision: str | None, accumulation: int, device: str) -> None:
-    counts: dict[str, object] = {"batch": batch, "length": length, "accumulation": accumulation}
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise wrong_value(value, name, "a whole number, 1 or more")
-    if precision is not None and precision not in PRECISIONS:
-        raise wrong_value(precision, "precision", f"one of {', '.join(PRECISIONS)}")
-    if device not in GRANULARITY:
-        raise wrong_value(device, "device", " or ".join(GRANULARITY))
-
-
-def weights_type(
-    precision: str | None, *, training: bool, quantized: bool = False
-) -> torch.dtype | None:
+def weights_type(precision: str, *, training: bool, quantized: bool = False) -> torch.dtype | None:
     """Return the type that weights have with a precision; None for their own."""
-    if precision is None:
+    if not precision:
         return torch.bfloat16 if quantized else None
     half = HALVES.get(precision.removeprefix("pure "))
     is_autocast = training and not quantized and not precision.startswith("pure")

@@ -14,10 +14,10 @@ from hfmem_widget.features.fit.api import fit, longest_rows
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
-from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
 from hfmem_widget.text import MIB
 from tests.data.fit_models import gpt2, llama
+from tests.data.forecasts import predict
 
 FUSED = "adamw_torch_fused"
 

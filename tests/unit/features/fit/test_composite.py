@@ -16,9 +16,9 @@ from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.features.fit.on_meta import from_config
-from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.text import GIB
 from tests.data.fit_models import VOCABULARY, Step, built, llama
+from tests.data.forecasts import predict
 from tests.unit.features.fit.test_fit import gpu, with_rooms
 
 TEXT: Mapping[str, Any] = {

@@ -13,8 +13,8 @@ from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
-from hfmem_widget.features.fit.predict import predict
 from tests.data.fit_models import BATCH, LENGTH, VOCABULARY, Step, built
+from tests.data.forecasts import predict
 
 AT_ONCE = int(transformers.__version__.split(".")[0]) >= 5
 """Whether transformers multiplies all experts at once; before, it went through them in a loop over values."""

@@ -17,9 +17,9 @@ from hfmem_widget.features.fit.api import fit, largest_batch
 from hfmem_widget.features.fit.checkpoint import read_stored
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Room
-from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, llama
+from tests.data.forecasts import predict
 
 
 def with_rooms(monkeypatch: pytest.MonkeyPatch, *found: Room) -> None:

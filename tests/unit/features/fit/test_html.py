@@ -34,7 +34,7 @@ PARTS = (
 PEAKS = {"forward": int(5 * GIB), "backward": int(8 * GIB), "optimizer": int(7 * GIB)}
 FORECAST = Forecast(
     "Llama",
-    Setting(batch=4, length=2048),
+    Setting(batch=4, length=2048, precision="fp32", optimizer=""),
     PARTS,
     int(8 * GIB),
     "backward",
@@ -63,7 +63,7 @@ PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
         (made(training=False), {"inference"}),
         (made(accumulation=2), {"2 batches per step"}),
         (made(checkpointing=True), {"gradient checkpointing"}),
-        (made(quantized="nf4", lora="r=8"), {"nf4", "LoRA r=8"}),
+        (made(quantized="nf4", lora=(8, ())), {"nf4", "LoRA r=8"}),
         (made(optimizer="adamw"), {"adamw"}),
         (replace(FORECAST, trainable=1_000), {"1 k trained"}),
         (replace(made(training=False), trainable=1_000), {"inference"}),

@@ -13,8 +13,8 @@ import hfmem_widget.features.fit.predict as module
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.on_meta import copy_of, from_config
-from hfmem_widget.features.fit.predict import predict
 from tests.data.fit_models import bert, built, gpt2, llama
+from tests.data.forecasts import predict
 
 
 def test_no_device_is_asked_and_no_engine_run(monkeypatch: pytest.MonkeyPatch) -> None:

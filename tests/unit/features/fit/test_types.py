@@ -6,8 +6,8 @@ import pytest
 import transformers
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.predict import predict
 from tests.data.fit_types import FORECAST, REFUSED, length_of, shallow
+from tests.data.forecasts import predict
 
 pytestmark = pytest.mark.skipif(
     int(transformers.__version__.split(".")[0]) < 5,

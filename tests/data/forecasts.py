@@ -1,0 +1,20 @@
+"""Forecasts with their choices as keyword arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hfmem_widget.features.fit import predict as of_a_model
+from hfmem_widget.features.fit.model import Forecast, Setting
+
+
+def predict(
+    model_or_config: Any,
+    *,
+    partial: bool = False,
+    optimizer: str = "adamw_torch",
+    **choices: Any,
+) -> Forecast:
+    """Return the forecast of a model; AdamW as PyTorch makes it by default, where no optimizer is named."""
+    setting = Setting(optimizer=optimizer, **choices)
+    return of_a_model.predict(model_or_config, setting, partial=partial)
