@@ -1,8 +1,7 @@
-"""What it costs to keep a watched cell for comparing: on the user's thread, and on one that nobody waits for.
+"""What it costs to keep a watched cell in the history, on the user's thread.
 
-A real ipykernel runs `pass`, watched, and counts the CPU time of its own thread between the card and
-the reply. The records of longer cells are made of scripted runs, in this process, and their size is what
-Python's allocator has for them.
+A real ipykernel runs `pass`, watched, and counts the CPU time of its own thread. The records of longer cells
+are made of scripted runs, in this process, and their size is what Python's allocator has for them.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import tracemalloc
 from common import measure
 
 from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
 from tests.kernel.drive import Kernel
@@ -24,13 +24,15 @@ PASSES = 100
 
 TIMED = """
 import time
-_magics = type(get_ipython().magics_manager.registry["MemwatchMagics"])
-_remember, _spent = _magics._remember, []
+from hfmem_widget.features.history.companion import Historian
+_report, _spent = Historian.report, []
 def _timed(*arguments):
     began = time.thread_time()
-    _remember(*arguments)
-    _spent.append(time.thread_time() - began)
-_magics._remember = _timed
+    try:
+        return _report(*arguments)
+    finally:
+        _spent.append(time.thread_time() - began)
+Historian.report = _timed
 """
 
 
@@ -44,26 +46,21 @@ def around_pass() -> list[float]:
         return [float(one) for one in kernel.run("print(*_spent)").text().split()][5:]
 
 
-def of_run(session: Session) -> tuple[list[float], list[float], float]:
-    """Return the seconds on the user's thread, those of all that is done, and the bytes of a record."""
-    on_thread, in_all = [], []
+def of_run(session: Session) -> tuple[list[float], float]:
+    """Return the seconds that the making of a record takes, and its bytes."""
+    taken = []
     history = History()
-    for number in range(REPEATS):
-        history.begins(session, "run")
+    for _ in range(REPEATS):
         began = time.perf_counter()
-        history.cell_ended(number)
-        on_thread.append(time.perf_counter() - began)
-        history.settle()
-        in_all.append(time.perf_counter() - began)
+        history.add(record_of(session, whole(session)))
+        taken.append(time.perf_counter() - began)
     gc.collect()
     tracemalloc.start()
-    history.begins(session, "run")
-    history.cell_ended(REPEATS)
-    history.settle()
+    history.add(record_of(session, whole(session)))
     gc.collect()
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return on_thread, in_all, float(size)
+    return taken, float(size)
 
 
 def main() -> None:
@@ -71,16 +68,15 @@ def main() -> None:
     arguments = measure.cli(__doc__).parse_args()
     passes = around_pass()
     raw = {"pass, in a kernel": passes}
-    rows = [["`pass`, in a kernel", *[measure.estimate(passes).text(1e-3)] * 2, ""]]
+    rows = [["`pass`, in a kernel", measure.estimate(passes).text(1e-3), ""]]
     for name in RUNS:
-        on_thread, in_all, size = of_run(scripted_run(name))
-        raw |= {f"{name}, on the user's thread": on_thread, f"{name}, in all": in_all}
-        figures = [measure.estimate(one).text(1e-3) for one in (on_thread, in_all)]
-        rows.append([name, *figures, f"{size / 1024:.0f}"])
+        taken, size = of_run(scripted_run(name))
+        raw[name] = taken
+        rows.append([name, measure.estimate(taken).text(1e-3), f"{size / 1024:.0f}"])
     measure.report(
         "Keeping a watched cell, in ms (median and 95 % interval)",
         measure.machine("ipykernel", "ipython", "numpy"),
-        ["cell", "ms on the user's thread", "ms in all", "KiB kept"],
+        ["cell", "ms", "KiB kept"],
         rows,
         raw=raw,
         json_to=arguments.json,

@@ -1,26 +1,22 @@
-"""What was watched in a notebook: the newest session, and a record of every cell that has ended."""
+"""What was watched in this process: a record of every cell and block that has ended."""
 
 from __future__ import annotations
 
 import re
-import threading
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.guard import harmless, interrupts_deferred
 from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
     from hfmem_widget.analysis.record import Record
     from hfmem_widget.session import Session, Span
 
-MOST_RECORDS = 200
+MOST_RECORDS = 2_000
 MOST_BYTES = 16 * 1024**2
-QUICK = 1.0
-"""Seconds up to which the record of a cell is made at once: it has few samples, and a thread costs more."""
+"""Of all curves; the oldest records keep their figures alone."""
 
 MOST_LISTED = 20
 """Names that a message lists."""
@@ -33,90 +29,43 @@ HOW_TO_WATCH = (
 _NUMBER = re.compile(r"\[?(\d{1,9})\]?")
 
 
-@dataclass(slots=True)
-class _Watched:
-    """A session that may still bring cells."""
-
-    session: Session
-    label: str
-    kept_to: int = 0
-    """The id of its newest outermost span that was noticed."""
-
-    def newly_ended(self) -> list[Span]:
-        """Return the outermost spans that have ended since somebody asked, oldest first."""
-        spans = self.session.spans
-        new = [span for span in spans if span.id > self.kept_to and span.parent is None]
-        new = [span for span in new if span.stop is not None]
-        self.kept_to = max((span.id for span in new), default=self.kept_to)
-        return new
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A cell whose record is still to be made."""
-
-    session: Session
-    span: Span
-    label: str
-    number: int | None
-    cell_id: str
-
-
 class History:
-    """The watched cells of one notebook: as many as fit, the oldest go.
+    """The newest `most` records, in the order in which the watches ended."""
 
-    A record of a long run takes milliseconds to make, so that one is made when somebody asks for it, or by
-    `settle` on a thread that nobody waits for.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_RECORDS) -> None:
+        self.kernel = secrets.token_hex(4)
+        """What records of this process have as their `Record.kernel`."""
         self.latest: Session | None = None
-        """The session that was begun last, running or finished; None before the first."""
-        self._watched: list[_Watched] = []
-        self._ended: deque[_Ended] = deque()
-        self._records: deque[Record] = deque()
-        self._lock = threading.Lock()
+        """The session that a magic began last, running or finished; None before the first."""
+        self.running: list[Span] = []
+        """The watches that have not ended."""
+        self.records: list[Record] = []
+        self.forgotten = 0
+        """How many records have gone, as there were too many."""
+        self._most = most
 
-    @property
-    def records(self) -> tuple[Record, ...]:
-        """Every watched cell that has ended and still fits, in the order in which they ended."""
-        self.settle()
-        return tuple(self._records)
+    def add(self, record: Record) -> bool:
+        """Add a record; return False where it was left out, as a watch within it has one."""
+        # A cell with a watch of its own under `%memwatch on`: as with the cards, its own counts.
+        if any(_is_around(record, earlier) for earlier in self.records[-8:]):
+            return False
+        self.records.append(record)
+        self._forget()
+        return True
 
-    def begins(self, session: Session, label: str = "") -> None:
-        """Note that a session has begun, with the label of the cell that it watches, if any."""
-        self.latest = session
-        self._watched.append(_Watched(session, plain(label)))
+    def precede(self, earlier: Sequence[Record]) -> None:
+        """Put records of earlier kernels first, in place of those that came from another file."""
+        self.records = [*earlier, *self._own()]
+        self._forget()
 
-    def cell_ended(self, number: int | None, cell_id: str = "") -> bool:
-        """Note that a cell has ended, watched or not, and return whether a record is left for `settle`.
+    def clear(self) -> None:
+        """Forget all records."""
+        self.records = []
+        self.forgotten = 0
 
-        `number` stands beside it in brackets; `cell_id` is the same for every run, if the front end has one.
-        """
-        with interrupts_deferred():
-            ended = [
-                _Ended(watched.session, span, watched.label, number, cell_id)
-                for watched in reversed(self._watched)
-                for span in watched.newly_ended()
-            ]
-            self._watched = [watched for watched in self._watched if watched.session.running]
-            # As with the cards: where a cell has a watch of its own, the record is of that one.
-            self._ended.extend([cell for cell in ended if not cell.session.running] or ended)
-            are_quick = all(cell.span.duration <= QUICK for cell in self._ended)
-            if are_quick and not self._lock.locked():  # by a thread that may be at a long one
-                self.settle()
-        return bool(self._ended)
-
-    def settle(self) -> None:
-        """Make the records of all cells that have ended."""
-        with self._lock:
-            while self._ended:
-                harmless(self._keep, self._ended.popleft())
-
-    def runs_of(self, label: str, cell_id: str = "") -> tuple[Record, ...]:
-        """Return the runs so far of a label, or else of a cell, oldest first."""
-        identity = plain(label) or cell_id
-        return tuple(record for record in self.records if record.identity == identity)
+    def runs_of(self, identity: str) -> tuple[Record, ...]:
+        """Return the runs of a label, or of a cell, in this kernel so far, oldest first."""
+        return tuple(record for record in self._own() if record.identity == identity)
 
     def find(self, name: str) -> tuple[Record, ...]:
         """Return all runs of a label, or the one run of a cell's number, oldest first.
@@ -124,7 +73,7 @@ class History:
         A name is a label, the beginning of one if no other begins so, or a number. Raises `OptionError` if
         there is none; the message lists what there is.
         """
-        wanted, records = plain(name), self.records
+        wanted, records = plain(name), self._own()
         by_label: dict[str, list[Record]] = {}
         for record in records:
             by_label.setdefault(record.label, []).append(record)
@@ -152,33 +101,39 @@ class History:
             message = f"No watched cell {wanted!r}. Available: {_listed(reversed(names))}."
         raise OptionError(message)
 
+    def _own(self) -> list[Record]:
+        return [record for record in self.records if record.kernel == self.kernel]
+
     def _is_running(self, wanted: str) -> bool:
-        """Return whether an open span's label begins with a name, or has its number in brackets."""
+        """Return whether a running watch's label begins with a name, or has its number in brackets."""
         number = _NUMBER.fullmatch(wanted)
         return any(
             span.label.startswith(wanted) or (number is not None and f"[{number[1]}]" in span.label)
-            for watched in self._watched
-            for span in watched.session.open_spans
-            if span.parent is None
+            for span in self.running
         )
 
-    def _keep(self, ended: _Ended) -> None:
-        from hfmem_widget.analysis.record_of import record_of
+    def _forget(self) -> None:
+        too_many = max(0, len(self.records) - self._most)
+        self.forgotten += too_many
+        del self.records[:too_many]
+        excess = sum(record.size for record in self.records) - MOST_BYTES
+        for at, record in enumerate(self.records):
+            if excess <= 0:
+                break
+            if record.size:
+                excess -= record.size
+                self.records[at] = record.without_curves()
 
-        identity = ended.label or ended.cell_id or f"[{ended.number}]"
-        runs = (record.run for record in self._records if record.identity == identity)
-        record = record_of(
-            ended.session,
-            ended.span,
-            label=ended.label,
-            number=ended.number,
-            run=max(runs, default=0) + 1,
-            identity=identity,
-        )
-        self._records.append(record)
-        size = sum(record.size for record in self._records)
-        while len(self._records) > MOST_RECORDS or size > MOST_BYTES:
-            size -= self._records.popleft().size
+
+HISTORY = History()
+"""What was watched in this process."""
+
+
+def _is_around(record: Record, inner: Record) -> bool:
+    """Return whether two records are of one run of a cell, and `inner`, which ended first, began last."""
+    are_of_one_kernel = record.kind == inner.kind == "cell" and record.kernel == inner.kernel
+    is_one_cell = are_of_one_kernel and inner.number == record.number is not None
+    return is_one_cell and inner.started_at >= record.started_at
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,15 +1,15 @@
-"""What is kept of a watched cell once its session is gone: figures, parts, steps and a coarse curve."""
+"""What is kept of a watched cell or block once its session is gone: figures, parts, steps and a curve."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.analysis.facts import Figures
+from hfmem_widget.analysis.cell import UNLABELLED
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Figures
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Floats = NDArray[np.floating]
@@ -52,9 +52,9 @@ class DeviceRecord(Figures):
     which has the highest."""
 
     @property
-    def size(self) -> int:
-        """Bytes that it takes, about; a test compares the constant with what Python takes."""
-        return self.curve.nbytes + self.steps.nbytes + 3_000
+    def has_moved(self) -> bool:
+        """Whether the cell left memory behind, or used more of it meanwhile."""
+        return abs(self.left_behind) >= NEXT_TO_NOTHING or self.above_start >= NEXT_TO_NOTHING
 
 
 UNUSED = DeviceRecord()
@@ -75,19 +75,22 @@ class Pace:
     tokens_per_second: float = NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Record:
     """One run of a watched cell, or of a watched block."""
 
-    label: str  # the user's name for it; empty if there is none
-    title: str  # its name without that, such as "cell [7]"
-    number: int | None  # the cell's, of this run
-    run: int  # which run of this label, or of this cell where it has none; from 1
-    identity: str  # the same for all its runs
+    label: str = ""  # the user's name for it; empty if there is none
+    title: str = ""  # its name without that: its first line, or such as "cell [7]"
+    identity: str  # the same for all runs of this cell, or of this label
+    kind: str = "cell"  # or "block"
+    kernel: str = ""  # the process it ran in
+    number: int | None = None  # the cell's; None outside a notebook
+    outcome: str = "done"  # or "interrupted", or "raised TypeName"
+    started_at: float = 0.0  # seconds since the epoch
     duration: float  # seconds
-    outcome: str  # "done", "interrupted", or "raised TypeName"
     # Those on which anything was allocated; of the ranks of a run "ranks", and each that is shown by itself.
-    devices: tuple[DeviceRecord, ...]
+    devices: tuple[DeviceRecord, ...] = ()
+    findings: tuple[tuple[str, str], ...] = ()  # the kind and the sentence of each
     pace: Pace = Pace()
     # Of these ranks the "median" and the "lowest" peak, and the highest of each phase, in bytes.
     ranks: Mapping[str, float] = field(default_factory=dict)
@@ -99,10 +102,38 @@ class Record:
         return self.label or self.title
 
     @property
+    def is_code(self) -> bool:
+        """Whether its name is a line of code."""
+        return not self.label and self.identity.startswith(UNLABELLED)
+
+    @property
+    def moved(self) -> tuple[DeviceRecord, ...]:
+        """The devices that it changed, or else the one with the highest peak; of ranks that of them all."""
+        if self.worst_rank is not None:
+            return self.devices[:1]
+        moved = tuple(device for device in self.devices if device.has_moved)
+        return moved or tuple(sorted(self.devices, key=lambda one: one.peak.value)[-1:])
+
+    @property
+    def peak(self) -> float:
+        """The highest peak of its devices."""
+        return max((device.peak.value for device in self.moved), default=NOT_AVAILABLE)
+
+    @property
+    def left_behind(self) -> float:
+        """What it left behind on all devices together."""
+        return sum(device.left_behind for device in self.moved)
+
+    @property
     def size(self) -> int:
-        """Bytes that it takes, about."""
-        return sys.getsizeof(self) + sum(device.size for device in self.devices)
+        """Bytes of its curves and steps."""
+        return sum(device.curve.nbytes + device.steps.nbytes for device in self.devices)
 
     def device(self, key: str) -> DeviceRecord | None:
         """Return the record of a device; None if the cell did not use it."""
         return next((device for device in self.devices if device.key == key), None)
+
+    def without_curves(self) -> Record:
+        """Return the same with figures alone."""
+        bare = [replace(each, curve=no_points(), steps=no_steps()) for each in self.devices]
+        return replace(self, devices=tuple(bare))

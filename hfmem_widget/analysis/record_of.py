@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 
 from hfmem_widget.analysis import anatomy
+from hfmem_widget.analysis.cell import UNLABELLED, Cell
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
 from hfmem_widget.analysis.facts import Facts, Figures, end_of, facts_of
+from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.record import (
     MOST_POINTS,
     MOST_STEP_ROWS,
@@ -26,41 +28,64 @@ from hfmem_widget.session import HELD, Part, Peak, Session, Span, outermost
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
 
+UNNAMED = ("block", "training")
+"""What watches are called that were given no label."""
+
+MOST_FINDINGS = 16
+SENTENCE = 300
+
 _COLUMNS = (MOST_POINTS - 2) // 3
 """A curve's columns: each has two points at most, and one that breaks the line."""
 
 
 def record_of(
-    session: Session,
-    span: Span,
-    *,
-    label: str = "",
-    number: int | None = None,
-    run: int = 1,
-    identity: str = "",
+    session: Session, span: Span, *, label: str = "", cell: Cell | None = None, kernel: str = ""
 ) -> Record:
     """Return what is kept of an outermost span that has ended, or of what `whole` made.
 
-    It has no tie to its session. The arguments are `Record`'s; `identity` is the label by default.
+    It has no tie to its session. `cell` is the one that the span is in; without a label, it is called as
+    the cell is.
     """
-    label = plain(label)
+    label, title, identity = _names(span, plain(label), cell)
     read, over = measured_in(session, span)
     ranks = read.ranks
     spread = {} if ranks is None else {"median": ranks.median, "lowest": ranks.lowest}
     phases = {} if ranks is None else {phase.kind: phase.high for phase in ranks.phases}
+    found = [finding for finding in findings_of(session, span) if finding.span_id == span.id]
+    found = found if ranks is None else [*read.findings, *found]
     return Record(
         label=label,
-        title=plain(span.label) or span.kind,
-        number=number,
-        run=run,
-        identity=identity or label,
-        duration=span.duration,
+        title=title,
+        identity=identity,
+        kind=span.kind,
+        kernel=kernel,
+        number=None if cell is None else cell.number,
         outcome=plain(span.outcome),
+        started_at=session.started_at + span.start,
+        duration=span.duration,
         devices=tuple(_device_record(read, over, facts) for facts in facts_of(read, over)),
+        findings=tuple((each.kind, plain(each.title, SENTENCE)) for each in found[:MOST_FINDINGS]),
         pace=pace_of(read, over),
         ranks=spread | phases,
         worst_rank=ranks.worst.rank if ranks is not None and ranks.worst is not None else None,
     )
+
+
+def _names(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
+    """Return a watch's label, what else to call it, and what it has in common with its other runs."""
+    title = plain(span.label) or span.kind
+    own = "" if cell is None else cell.id or cell.first_line
+    # As cells are called that have no label, one by one and under `%memwatch on`.
+    if (
+        cell is not None
+        and span.kind == "cell"
+        and title.startswith((f"cell [{cell.number}]", f"[{cell.number}]"))
+    ):
+        return "", cell.first_line or title, f"{UNLABELLED}{own or title}"
+    label = label or title
+    # Blocks without a label are all called the same: what they are in tells them apart.
+    where = f" in {own}" if own and span.kind != "cell" and label in UNNAMED else ""
+    return label, title, f"label {label}{where}"
 
 
 def measured_in(session: Session, span: Span) -> tuple[Session, Span]:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.display import resolve
 from hfmem_widget.drivers.install import attach, detach
 from hfmem_widget.features import FEATURES
@@ -35,13 +35,12 @@ def register(shell: InteractiveShell) -> None:
     """Add the magics and their completion, and follow what they watch."""
     unregister(shell)
     forget_faults()
-    history = History()
-    memwatch.register(shell, history)
+    memwatch.register(shell)
     offered: dict[str, Offered] = {
         memwatch.NAME: (memwatch.MemwatchMagics.memwatch.parser, memwatch.ACTIONS)
     }
     for report in REPORTS:
-        shell.register_magics(report(shell, history))
+        shell.register_magics(report(shell))
         offered[report.name] = (getattr(report, report.name).parser, report.words)
     _shells[shell] = complete(shell, offered)
     attach()
@@ -58,6 +57,8 @@ def unregister(shell: InteractiveShell) -> None:
     harmless(_shells.pop(shell, lambda: None))
     if _shells:
         return
+    HISTORY.clear()
+    HISTORY.latest = None
     harmless(detach)
     monitor = sys.modules.get("hfmem_widget.monitor.shared")
     if monitor is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from hfmem_widget.analysis.history import HOW_TO_WATCH
+from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.magics.report import ReportMagics, report
 from hfmem_widget.text import plain
 
@@ -65,7 +65,7 @@ class MemanatomyMagics(ReportMagics):
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
         if arguments.predicted and NOW in moments:
             moments = [PEAK]
-        session = self.history.latest
+        session = HISTORY.latest
         if session is None and PEAK in moments and len(moments) > 1:
             moments = [NOW]
         if moments == [NOW] and not (session is not None and session.running):

@@ -59,15 +59,18 @@ class MemcompareMagics(ReportMagics):
         ``%memcompare`` alone lists the watched cells.
         """
         from hfmem_widget.features.compare.api import compare_named
-        from hfmem_widget.features.compare.html import chart_bundle, list_bundle, table_bundle
+        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
+        from hfmem_widget.features.history.html import history_bundle
+        from hfmem_widget.features.history.keep import KEPT_HISTORY
 
         if not arguments.names:
-            if not self.history.records:
+            known = KEPT_HISTORY.table()
+            if not known.runs:
                 raise UsageError(HOW_TO_WATCH)
-            self.show(list_bundle(self.history.records))
+            self.show(history_bundle(known))
+            print("Run %memcompare LABEL LABEL to compare; cell numbers work too.")  # noqa: T201
             return
         comparison = compare_named(
-            self.history,
             arguments.names,
             by=arguments.by,
             device=arguments.device,

@@ -7,7 +7,7 @@ from argparse import Namespace
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from hfmem_widget.analysis.history import HOW_TO_WATCH
+from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.magics.report import ReportMagics, output, report
 from hfmem_widget.text import format_counted, plain
 
@@ -52,17 +52,21 @@ class MemhistoryMagics(ReportMagics):
         In code, use ``hfmem_widget.history()``.
         """
         from hfmem_widget.features.history.html import history_bundle
-        from hfmem_widget.features.history.log import LOG
+        from hfmem_widget.features.history.keep import KEPT_HISTORY
 
         # Checked before anything is done.
-        asked = LOG.history(sort=arguments.sort, last=arguments.last, each_run=arguments.runs)
+        asked = KEPT_HISTORY.table(
+            sort=arguments.sort, last=arguments.last, each_run=arguments.runs
+        )
         if arguments.clear:
-            LOG.clear()
+            HISTORY.clear()
             print("The history is empty now. Files were left as they are.")  # noqa: T201
             return
         if arguments.keep:
-            LOG.keep(arguments.keep)
-            asked = LOG.history(sort=arguments.sort, last=arguments.last, each_run=arguments.runs)
+            KEPT_HISTORY.keep(arguments.keep)
+            asked = KEPT_HISTORY.table(
+                sort=arguments.sort, last=arguments.last, each_run=arguments.runs
+            )
         if not asked.runs and not arguments.keep:
             raise UsageError(HOW_TO_WATCH)
         self.keep(arguments, asked)

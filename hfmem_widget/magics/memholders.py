@@ -9,7 +9,6 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic_arguments import argument
 
-from hfmem_widget.analysis.history import History
 from hfmem_widget.magics.report import ReportMagics, report
 from hfmem_widget.text import parse_bytes
 
@@ -22,8 +21,8 @@ class MemholdersMagics(ReportMagics):
 
     name = "memholders"
 
-    def __init__(self, shell: InteractiveShell, history: History) -> None:
-        super().__init__(shell, history)
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
         self._latest: dict[str, Holders] = {}
 
     @report

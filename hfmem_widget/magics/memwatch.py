@@ -23,9 +23,9 @@ from IPython.core.magic_arguments import (
     magic_arguments,
 )
 
-from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.cell import UNLABELLED, Cell
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.history.cell import Cell
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
@@ -68,12 +68,11 @@ _can_be_silenced = getattr(magic, "output_can_be_silenced", lambda method: metho
 
 @magics_class
 class MemwatchMagics(Magics):
-    """``%memwatch`` and ``%%memwatch`` of one shell; `history` keeps the cells that were watched."""
+    """``%memwatch`` and ``%%memwatch`` of one shell."""
 
-    def __init__(self, shell: InteractiveShell, history: History) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._shell = shell
-        self._history = history
         self._executions = Executions()
         self._every_cell: EveryCell | None = None
         self._in_every_cell: Execution | None = None
@@ -187,7 +186,6 @@ class MemwatchMagics(Magics):
             self._in_every_cell = None
             if self._every_cell is not None:
                 harmless(self._every_cell.cell_ends, error, annotate=not execution.watches)
-        harmless(self._remember, number, execution.cell_id)
 
     def _control(self, words: list[str]) -> None:
         if asks_for_help(words):
@@ -315,7 +313,7 @@ class MemwatchMagics(Magics):
             watch = self._make_watch(options)
             # Added before it starts: an interrupt held back meanwhile comes out of `start`.
             watches.append(watch)
-            self._keep(arguments, watch.start(), options.label)
+            self._keep(arguments, watch.start())
         except Exception as error:
             if isinstance(error, OptionError) or raised_by_handler(error):
                 raise
@@ -345,7 +343,8 @@ class MemwatchMagics(Magics):
         cell_id = "" if execution is None else execution.cell_id
         if not label and not cell_id:
             return ()
-        return (Rerun(lambda: self._history.runs_of(label, cell_id)),)
+        identity = f"label {plain(label)}" if label else f"{UNLABELLED}{cell_id}"
+        return (Rerun(lambda: HISTORY.runs_of(identity)),)
 
     def running_cell(self) -> Cell | None:
         """Return the cell that runs on this thread, for the history."""
@@ -376,17 +375,10 @@ class MemwatchMagics(Magics):
             raise UsageError(message) from None
         return expanded
 
-    def _keep(self, arguments: Namespace, session: Session, label: str = "") -> None:
-        self._history.begins(session, label)
+    def _keep(self, arguments: Namespace, session: Session) -> None:
+        HISTORY.latest = session
         if arguments.output:
             self._shell.user_ns[arguments.output] = session
-
-    def _remember(self, number: int | None, cell_id: str = "") -> None:
-        """Have a record made of a cell that was watched, of a long one on another thread."""
-        if self._history.cell_ended(number, cell_id):
-            from hfmem_widget.monitor.shared import shared_monitor
-
-            shared_monitor().aside(self._history.settle)
 
     def _run_as_function(self, line: str, cell: str) -> Any:
         """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` does."""
@@ -405,14 +397,13 @@ class MemwatchMagics(Magics):
             with interrupts_deferred():
                 for watch in watches:
                     harmless(watch.stop, error)
-                harmless(self._remember, self._cell_number())
             # The exception's traceback holds this frame, and the frame would hold the exception.
             error = None
 
 
-def register(shell: InteractiveShell, history: History) -> None:
+def register(shell: InteractiveShell) -> None:
     """Add the magics, and the events they live by."""
-    magics = MemwatchMagics(shell, history)
+    magics = MemwatchMagics(shell)
     shell.register_magics(magics)
     shell.events.register("pre_run_cell", magics.cell_begins)
     shell.events.register("post_run_cell", magics.cell_ends)

@@ -11,13 +11,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
-from hfmem_widget.analysis.history import History
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 from hfmem_widget.options import Option
 
 
 class ReportMagics(Magics):
-    """One line magic: parse, ask, show; `history` has the cells that were watched."""
+    """One line magic: parse, ask, show."""
 
     name: ClassVar[str]
     """What follows the % sign; the method has this name, too."""
@@ -28,10 +27,9 @@ class ReportMagics(Magics):
     def __init_subclass__(cls) -> None:
         magics_class(cls)
 
-    def __init__(self, shell: InteractiveShell, history: History) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._shell = shell
-        self.history = history
 
     def show(self, bundle: Mapping[str, Any]) -> None:
         """Show texts by MIME type below the cell."""

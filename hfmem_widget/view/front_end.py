@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hfmem_widget.analysis.cell import Cell
+
 _BY_VARIABLE = {
     "VSCODE_PID": "VS Code",
     "VSCODE_CWD": "VS Code",
@@ -92,3 +94,10 @@ def running_magics(name: str) -> Any:
     """Return the magics of the shell this code runs in that have a class name; None without them."""
     shell = running_shell()
     return None if shell is None else shell.magics_manager.registry.get(name)
+
+
+def running_cell() -> Cell | None:
+    """Return the cell that runs on this thread; None outside a notebook, or without the extension."""
+    magics = running_magics("MemwatchMagics")
+    cell: Cell | None = None if magics is None else magics.running_cell()
+    return cell

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
-from hfmem_widget.features.compare.html import list_bundle, whole_bundle
+from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.plotly import plotly
 from hfmem_widget.features.compare.scene import build_scene
@@ -129,7 +130,7 @@ def compared(*, by: str = "", parts: bool = True) -> Comparison:
 
 def _kept(label: str, scale: float, number: int, *, parts: bool) -> Record:
     session = training(scale, parts=parts, gap=parts)
-    return record_of(session, whole(session), label=label, number=number)
+    return record_of(session, whole(session), label=label, cell=Cell(number, "", ""))
 
 
 SESSIONS: dict[str, Callable[[], Session]] = {
@@ -230,7 +231,6 @@ PAGES: dict[str, Callable[[], list[Bundle]]] = {
     "memory map, live": lambda: [live_bundle(MAP)],
     "comparison by step": lambda: [whole_bundle(compared())],
     "comparison by time": lambda: [whole_bundle(compared(by="time", parts=False))],
-    "list of cells": lambda: [list_bundle([_kept("a", 1.0, 1, parts=True)])],
     "fit": lambda: [fit_bundle(FIT)],
     "growth": lambda: [growth_bundle(GROWTH)],
     "holders": lambda: [holders_bundle(HOLDERS, detail=True)],

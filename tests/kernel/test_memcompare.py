@@ -63,18 +63,33 @@ def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
 
 
 def test_what_there_is_is_listed(watched: Kernel) -> None:
-    """Without a name, a row for each label and for each cell without one."""
+    """Without a name, the table of `%memhistory`, and how to compare."""
     first = watched.run("1").reply["execution_count"]
     work(watched, "base", 8)
     work(watched, "base", 8)
     watched.run("%memwatch on --min 0 --no-chart")
     watched.run("x = 1")
     watched.run("%memwatch off")
-    listed = told(watched.run("%memcompare")).splitlines()
+    result = watched.run("%memcompare")
+    listed = told(result).splitlines()
 
-    assert listed[0].split()[:3] == ["label", "cell", "runs"]
-    assert listed[1].startswith(f"[{first + 6}] x = 1")
-    assert listed[2].split()[:4] == ["base", f"{first + 2},", f"{first + 4}", "2"]
+    assert listed[0] == "memhistory: 2 cells, 3 runs \u00b7 cpu"
+    assert listed[2].startswith("base ")
+    assert f"cell [{first + 4}] \u00b7 2 runs" in told(result)
+    assert any(line.startswith("x = 1 ") for line in listed)
+    assert f"cell [{first + 6}]" in told(result)
+    assert "%memcompare LABEL LABEL" in result.text()
+
+
+def test_cells_without_a_label_are_compared_by_their_numbers(watched: Kernel) -> None:
+    """Two runs of one line stand side by side."""
+    first = watched.run("1").reply["execution_count"]
+    for _ in range(2):
+        watched.run("%%memwatch -q\nx = 1")
+    text = told(watched.run(f"%memcompare {first + 1} {first + 2}"))
+
+    assert f"x = 1 [{first + 1}]" in text
+    assert f"x = 1 [{first + 2}]" in text
 
 
 def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
@@ -167,7 +182,7 @@ def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None
 def test_a_fault_in_keeping_never_changes_the_cell(kernel: Kernel) -> None:
     """The cell has its value and its card; a line on stderr says what is missing."""
     kernel.run("%load_ext hfmem_widget")
-    kernel.run("import hfmem_widget.analysis.history as h\nh.History._keep = lambda *_: 1 / 0")
+    kernel.run("import hfmem_widget.analysis.history as h\nh.History.add = lambda *_: 1 / 0")
     result = kernel.run("%%memwatch -l base\n41 + 1")
 
     assert result.status == "ok"

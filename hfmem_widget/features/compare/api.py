@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
 
-from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
@@ -13,7 +13,6 @@ from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.table import compare as compare_records
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-from hfmem_widget.view.front_end import running_magics
 
 Subject = str | int | Session | Sequence[Session]
 
@@ -24,8 +23,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     Parameters
     ----------
     *subjects : Session, sequence of Session, str or int
-        A session; several sessions, as runs of the same cell; or, where the extension is loaded, the label of
-        watched cells or the number of one.
+        A session; several sessions, as runs of the same cell; or the label of what was watched in this
+        process, or the number of a watched cell.
     by : {"step", "time"}, optional
         What the chart is aligned by; steps by default where all have some.
     device : str, optional
@@ -60,13 +59,13 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
 
 
 def compare_named(
-    history: History, names: Sequence[str], *, by: str = "", device: str = "", baseline: str = ""
+    names: Sequence[str], *, by: str = "", device: str = "", baseline: str = ""
 ) -> Comparison:
     """Lay watched cells side by side, by label or number; a cell that is named twice appears once."""
     runs: dict[str, tuple[Record, ...]] = {}
     base = ""
     for name in (*names, baseline) if baseline else names:
-        records = history.find(name)
+        records = HISTORY.find(name)
         base = _name(name, records)
         runs[base] = records
     return compare_records(runs, by=by, device=device, baseline=base if baseline else "")
@@ -77,34 +76,20 @@ def _records(subject: Subject) -> tuple[Record, ...]:
         message = f"compare() takes sessions, labels and cell numbers, not {type(subject).__name__}"
         raise OptionError(message)
     if isinstance(subject, (str, int)):
-        return _history().find(str(subject))
+        return HISTORY.find(str(subject))
     sessions = [subject] if isinstance(subject, Session) else list(subject)
     if not sessions or not all(isinstance(session, Session) for session in sessions):
         raise OptionError(
             "several runs of one cell are passed as a sequence of sessions, with at least one in it"
         )
-    return tuple(
-        record_of(session, whole(session), label=session.label, run=run)
-        for run, session in enumerate(sessions, 1)
-    )
-
-
-def _history() -> History:
-    magics = running_magics("MemcompareMagics")
-    if magics is None:
-        raise OptionError(
-            "labels and numbers name cells watched by %%memwatch: load the extension with "
-            "%load_ext hfmem_widget, or pass sessions"
-        )
-    history: History = magics.history
-    return history
+    return tuple(record_of(each, whole(each), label=each.label) for each in sessions)
 
 
 def _name(subject: Subject, records: Sequence[Record]) -> str:
     newest = records[-1]
     of_number = isinstance(subject, (str, int)) and str(subject).strip("[]").isdigit()
-    if of_number and newest.label and plain(subject) != newest.label:
-        return f"{newest.label} [{newest.number}]"
+    if of_number and plain(subject) != newest.label:
+        return f"{newest.name} [{newest.number}]"
     return newest.name
 
 

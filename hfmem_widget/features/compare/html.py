@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hfmem_widget.analysis.record import UNUSED, Record
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.plotly import plotly
 from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, build_scene
@@ -19,21 +18,16 @@ from hfmem_widget.features.compare.text import (
     part_label,
     text,
 )
-from hfmem_widget.session import Peak
-from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.text import format_bytes, format_counted, format_duration, plain
+from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, for_notebook
-from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, Row, table
 
 CELL = "cell"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 
-_LISTED = ("label", "cell", "runs", "device", "peak", "left behind", "duration", "")
-_MOST_NUMBERS = 4
 _HEIGHT, _BAR = 170, 12
 
 
@@ -69,41 +63,6 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
     table = table_bundle(comparison)
     picture = chart_bundle(comparison)["text/html"]
     return {"text/html": f"{table['text/html']}{picture}", "text/plain": table["text/plain"]}
-
-
-def list_bundle(records: Sequence[Record]) -> dict[str, str]:
-    """Return what can be compared by MIME type: a line for each label or unlabelled cell, newest first."""
-    runs: dict[str, list[Record]] = {}
-    for record in reversed(records):
-        runs.setdefault(record.identity, []).insert(0, record)
-    rows = [Row(_listed(records)) for records in runs.values()]
-    columns = [Column(head, is_bold=at == 0) for at, head in enumerate(_LISTED)]
-    return kit.bundle(
-        kit.headed("memcompare", format_counted(len(records), "watched cell")),
-        table(columns, rows, scrolls="figures"),
-        kit.note("Run %memcompare LABEL LABEL to compare; cell numbers work too."),
-    )
-
-
-def _listed(runs: Sequence[Record]) -> tuple[str, ...]:
-    newest = runs[-1]
-    device = max(
-        newest.devices, key=lambda used: (":" in used.key, used.peak.value), default=UNUSED
-    )
-    peak = Peak(NOT_AVAILABLE, "sampled") if device is UNUSED else device.peak
-    numbers = [str(run.number) for run in runs if run.number is not None]
-    if len(numbers) > _MOST_NUMBERS:
-        numbers = ["…", *numbers[-_MOST_NUMBERS:]]
-    return (
-        newest.name,
-        ", ".join(numbers),
-        str(len(runs)),
-        device.key,
-        peak_text(peak),
-        format_bytes(device.left_behind, signed=True),
-        format_duration(newest.duration),
-        "" if newest.outcome == "done" else newest.outcome,
-    )
 
 
 def _table(comparison: Comparison, first: str, columns: Sequence[Figures]) -> kit.Fragment:

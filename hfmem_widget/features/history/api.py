@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hfmem_widget.features.history.log import LOG
+from hfmem_widget.features.history.keep import KEPT_HISTORY
 from hfmem_widget.features.history.model import CellHistory
 
 
@@ -39,8 +39,8 @@ def history(
     >>> hfmem_widget.history(sort="peak", last=10)
     >>> hfmem_widget.history().to_pandas().groupby("name")["left_behind"].sum()
     """
-    asked = LOG.history(sort=sort, last=last)
+    asked = KEPT_HISTORY.table(sort=sort, last=last)
     if keep is None:
         return asked
-    LOG.keep(keep)
-    return LOG.history(sort=sort, last=last)
+    KEPT_HISTORY.keep(keep)
+    return KEPT_HISTORY.table(sort=sort, last=last)

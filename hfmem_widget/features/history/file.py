@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from hfmem_widget.analysis.cell import UNLABELLED
+from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record_of import MOST_FINDINGS, SENTENCE
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.history.model import CellRun, DeviceUse
 from hfmem_widget.recording.fields import FAULTS, choice, count, device_key, known, number, text
 from hfmem_widget.recording.file import (
     cannot_read,
@@ -20,7 +22,7 @@ from hfmem_widget.recording.file import (
     write_all,
 )
 from hfmem_widget.recording.limits import MOST_RANKS
-from hfmem_widget.session import Certainty
+from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.text import MAX_LENGTH, plain
 
 KIND = "cell"
@@ -29,11 +31,10 @@ LONGEST_LINE = 1 << 16
 MOST_READ = 16 << 20
 """Bytes of a file that are read, the newest."""
 
-MOST_DEVICES, MOST_FINDINGS = 64, 16
-SENTENCE = 300
+MOST_DEVICES = 64
 
 
-def read_runs(path: Path) -> list[CellRun]:
+def read_records(path: Path) -> list[Record]:
     """Return the runs that a file has, oldest first; none if it is not there. Damaged lines are left out.
 
     Raises `OptionError` if it is no file, cannot be read or written, or has something else in it.
@@ -59,7 +60,7 @@ def read_runs(path: Path) -> list[CellRun]:
     return runs
 
 
-def append(path: Path, runs: Iterable[CellRun]) -> None:
+def append(path: Path, runs: Iterable[Record]) -> None:
     """Add runs to a file, which is made if it is not there; raise `OptionError` if it cannot be written."""
     data = b"".join(map(_line, runs))
     try:
@@ -80,7 +81,7 @@ def append(path: Path, runs: Iterable[CellRun]) -> None:
         raise cannot_write(path, error) from None
 
 
-def _line(run: CellRun) -> bytes:
+def _line(run: Record) -> bytes:
     fields = {
         "k": KIND,
         "kernel": run.kernel,
@@ -92,8 +93,8 @@ def _line(run: CellRun) -> bytes:
         "started": round(run.started_at, 3),
         "seconds": round(run.duration, 4),
         "devices": [
-            [use.key, *map(_figure, (use.before, use.after, use.peak)), use.certainty]
-            for use in run.devices
+            [use.key, *map(_figure, (use.before, use.after, use.peak.value)), use.peak.certainty]
+            for use in run.moved[:MOST_DEVICES]
         ],
         "findings": run.findings,
     }
@@ -108,7 +109,7 @@ def _figure(value: float) -> int | None:
     return round(value) if math.isfinite(value) else None
 
 
-def _run(line: bytes) -> CellRun | None:
+def _run(line: bytes) -> Record | None:
     """Return what a line says; None if it is no run, whoever has written it."""
     if not 2 < len(line) <= LONGEST_LINE:
         return None
@@ -119,13 +120,18 @@ def _run(line: bytes) -> CellRun | None:
         return None
 
 
-def _checked(fields: Mapping[str, Any]) -> CellRun:
-    cell = fields["number"]
-    return CellRun(
+def _checked(fields: Mapping[str, Any]) -> Record:
+    cell, name, identity = (
+        fields["number"],
+        text(fields["name"], MAX_LENGTH),
+        text(fields["identity"], 200),
+    )
+    return Record(
+        label="" if identity.startswith(UNLABELLED) else name,
+        title=name,
+        identity=identity,
         kernel=text(fields["kernel"], 40),
         number=None if cell is None else int(known(cell)),
-        name=text(fields["name"], MAX_LENGTH),
-        identity=text(fields["identity"], 200),
         kind=text(fields["kind"], 40),
         outcome=text(fields["outcome"], MAX_LENGTH),
         started_at=known(fields["started"]),
@@ -139,6 +145,12 @@ def _checked(fields: Mapping[str, Any]) -> CellRun:
     )
 
 
-def _use(key: object, before: object, after: object, peak: object, certainty: object) -> DeviceUse:
-    figures = number(before), number(after), number(peak)
-    return DeviceUse(device_key(key), *figures, choice(certainty, get_args(Certainty)))
+def _use(
+    key: object, before: object, after: object, peak: object, certainty: object
+) -> DeviceRecord:
+    return DeviceRecord(
+        key=device_key(key),
+        before=number(before),
+        after=number(after),
+        peak=Peak(number(peak), choice(certainty, get_args(Certainty))),
+    )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
+from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.text import format_bytes, format_counted, format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.findings import sentence
@@ -36,7 +37,7 @@ _WORDS = {
 
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
-_Block = tuple[tuple[CellRun, ...], list[Row]]
+_Block = tuple[tuple[Record, ...], list[Row]]
 """The runs of a cell, and the rows of all or of one of them."""
 
 
@@ -45,12 +46,12 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
     cells = history.cells
     listed = cells[:MOST_CELLS] if history.sort != "cell" else cells[-MOST_CELLS:]
     shown = [run for runs in listed for run in runs]
-    devices = dict.fromkeys(use.key for run in shown for use in run.devices)
+    devices = dict.fromkeys(use.key for run in shown for use in run.moved)
     several = len(devices) > 1
     blocks: list[_Block] = []
     for runs in listed:
         count = f"{len(runs)} runs" if len(runs) > 1 else ""
-        parts: list[tuple[tuple[CellRun, ...], str]] = [(runs, count)]
+        parts: list[tuple[tuple[Record, ...], str]] = [(runs, count)]
         if history.each_run:
             parts = [((run,), f"run {at} of {len(runs)}") for at, run in enumerate(runs, 1)]
         blocks += [
@@ -80,7 +81,7 @@ def _that_fit(blocks: list[_Block], *, newest_last: bool) -> list[_Block]:
     return blocks[len(blocks) - kept :] if newest_last else blocks[:kept]
 
 
-def _notes(history: CellHistory, shown: Sequence[CellRun], left_out: int) -> Iterator[str]:
+def _notes(history: CellHistory, shown: Sequence[Record], left_out: int) -> Iterator[str]:
     if not shown:
         yield NONE_YET
     if not history.each_run and len(shown) > len({run.identity for run in shown}):
@@ -94,11 +95,11 @@ def _notes(history: CellHistory, shown: Sequence[CellRun], left_out: int) -> Ite
 
 
 def _rows(
-    runs: Sequence[CellRun], history: CellHistory, count: str, *, with_device: bool
+    runs: Sequence[Record], history: CellHistory, count: str, *, with_device: bool
 ) -> Iterator[Row]:
     """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
-    devices = [use.key for use in newest.devices]
+    devices = [use.key for use in newest.moved]
     facts = [
         "" if newest.number is None else f"cell [{newest.number}]",
         "" if newest.kernel == history.kernel else "earlier kernel",
@@ -109,19 +110,19 @@ def _rows(
         "" if newest.outcome == "done" else newest.outcome,
         *dict.fromkeys(_WORDS.get(kind, kind.replace("-", " ")) for kind, _ in newest.findings),
     ]
-    first, *others = [_figures(use, runs) for use in newest.devices] or [("", "")]
+    first, *others = [_figures(use, runs) for use in newest.moved] or [("", "")]
     yield Row((_name(newest), *first), below=(kit.phrases(facts),))
-    for use, figures in zip(newest.devices[1:], others, strict=True):
+    for use, figures in zip(newest.moved[1:], others, strict=True):
         yield Row((kit.quiet(use.key), *figures), is_indented=True)
 
 
-def _name(run: CellRun) -> kit.Fragment:
+def _name(run: Record) -> kit.Fragment:
     return kit.code(run.name) if run.is_code else kit.shown(run.name, MOST_OF_NAME)
 
 
-def _figures(use: DeviceUse, runs: Sequence[CellRun]) -> tuple[Cell, Cell]:
+def _figures(use: DeviceRecord, runs: Sequence[Record]) -> tuple[Cell, Cell]:
     moved = drift(runs, use.key)
-    peak, left = peak_text(use.known_peak), format_bytes(use.left_behind, signed=True)
+    peak, left = peak_text(use.peak), format_bytes(use.left_behind, signed=True)
     if math.isnan(use.left_behind):  # of ranks, which have ended
         return peak if moved is None else (peak, _each(moved.peak)), ""
     if moved is None:
@@ -134,7 +135,7 @@ def _each(size: float) -> str:
     return f"{format_bytes(size, signed=True)} a run"
 
 
-def _findings(newest: Sequence[CellRun]) -> kit.Fragment:
+def _findings(newest: Sequence[Record]) -> kit.Fragment:
     """Return the sentences of what was found in the newest run of each cell, behind a click."""
     found = [(run, title) for run in newest for _, title in run.findings]
     if not found:

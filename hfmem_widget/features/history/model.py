@@ -1,4 +1,4 @@
-"""The nouns of the history: a run of a watched cell as a small row, and all of them together."""
+"""The watched cells of this process and of those before it, the runs of each together."""
 
 from __future__ import annotations
 
@@ -12,80 +12,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from hfmem_widget.analysis.record import Record
 from hfmem_widget.display import Shown
-from hfmem_widget.session import Certainty, Peak
-from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
+from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_counted, wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
-UNLABELLED = "cell "
-"""How the identity of a cell without a label begins."""
-
 COLUMNS = (
     *("cell", "name", "kind", "run", "kernel", "outcome", "started", "duration", "device"),
     *("peak", "certainty", "left_behind", "before", "after", "findings"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
-    """What one run did to one device: what was allocated before and after it, and its peak. Bytes."""
-
-    key: str
-    before: float
-    after: float
-    peak: float
-    certainty: Certainty
-
-    @property
-    def left_behind(self) -> float:
-        """Allocated at the end less allocated at the start."""
-        return self.after - self.before
-
-    @property
-    def known_peak(self) -> Peak:
-        """The peak, with how it is known."""
-        return Peak(self.peak, self.certainty)
-
-
-@dataclass(frozen=True, slots=True)
-class CellRun:
-    """One run of a watched cell or block."""
-
-    kernel: str  # the process it ran in; the same for all its runs there
-    number: int | None  # the cell's; None outside a notebook
-    name: str  # its label, or the first line of its code
-    identity: str  # the same for all runs of this cell, or of this label
-    kind: str  # "cell" or "block"
-    outcome: str  # "done", "interrupted", or "raised TypeName"
-    started_at: float  # seconds since the epoch
-    duration: float  # seconds
-    devices: tuple[DeviceUse, ...]
-    """Those that moved by a MiB or more; if none did, the one with the highest peak."""
-    findings: tuple[tuple[str, str], ...] = ()  # the kind and the sentence of each
-    worst_rank: int | None = None
-    """Where it started the ranks of a run, which had the highest peak; the device is then ``ranks``."""
-
-    @property
-    def is_code(self) -> bool:
-        """Whether its name is a line of code."""
-        return self.identity.startswith(UNLABELLED)
-
-    def on(self, device: str) -> DeviceUse | None:
-        """Return what it did to a device; None if it left that alone."""
-        return next((use for use in self.devices if use.key == device), None)
-
-    @property
-    def peak(self) -> float:
-        """The highest peak of its devices."""
-        return max((use.peak for use in self.devices), default=NOT_AVAILABLE)
-
-    @property
-    def left_behind(self) -> float:
-        """What it left behind on all devices together."""
-        return sum(use.left_behind for use in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +35,22 @@ class Drift:
     left_behind: float  # bytes, on average
 
 
-def drift(runs: Sequence[CellRun], device: str) -> Drift | None:
+def drift(runs: Sequence[Record], device: str) -> Drift | None:
     """Return how runs of a cell moved on a device; None of fewer than two in the newest kernel.
 
     Only runs that came to their end and moved the device are compared.
     """
     newest = [run for run in runs if run.outcome == "done" and run.kernel == runs[-1].kernel]
-    used = [use for run in newest if (use := run.on(device)) is not None]
+    used = [use for run in newest for use in run.moved if use.key == device]
     if len(used) < 2:
         return None
     later = used[1:] if len(used) > 2 else used
-    rise = (later[-1].peak - later[0].peak) / (len(later) - 1)
+    rise = (later[-1].peak.value - later[0].peak.value) / (len(later) - 1)
     left = [use.left_behind for use in used[1:]]
     return Drift(len(used), rise, sum(left) / len(left))
 
 
-_KEYS: Mapping[str, Callable[[CellRun], float]] = {
+_KEYS: Mapping[str, Callable[[Record], float]] = {
     "cell": lambda _run: 0.0,
     "peak": lambda run: run.peak,
     "left": lambda run: run.left_behind,
@@ -127,7 +65,7 @@ class CellHistory(Shown):
 
     Attributes
     ----------
-    runs : tuple of CellRun
+    runs : tuple of Record
         In the order in which they ended.
     kernel : str
         This one's.
@@ -144,7 +82,7 @@ class CellHistory(Shown):
         Whether each run is listed, and not only the newest of a cell.
     """
 
-    runs: tuple[CellRun, ...]
+    runs: tuple[Record, ...]
     kernel: str = ""
     forgotten: int = 0
     file: str = ""
@@ -166,9 +104,9 @@ class CellHistory(Shown):
         return f"<CellHistory: {', '.join(counts)}>"
 
     @property
-    def cells(self) -> tuple[tuple[CellRun, ...], ...]:
+    def cells(self) -> tuple[tuple[Record, ...], ...]:
         """The runs of each cell that is listed, oldest first, in the order asked for."""
-        by_cell: dict[str, list[CellRun]] = {}
+        by_cell: dict[str, list[Record]] = {}
         for run in self.runs:
             # Taken out and put in again, so that the one that ran last comes last.
             by_cell[run.identity] = [*by_cell.pop(run.identity, []), run]
@@ -206,6 +144,12 @@ class CellHistory(Shown):
             for number, run in enumerate(runs, 1):
                 findings = " ".join(sentence for _, sentence in run.findings)
                 start = run.number, run.name, run.kind, number, run.kernel, run.outcome
-                for use in run.devices:
-                    sizes = use.peak, use.certainty, use.left_behind, use.before, use.after
+                for use in run.moved:
+                    sizes = (
+                        use.peak.value,
+                        use.peak.certainty,
+                        use.left_behind,
+                        use.before,
+                        use.after,
+                    )
                     yield (*start, run.started_at, run.duration, use.key, *sizes, findings)

@@ -146,7 +146,7 @@ def record(**peaks: float) -> Record:
         DeviceRecord(key=f"cuda:{key[-1]}", peak=Peak(peak, "exact"), after=0.0, before=0.0)
         for key, peak in peaks.items()
     )
-    return Record("x", "x", None, 1, "x", 1.0, "done", devices)
+    return Record(label="x", title="x", identity="x", duration=1.0, devices=devices)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.drivers.every_cell import EveryCell
 from hfmem_widget.drivers.watch import Watch
@@ -196,7 +197,7 @@ def test_an_interrupt_at_the_end_of_a_cell_leaves_nothing_half_done(
 
     every: Session = shell.user_ns["every"]
     assert all(span.stop is not None for span in every.spans)
-    first, second = magics._history.records
+    first, second = HISTORY.records[-2:]
     assert second.number == (first.number or 0) + 1
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.features.compare.html import list_bundle
 from hfmem_widget.features.compare.model import Difference, Figure
 from hfmem_widget.features.compare.text import (
     _signed_bytes,
@@ -27,7 +26,6 @@ from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.wire.judgements import MOST as MOST_JUDGED
 from hfmem_widget.view.wire.judgements import Judgements
 from tests.data.svg import Drawing
-from tests.unit.features.compare.test_html import kept
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_scene_read_back import EMPTY
 
@@ -99,17 +97,6 @@ def test_a_range_has_its_unit_once(
 ) -> None:
     """Of runs that read alike there is none."""
     assert _spread(Figure(low, low, high, runs), shown) == told
-
-
-@pytest.mark.parametrize(
-    ("runs", "told"), [(1, "1"), (4, "1, 2, 3, 4"), (5, "…, 2, 3, 4, 5"), (7, "…, 4, 5, 6, 7")]
-)
-def test_of_a_cells_runs_the_last_four_are_numbered(runs: int, told: str) -> None:
-    """That there were more is said."""
-    record = kept("short", "a")
-    made = [replace(record, number=at, identity="x") for at in range(1, runs + 1)]
-
-    assert f"  {told}  " in list_bundle(made)["text/plain"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hfmem_widget.features.compare.html import list_bundle, table_bundle
+from hfmem_widget.features.compare.html import table_bundle
 from hfmem_widget.features.compare.text import _part
 from hfmem_widget.features.holders.html import growth_facts, shown_rows
 from hfmem_widget.features.memory_map.model import MemoryMap
@@ -20,7 +20,7 @@ from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import _scale, anatomy_bundle, bars_html
 from hfmem_widget.view.table import Column, Row, table
 from tests.data.parted import NAN
-from tests.unit.features.compare.test_html import kept, two
+from tests.unit.features.compare.test_html import two
 from tests.unit.features.memory_map.test_html_read_back import segment
 from tests.unit.view.test_anatomy import WHOLE, made
 
@@ -59,7 +59,6 @@ def rows(html: str) -> list[list[Cell]]:
 @pytest.mark.parametrize(
     "html",
     [
-        pytest.param(list_bundle([kept("steps", "a"), kept("steps", "b")])["text/html"], id="list"),
         pytest.param(table_bundle(two())["text/html"], id="comparison"),
         pytest.param(anatomy_bundle([WHOLE], {"cuda:0": {}})["text/html"], id="anatomy"),
     ],

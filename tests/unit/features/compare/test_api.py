@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hfmem_widget
 from hfmem_widget import compare
+from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.compare import api
 from hfmem_widget.features.compare.api import Subject, compare_named
 from hfmem_widget.session import Session
 from hfmem_widget.testing import scripted_run
@@ -17,12 +21,15 @@ from tests.fakes.ranks import Script, SimulatedRun
 
 
 @pytest.fixture
-def history() -> History:
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
     """Return a history of two runs of one label, one of another, and a cell without any."""
     history = History()
-    for number, label in enumerate(["base", "base", "lora", ""], 1):
-        history.begins(scripted_run("steps"), label)
-        history.cell_ended(number)
+    monkeypatch.setattr(api, "HISTORY", history)
+    for number, label in enumerate(["base", "base", "lora", "cell [4]"], 1):
+        session = scripted_run("steps")
+        span = replace(whole(session), kind="cell", label=label, start=float(number))
+        cell = Cell(number, "", "trainer.train()")
+        history.add(record_of(session, span, cell=cell, kernel=history.kernel))
     return history
 
 
@@ -55,7 +62,7 @@ def test_several_sessions_are_runs_of_one() -> None:
         (([],), "with at least one in it"),
         (([1],), "a sequence of sessions"),
         ((Session("now"),), "'now' is still running"),
-        (("base",), "load the extension"),
+        (("nothing",), "No watched cell"),
         ((True,), "not bool"),
         ((object(),), "not object"),
     ],
@@ -68,21 +75,32 @@ def test_what_cannot_be_compared_is_said(subjects: tuple[Subject, ...], said: st
 
 def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
     """What is named twice stands there once, and a run of a label says which it is."""
-    comparison = compare_named(history, ["base", "lora", "2", "4", "lora"])
+    comparison = compare_named(["base", "lora", "2", "4", "lora"])
 
     assert [(cell.name, cell.runs) for cell in comparison.cells] == [
         ("base", 2),
         ("lora", 1),
         ("base [2]", 1),
-        ("fine-tune", 1),
+        ("trainer.train() [4]", 1),
     ]
 
 
 def test_a_baseline_need_not_be_named_twice(history: History) -> None:
     """One that is not among the names joins them."""
-    comparison = compare_named(history, ["lora"], baseline="ba")
+    comparison = compare_named(["lora"], baseline="ba")
     assert [cell.name for cell in comparison.cells] == ["lora", "base"]
     assert comparison.baseline == 1
+
+
+def test_labels_of_a_script_are_compared_without_the_extension() -> None:
+    """Each block that was watched has its label in the history of the process."""
+    for label in ("one block", "another block"):
+        with hfmem_widget.watch(label, quiet=True):
+            pass
+
+    comparison = compare("one block", "another block")
+
+    assert [cell.name for cell in comparison.cells] == ["one block", "another block"]
 
 
 def test_a_comparison_prints_as_text_and_has_a_short_name() -> None:

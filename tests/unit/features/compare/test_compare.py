@@ -47,7 +47,14 @@ def device(
 
 
 def record(label: str, *devices: DeviceRecord, number: int = 1, duration: float = 2.0) -> Record:
-    return Record(label, f"cell [{number}]", number, 1, label, duration, "done", devices)
+    return Record(
+        label=label,
+        title=f"cell [{number}]",
+        number=number,
+        identity=label,
+        duration=duration,
+        devices=devices,
+    )
 
 
 def folded(peaks: Sequence[float], most: int) -> Floats:

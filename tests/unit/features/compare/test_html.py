@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
-from hfmem_widget.features.compare.html import chart_bundle, list_bundle, table_bundle, whole_bundle
+from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole_bundle
 from hfmem_widget.features.compare.model import Comparison, Difference, difference
 from hfmem_widget.features.compare.scene import step_ticks
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
@@ -35,7 +36,8 @@ from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
     """Return a record of a scripted run, its peaks scaled."""
     session = scripted_run(run)
-    record = record_of(session, whole(session), label=label, number=number)
+    cell = Cell(number, "", "")
+    record = record_of(session, whole(session), label=label, cell=cell)
     devices = []
     for one in record.devices:
         curve, steps = one.curve * np.float32(1), one.steps.copy()
@@ -228,10 +230,9 @@ def test_plotly_takes_the_picture() -> None:
 def test_a_hostile_label_is_text_everywhere(label: str) -> None:
     """No tag, attribute, MathJax or control character of a label's gets through."""
     comparison = compare({label: [kept("steps", label)], "b": [kept("steps", "b")]})
-    outputs = [whole_bundle(comparison), list_bundle([kept("steps", label)])]
-    for output in outputs:
-        Strict(output["text/html"])
-        assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
+    output = whole_bundle(comparison)
+    Strict(output["text/html"])
+    assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
     texts = [*strings(drawn(comparison))]
     assert texts
     for told in texts:
@@ -244,26 +245,6 @@ def test_a_note_is_told_to_its_end() -> None:
     label = "a long name " * 9
     told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
     assert "which is without it." in whole_bundle(told)["text/html"]
-
-
-def test_the_list_has_a_row_for_each_label() -> None:
-    """Newest first, with the numbers of its runs."""
-    records = [kept("steps", "base", number=3), kept("short", "", number=4)]
-    records += [kept("steps", "base", number=number) for number in (5, 6, 7, 8)]
-    records[1] = replace(records[1], identity="[4]")
-    told = list_bundle(records)
-
-    assert text(told["text/html"]).startswith(
-        "memcompare 6 watched cells label cell runs device peak left behind duration "
-        "base …, 5, 6, 7, 8 5 cuda:0 7.01 GiB exact +3.75 GiB 19.2 s "
-        "x = model(**batch) 4 1 cuda:0 212.0 MiB exact +3.50 MiB 10 ms "
-    )
-    assert told["text/plain"].splitlines()[1].startswith("base")
-
-
-def test_a_failed_cell_is_listed_as_such() -> None:
-    """How a cell ended stands in its row."""
-    assert "raised OutOfMemoryError" in list_bundle([kept("failed", "big")])["text/plain"]
 
 
 @pytest.mark.parametrize(

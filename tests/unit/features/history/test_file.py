@@ -12,42 +12,42 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history import file as file_module
-from hfmem_widget.features.history import log as log_module
-from hfmem_widget.features.history.file import append, read_runs
+from hfmem_widget.features.history import keep as keep_module
+from hfmem_widget.features.history.file import append, read_records
 from hfmem_widget.features.history.html import history_bundle
-from hfmem_widget.features.history.log import Log
-from tests.unit.features.history.test_history import names, run
+from hfmem_widget.features.history.keep import KeptHistory
+from tests.unit.features.history.test_history import kept_history, names, run
 
 
-def add(log: Log, *labels: str) -> Log:
-    """Run some cells in the kernel of a log."""
+def add(kept: KeptHistory, *labels: str) -> KeptHistory:
+    """Run some cells in the kernel of a kept."""
     for label in labels:
-        log.add(replace(run(label), kernel=log.kernel))
-    log.flush()
-    return log
+        kept.add(replace(run(label), kernel=kept.history.kernel))
+    kept.flush()
+    return kept
 
 
 def test_the_next_kernel_has_the_runs_of_this_one(tmp_path: Path) -> None:
     """Those before the file was named, too; and each of them once."""
     path = tmp_path / "h.jsonl"
-    first = add(Log(), "a")
+    first = add(kept_history(), "a")
     first.keep(path)
     add(first, "b")
     first.keep(path)
 
-    second = add(Log(), "c")
+    second = add(kept_history(), "c")
     second.keep(path)
     add(second, "a")
 
-    assert names(second.history()) == ["b", "c", "a"]
-    assert [one.kernel == second.kernel for one in second.history().runs] == [
+    assert names(second.table()) == ["b", "c", "a"]
+    assert [one.kernel == second.history.kernel for one in second.table().runs] == [
         False,
         False,
         True,
         True,
     ]
     assert len(path.read_text().splitlines()) == 4
-    text = history_bundle(second.history())["text/plain"]
+    text = history_bundle(second.table())["text/plain"]
     assert "cell [1] \u00b7 earlier kernel" in text
     assert str(path) in text
 
@@ -59,10 +59,12 @@ def test_a_line_comes_back_as_it_was(tmp_path: Path) -> None:
         run("unknown", peak=float("nan")),
     ]
     append(tmp_path / "h.jsonl", runs)
-    back = read_runs(tmp_path / "h.jsonl")
+    back = read_records(tmp_path / "h.jsonl")
 
-    assert back[0] == runs[0]
-    assert repr(back[1]) == repr(runs[1])
+    append(tmp_path / "again.jsonl", back)
+
+    assert [one.name for one in back] == [one.name for one in runs]
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "h.jsonl").read_bytes()
 
 
 DAMAGED = [
@@ -89,7 +91,7 @@ def test_a_line_that_says_what_none_may_is_left_out(tmp_path: Path, change: obje
     with path.open("ab") as file:
         file.write(json.dumps(fields | change).encode() + b"\n")
 
-    assert [one.name for one in read_runs(path)] == ["good"]
+    assert [one.name for one in read_records(path)] == ["good"]
 
 
 def test_damaged_lines_cost_themselves(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_damaged_lines_cost_themselves(tmp_path: Path) -> None:
         file.write(b"\n".join(DAMAGED) + b'\n{"k":"cell","na')
     append(path, [run("after")])
 
-    assert [one.name for one in read_runs(path)] == ["before", "after"]
+    assert [one.name for one in read_records(path)] == ["before", "after"]
 
 
 def test_words_of_a_strange_file_are_plain(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_words_of_a_strange_file_are_plain(tmp_path: Path) -> None:
     append(path, [run("good")])
     fields = json.loads(path.read_bytes()) | {"name": "\x1b[31m" + "x" * 5000}
     path.write_text(json.dumps(fields) + "\n")
-    (back,) = read_runs(path)
+    (back,) = read_records(path)
 
     assert back.name.startswith("[31mx")
     assert len(back.name) == 120
@@ -122,14 +124,14 @@ def test_a_file_with_something_else_is_left_alone(tmp_path: Path, content: bytes
     """It is refused, and the history goes on without it."""
     path = tmp_path / "h.jsonl"
     path.write_bytes(content)
-    log = add(Log(), "a")
+    kept = add(kept_history(), "a")
 
     with pytest.raises(OptionError, match="is no history"):
-        log.keep(path)
-    add(log, "b")
+        kept.keep(path)
+    add(kept, "b")
 
     assert path.read_bytes() == content
-    assert names(log.history()) == ["a", "b"]
+    assert names(kept.table()) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -146,49 +148,49 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path, name: str, says: str) 
     """In one sentence; a pipe would be waited for."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OptionError, match=says):
-        Log().keep(name if name.startswith("~") else tmp_path / name)
+        kept_history().keep(name if name.startswith("~") else tmp_path / name)
 
 
 def test_a_disk_that_refuses_ends_the_file_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence, once; the history in memory goes on."""
-    log = Log()
-    log.keep(tmp_path / "h.jsonl")
+    kept = kept_history()
+    kept.keep(tmp_path / "h.jsonl")
     full = OSError(errno.ENOSPC, "No space left on device")
 
     def refuse(*_: object) -> None:
         raise full
 
-    monkeypatch.setattr(log_module, "append", refuse)
-    add(log, "a", "b")
-    add(log, "c")
+    monkeypatch.setattr(keep_module, "append", refuse)
+    add(kept, "a", "b")
+    add(kept, "c")
 
     assert capsys.readouterr().err.count("No space left on device") == 1
-    assert names(log.history()) == ["a", "b", "c"]
-    assert not log.keeps
+    assert names(kept.table()) == ["a", "b", "c"]
+    assert not kept.keeps
 
 
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     """Its watches are its own."""
-    log = Log()
-    log.keep(tmp_path / "h.jsonl")
-    log._pid += 1
-    add(log, "the child's")
+    kept = kept_history()
+    kept.keep(tmp_path / "h.jsonl")
+    kept._pid += 1
+    add(kept, "the child's")
 
     assert (tmp_path / "h.jsonl").read_bytes() == b""
 
 
 def test_clearing_leaves_the_file_alone(tmp_path: Path) -> None:
     """And later runs are still added to it."""
-    log = Log()
-    log.keep(tmp_path / "h.jsonl")
-    add(log, "a")
-    log.clear()
-    add(log, "b")
+    kept = kept_history()
+    kept.keep(tmp_path / "h.jsonl")
+    add(kept, "a")
+    kept.history.clear()
+    add(kept, "b")
 
-    assert names(log.history()) == ["b"]
-    assert [one.name for one in read_runs(tmp_path / "h.jsonl")] == ["a", "b"]
+    assert names(kept.table()) == ["b"]
+    assert [one.name for one in read_records(tmp_path / "h.jsonl")] == ["a", "b"]
 
 
 def test_only_the_newest_of_a_large_file_is_read(
@@ -198,28 +200,28 @@ def test_only_the_newest_of_a_large_file_is_read(
     path = tmp_path / "h.jsonl"
     append(path, [run(str(number)) for number in range(100)])
     monkeypatch.setattr("hfmem_widget.features.history.file.MOST_READ", 2_000)
-    log = Log(most=3)
-    log.keep(path)
+    kept = kept_history(most=3)
+    kept.keep(path)
 
-    assert 3 < len(read_runs(path)) < 20
-    assert names(log.history()) == ["97", "98", "99"]
+    assert 3 < len(read_records(path)) < 20
+    assert names(kept.table()) == ["97", "98", "99"]
 
 
 def test_a_full_disk_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that nothing could be written to goes again; one that had something stays as it was."""
-    log = Log()
-    add(log, "a")
-    kept = tmp_path / "kept.jsonl"
-    log.keep(kept)
-    before = kept.read_bytes()
+    kept = kept_history()
+    add(kept, "a")
+    path = tmp_path / "kept.jsonl"
+    kept.keep(path)
+    before = path.read_bytes()
 
     def refuse(_descriptor: int, _data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(file_module, "write_all", refuse)
     with pytest.raises(OptionError, match="No space left on device"):
-        log.keep(tmp_path / "h.jsonl")
-    add(log, "b")
+        kept.keep(tmp_path / "h.jsonl")
+    add(kept, "b")
 
-    assert list(tmp_path.iterdir()) == [kept]
-    assert kept.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before

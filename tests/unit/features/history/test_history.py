@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import math
-import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 
 import hfmem_widget
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.history.cell import Cell
-from hfmem_widget.features.history.companion import Historian, run_of
-from hfmem_widget.features.history.file import read_runs
+from hfmem_widget.features.history.companion import Historian
+from hfmem_widget.features.history.file import read_records
 from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
-from hfmem_widget.features.history.log import Log
-from hfmem_widget.features.history.model import CellHistory, CellRun, DeviceUse, drift
-from hfmem_widget.session import Finding
+from hfmem_widget.features.history.keep import KeptHistory
+from hfmem_widget.features.history.model import CellHistory, drift
+from hfmem_widget.session import Finding, Peak
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 from tests.fakes.ranks import Script, SimulatedRun
@@ -33,13 +36,22 @@ CELL = Cell(7, "abc", "x = model(**batch)")
 
 def run(
     name: str = "a", peak: float = 100.0, left: float = 0.0, *, before: float = 50.0, **more: Any
-) -> CellRun:
+) -> Record:
     """Return a run of a cell; sizes are MiB."""
-    use = DeviceUse("cuda:0", before * MIB, (before + left) * MIB, peak * MIB, "exact")
+    use = use_of("cuda:0", before * MIB, (before + left) * MIB, peak * MIB)
     known: dict[str, Any] = {"number": 1, "kind": "cell", "outcome": "done", "duration": 1.0}
-    known["started_at"] = float(next(CLOCK))
-    known |= {"devices": (use,)}
-    return CellRun("k", name=name, identity=name, **(known | more))
+    known |= {"started_at": float(next(CLOCK)), "devices": (use,), "kernel": "k"}
+    return Record(label=name, identity=name, **(known | more))
+
+
+def use_of(key: str, before: float, after: float, peak: float) -> DeviceRecord:
+    """Return what a run did to a device, in bytes."""
+    return DeviceRecord(key=key, before=before, after=after, peak=Peak(peak, "exact"))
+
+
+def kept_history(most: int = 100) -> KeptHistory:
+    """Return a history of its own, with what keeps it in a file."""
+    return KeptHistory(History(most))
 
 
 def names(history: CellHistory) -> list[str]:
@@ -54,36 +66,26 @@ def test_any_session_is_a_row(name: str) -> None:
     session = scripted_run(name)
     span = session.spans[0]
 
-    row = run_of(session, span, None, "k")
+    row = record_of(session, span)
 
     assert row.name == span.label
     assert (row.outcome, row.duration) == (span.outcome, span.duration)
-    assert 1 <= len(row.devices) <= len(session.devices)
-    assert row.peak == max(span.peaks[f"{use.key}/allocated"].value for use in row.devices)
+    assert 1 <= len(row.moved) <= len(session.devices)
+    assert row.peak == max(span.peaks[f"{use.key}/allocated"].value for use in row.moved)
     assert len(row.findings) == len(session.findings)
 
 
-def test_a_row_refers_to_nothing_of_the_session() -> None:
-    """It is kept for as long as the kernel lives: figures and words alone, about a kilobyte."""
+def test_a_row_does_not_keep_its_session_alive() -> None:
+    """Sessions are large; what is kept of one stands for itself."""
     session = scripted_run("leak")
-    row = run_of(session, session.spans[0], CELL, "k")
-    seen, to_see = {}, [row]
-    while to_see:
-        one = to_see.pop()
-        if id(one) not in seen and not isinstance(one, type):
-            seen[id(one)] = one
-            to_see += gc.get_referents(one)
+    watched = weakref.ref(session)
+    kept = kept_history()
+    Historian(kept=kept).report(session, session.spans[0])
+    del session
+    gc.collect()
 
-    assert {type(one) for one in seen.values()} <= {
-        CellRun,
-        DeviceUse,
-        tuple,
-        str,
-        int,
-        float,
-        type(None),
-    }
-    assert sum(map(sys.getsizeof, seen.values())) < 2_000
+    assert watched() is None
+    assert len(kept.history.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,7 @@ def test_a_row_refers_to_nothing_of_the_session() -> None:
         ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell x = model(**batch)"),
         ("cell", "cell [7]", Cell(7, "", ""), "cell [7]", "cell cell [7]"),
         ("cell", "cell [7]", None, "cell [7]", "label cell [7]"),
+        ("cell", "training", CELL, "training", "label training"),
         ("block", "load", CELL, "load", "label load"),
         ("block", "block", CELL, "block", "label block in abc"),
         ("block", "training", CELL, "training", "label training in abc"),
@@ -108,7 +111,7 @@ def test_what_a_watch_is_called(
     session = scripted_run("short")
     span = replace(session.spans[0], kind=kind, label=label)
 
-    row = run_of(session, span, cell, "k")
+    row = record_of(session, span, cell=cell)
 
     assert (row.name, row.identity) == (name, identity)
 
@@ -119,26 +122,26 @@ def test_what_others_found_in_the_session_is_not_this_cells() -> None:
     session.findings += [Finding("leak", "warn", "mine", span_id=session.spans[0].id)]
     session.findings += [Finding("leak", "warn", "another's", span_id=99)]
 
-    assert run_of(session, session.spans[0], None, "k").findings == (("leak", "mine"),)
+    assert record_of(session, session.spans[0]).findings == (("leak", "mine"),)
 
 
 def test_the_companion_adds_a_row_and_shows_nothing() -> None:
     """Whatever the watch was; a file is not asked for."""
-    log, session = Log(), scripted_run("training")
-    watch = Historian(log=log)
+    kept, session = kept_history(), scripted_run("training")
+    watch = Historian(kept=kept)
 
     assert watch.report(session, session.spans[0]) == {}
-    assert names(log.history()) == ["fine-tune"]
+    assert names(kept.table()) == ["fine-tune"]
 
 
 def test_runs_of_a_cell_stand_together_and_the_one_that_ran_last_comes_last() -> None:
     """In the order of their newest runs."""
-    log = Log()
+    kept = kept_history()
     for name in "abcab":
-        log.add(run(name))
+        kept.add(run(name))
 
-    assert names(log.history()) == ["c", "a", "b"]
-    assert [len(runs) for runs in log.history().cells] == [1, 2, 2]
+    assert names(kept.table()) == ["c", "a", "b"]
+    assert [len(runs) for runs in kept.table().cells] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -146,24 +149,24 @@ def test_runs_of_a_cell_stand_together_and_the_one_that_ran_last_comes_last() ->
 )
 def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
     """Highest first; what is not known comes last."""
-    log = Log()
-    log.add(run("a", peak=5000, left=0.0))
-    log.add(run("a", peak=200, left=1.0, duration=9.0))
-    log.add(run("b", peak=100, left=2.0, duration=1.0))
-    log.add(run("c", peak=300, left=0.0, duration=2.0))
-    log.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
+    kept = kept_history()
+    kept.add(run("a", peak=5000, left=0.0))
+    kept.add(run("a", peak=200, left=1.0, duration=9.0))
+    kept.add(run("b", peak=100, left=2.0, duration=1.0))
+    kept.add(run("c", peak=300, left=0.0, duration=2.0))
+    kept.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
 
-    assert names(log.history(sort=sort)) == list(order)
-    assert len(names(log.history(sort=sort, last=2))) == 2
+    assert names(kept.table(sort=sort)) == list(order)
+    assert len(names(kept.table(sort=sort, last=2))) == 2
 
 
 def test_the_last_are_those_that_ran_last() -> None:
     """Whatever they are sorted by."""
-    log = Log()
+    kept = kept_history()
     for name, peak in (("a", 300), ("b", 100), ("c", 200)):
-        log.add(run(name, peak))
+        kept.add(run(name, peak))
 
-    assert names(log.history(sort="peak", last=2)) == ["c", "b"]
+    assert names(kept.table(sort="peak", last=2)) == ["c", "b"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def test_the_last_are_those_that_ran_last() -> None:
         ([replace(run(), devices=()), run()], None),
     ],
 )  # fmt: skip
-def test_the_drift_of_a_cell(runs: list[CellRun], found: tuple[float, ...] | None) -> None:
+def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None) -> None:
     """From run to run of this kernel, without the first and without those that were broken off."""
     moved = drift(runs, "cuda:0")
 
@@ -186,37 +189,37 @@ def test_the_drift_of_a_cell(runs: list[CellRun], found: tuple[float, ...] | Non
 
 def test_the_oldest_runs_go_and_it_says_so() -> None:
     """The history of a kernel that runs for weeks takes no more room."""
-    log = Log(most=3)
+    kept = kept_history(most=3)
     for name in "abcde":
-        log.add(run(name))
-    text = history_bundle(log.history())["text/plain"]
+        kept.add(run(name))
+    text = history_bundle(kept.table())["text/plain"]
 
-    assert names(log.history()) == ["c", "d", "e"]
+    assert names(kept.table()) == ["c", "d", "e"]
     assert "2 older runs not kept" in text
 
 
 def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
     """Under `%memwatch on` it is watched twice; as with the cards, its own watch counts."""
-    log = Log()
-    log.add(run("own", number=4, started_at=10.1))
-    log.add(run("[4] own", number=4, started_at=10.0))
-    log.add(run("[5] next", number=5, started_at=11.0))
-    log.add(run("a block in it", number=6, started_at=12.1, kind="block"))
-    log.add(run("[6] another", number=6, started_at=12.0))
+    kept = kept_history()
+    kept.add(run("own", number=4, started_at=10.1))
+    kept.add(run("[4] own", number=4, started_at=10.0))
+    kept.add(run("[5] next", number=5, started_at=11.0))
+    kept.add(run("a block in it", number=6, started_at=12.1, kind="block"))
+    kept.add(run("[6] another", number=6, started_at=12.0))
 
-    assert names(log.history()) == ["own", "[5] next", "a block in it", "[6] another"]
+    assert names(kept.table()) == ["own", "[5] next", "a block in it", "[6] another"]
 
 
 def test_the_table_says_what_moved() -> None:
     """A row for a cell with its newest figures, below them the drift, and what was found."""
-    log = Log()
-    log.kernel = "k"
+    kept = kept_history()
+    kept.history.kernel = "k"
     for at in range(4):
-        log.add(
+        kept.add(
             run("leaky", 100 + 12 * at, 12, findings=(("rerun", "It leaves more."),) * (at == 3))
         )
-    log.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
-    shown = history_bundle(log.history())
+    kept.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
+    shown = history_bundle(kept.table())
     lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
 
     assert lines[:5] == [
@@ -233,9 +236,9 @@ def test_the_table_says_what_moved() -> None:
 
 def test_a_long_label_does_not_widen_the_table() -> None:
     """It is cut as first lines of code are."""
-    log = Log()
-    log.add(run("x" * 300))
-    shown = history_bundle(log.history())
+    kept = kept_history()
+    kept.add(run("x" * 300))
+    shown = history_bundle(kept.table())
 
     assert max(map(len, shown["text/plain"].splitlines())) < 80
     assert "x" * 39 + "\N{HORIZONTAL ELLIPSIS}" in shown["text/html"]
@@ -243,11 +246,11 @@ def test_a_long_label_does_not_widen_the_table() -> None:
 
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
     """With its number among the runs of its cell."""
-    log = Log()
-    log.kernel = "k"
+    kept = kept_history()
+    kept.history.kernel = "k"
     for peak in (100, 120):
-        log.add(run("a", peak))
-    lines = history_bundle(log.history(each_run=True))["text/plain"].splitlines()
+        kept.add(run("a", peak))
+    lines = history_bundle(kept.table(each_run=True))["text/plain"].splitlines()
 
     assert [line.split(" \u00b7 ")[1] for line in lines[3:7:2]] == ["run 1 of 2", "run 2 of 2"]
 
@@ -255,9 +258,9 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
 def test_devices_that_moved_have_a_row_each() -> None:
     """Of eight only those."""
     session = scripted_run("two gpus")
-    log = Log()
-    log.add(run_of(session, session.spans[0], None, "k"))
-    lines = history_bundle(log.history())["text/plain"].splitlines()
+    kept = kept_history()
+    kept.add(record_of(session, session.spans[0]))
+    lines = history_bundle(kept.table())["text/plain"].splitlines()
 
     assert [word for line in lines for word in line.split() if ":" in word and "cuda" in word] == [
         "cuda:0",
@@ -269,9 +272,9 @@ def test_devices_that_moved_have_a_row_each() -> None:
 def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
     """The highest, or the newest; a note says how many more there are."""
 
-    def on_many_gpus(name: str, peak: float) -> CellRun:
+    def on_many_gpus(name: str, peak: float) -> Record:
         devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
-        uses = tuple(DeviceUse(key, 0.0, MIB, peak * MIB, "exact") for key in devices)
+        uses = tuple(use_of(key, 0.0, MIB, peak * MIB) for key in devices)
         return run(name, devices=uses)
 
     runs = on_many_gpus("a", 30), on_many_gpus("b", 20), on_many_gpus("c", 10)
@@ -284,7 +287,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
 def test_a_history_of_nothing_says_so() -> None:
     """And has an empty table with its columns."""
-    history = Log().history()
+    history = kept_history().table()
 
     assert "No watched cell" in history_bundle(history)["text/plain"]
     assert list(history.to_pandas().columns)[:2] == ["cell", "name"]
@@ -293,10 +296,10 @@ def test_a_history_of_nothing_says_so() -> None:
 
 def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Path) -> None:
     """The file is CSV, and never written over another."""
-    log = Log()
+    kept = kept_history()
     for name in ("a", "b, or c", "a"):
-        log.add(run(name, left=3))
-    history = log.history()
+        kept.add(run(name, left=3))
+    history = kept.table()
     frame = history.to_pandas()
 
     path = history.save(tmp_path / "h.csv")
@@ -316,10 +319,13 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: Log().history(sort="pek"), "sort must be cell, peak, left or time, not 'pek'"),
-        (lambda: Log().history(last=0), "last must be a number of cells, 1 or more, not 0"),
-        (lambda: Log().history(last=True), "last must be"),
-        (lambda: Log().history().save("h.parquet"), "a name that ends in .csv"),
+        (
+            lambda: kept_history().table(sort="pek"),
+            "sort must be cell, peak, left or time, not 'pek'",
+        ),
+        (lambda: kept_history().table(last=0), "last must be a number of cells, 1 or more, not 0"),
+        (lambda: kept_history().table(last=True), "last must be"),
+        (lambda: kept_history().table().save("h.parquet"), "a name that ends in .csv"),
         (lambda: hfmem_widget.history(sort="x"), "sort must be"),
     ],
 )
@@ -343,16 +349,16 @@ def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
     session = scripted_run("cpu")
     session.run = hfmem_widget.open(tmp_path / "run")
 
-    log = Log()
-    row = run_of(session, session.spans[0], CELL, log.kernel)
-    history = CellHistory((row,), log.kernel)
-    log.add(row)
-    log.keep(tmp_path / "history.jsonl")
+    kept = kept_history()
+    row = record_of(session, session.spans[0], cell=CELL, kernel=kept.history.kernel)
+    history = CellHistory((row,), kept.history.kernel)
+    kept.add(row)
+    kept.keep(tmp_path / "history.jsonl")
 
-    assert [use.key for use in row.devices] == ["ranks"]
+    assert [use.key for use in row.moved] == ["ranks"]
     assert (row.peak, row.worst_rank) == (session.run.ranks[2].peak, session.run.worst)
     assert row.duration == session.spans[0].duration
     assert [kind for kind, _ in row.findings] == [one.kind for one in session.run.findings]
     assert "worst: rank 2 \u00b7 6.2 s \u00b7 rank outlier" in history_bundle(history)["text/plain"]
     assert "nan" not in history_bundle(history)["text/html"].lower()
-    assert read_runs(tmp_path / "history.jsonl")[0].worst_rank == 2
+    assert read_records(tmp_path / "history.jsonl")[0].worst_rank == 2
