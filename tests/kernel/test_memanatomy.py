@@ -22,8 +22,8 @@ be_seen()
 # A session with steps and parts, in the place of a watched one.
 SCRIPTED = """
 from hfmem_widget.testing import scripted_run
-magic = get_ipython().magics_manager.registry["MemanatomyMagics"]
-magic.history.begins(scripted_run({name!r}))
+from hfmem_widget.analysis.history import HISTORY
+HISTORY.latest = scripted_run({name!r})
 """
 
 
@@ -139,7 +139,7 @@ def test_its_manual_and_its_completion_are_there(reloaded: Kernel) -> None:
 def test_an_anatomy_is_a_table_where_it_is_a_cells_value(reloaded: Kernel) -> None:
     """As the last value of a cell an anatomy shows as HTML and as plain text."""
     reloaded.run(SCRIPTED.format(name="steps"))
-    value = reloaded.run("magic.history.latest.anatomy('peak')").value
+    value = reloaded.run("HISTORY.latest.anatomy('peak')").value
     assert value is not None
     assert value["text/html"].startswith("<div")
     assert value["text/plain"].startswith("cuda:0 NVIDIA H200")
