@@ -17,8 +17,9 @@ import transformers
 from common import measure
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Forecast, Setting
+from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.setting import Setting
 
 STEPS = 4
 PARTS = ("weights", "optimizer", "gradients", "activations")

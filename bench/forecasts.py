@@ -27,9 +27,10 @@ from common import measure
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Forecast, Setting
+from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.trial import Checked
 
 STEPS: Final = 3

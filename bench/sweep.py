@@ -14,8 +14,8 @@ import transformers
 from common import measure
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.model import Setting
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.setting import Setting
 from tests.data.fit_types import FORECAST, REFUSED, length_of
 
 HEAD = ("type", "model", "forecast MiB", "how", "seconds")

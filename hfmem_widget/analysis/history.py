@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ class History:
     """The newest `most` records, in the order in which the watches ended."""
 
     def __init__(self, most: int = MOST_RECORDS) -> None:
-        self.kernel = secrets.token_hex(4)
+        self.kernel = os.urandom(4).hex()
         """What records of this process have as their `Record.kernel`."""
         self.latest: Session | None = None
         """The session that a magic began last, running or finished; None before the first."""

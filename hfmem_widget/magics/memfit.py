@@ -8,7 +8,7 @@ from functools import reduce
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from hfmem_widget.features.fit.model import Setting
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.magics.report import OptionFlags, ReportMagics, output, report
 from hfmem_widget.options import options_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hfmem_widget.features.fit import predict as of_a_model
-from hfmem_widget.features.fit.model import Forecast, Setting
+from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.setting import Setting
 
 
 def predict(

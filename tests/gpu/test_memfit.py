@@ -99,7 +99,7 @@ def test_the_peak_of_a_step_is_within_three_percent(
         SHAPES
         + STEPS
         + f"""
-from hfmem_widget.features.fit.model import Setting
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.predict import predict
 told = predict({model}, Setting({choices})).total
 report([{call}, told])

@@ -13,8 +13,9 @@ from typing import Any, TypedDict, Unpack
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Setting, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import check_headroom, rooms
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.options import lists_options
 from hfmem_widget.text import plain
 

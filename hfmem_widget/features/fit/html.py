@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Lora, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
+from hfmem_widget.features.fit.setting import Lora
 from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from hfmem_widget.display import Shown
-from hfmem_widget.options import Options, switch, value
-from hfmem_widget.text import plain, wrong_value
+from hfmem_widget.features.fit.setting import Setting
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """How a figure is meant: exactly, at most, about, or at least."""
@@ -46,125 +45,6 @@ class ForecastPart:
     def label(self) -> str:
         """The name that people read."""
         return LABELS.get(self.name, self.name)
-
-
-PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
-
-Lora = tuple[int, tuple[str, ...]]
-"""The rank of the adapters, and the layers they go into; without these, peft chooses the layers."""
-
-
-def _count(name: str) -> Callable[[object], int]:
-    def parse(given: object) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise wrong_value(given, name, "a whole number, 1 or more")
-        return given
-
-    return parse
-
-
-def _precision(given: object) -> str:
-    """Return one of `PRECISIONS`, which may be written with a hyphen; empty for that of the weights."""
-    precision = "" if given is None else plain(given).replace("-", " ")
-    if precision not in {"", *PRECISIONS}:
-        raise wrong_value(given, "precision", f"one of {', '.join(PRECISIONS)}")
-    return precision
-
-
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    names = given.split(",") if isinstance(given, str) else map(str, given)
-    return tuple(name.strip() for name in names if name.strip())
-
-
-def _lora(given: Any) -> Lora | None:
-    """Return the rank and the layers of 16, (16, ["q_proj"]) or ``16,q_proj,v_proj``."""
-    if given is None or given == "":
-        return None
-    parts = given.partition(",")[::2] if isinstance(given, str) else given
-    try:
-        rank, layers = (parts, ()) if isinstance(parts, int) else parts
-        return int(rank), _names(layers)
-    except (TypeError, ValueError):
-        allowed = "a rank, with or without layers, such as 16 or 16,q_proj,v_proj"
-        raise wrong_value(given, "lora", allowed) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting(Options):
-    """How the model will be run; `device` is "cuda" or "cpu", which decides what the kernels keep.
-
-    In a forecast, `precision` is never empty.
-    """
-
-    training: bool = switch(
-        "--inference", "Forecast a training step.", "Forecast a forward pass and its KV cache."
-    )
-    batch: int = value(
-        1, "-b --batch ROWS", "Rows per batch. Default: 1.", _count("batch"), kind=int
-    )
-    length: int = value(
-        512,
-        "-l --length TOKENS",
-        "Tokens per row; samples where the model takes raw sound. Default: 512.",
-        _count("length"),
-        kind=int,
-    )
-    precision: str = value(
-        "",
-        "-p --precision TYPE",
-        "fp32; bf16 or fp16, with autocast when training; or pure-bf16, pure-fp16. Default: the type of the "
-        "weights; fp32 for a configuration.",
-        _precision,
-    )
-    optimizer: str = value(
-        "adamw_torch_fused",
-        "--optim --optimizer OPTIM",
-        "The optimizer, as TrainingArguments names it. Default: adamw_torch_fused.",
-    )
-    checkpointing: bool = switch(
-        "-c --checkpointing --activation-checkpointing --gradient-checkpointing",
-        "Compute activations again in the backward pass.",
-    )
-    trainable: tuple[str, ...] | None = value(
-        None,
-        "--trainable PATTERN",
-        "Train only parameters of these names, such as *.classifier.*; separated by commas.",
-        lambda given: None if given is None else _names(given),
-    )
-    accumulation: int = value(
-        1,
-        "--accumulation BATCHES",
-        "Batches per step. Default: 1.",
-        _count("accumulation"),
-        kind=int,
-    )
-    quantized: str = value(
-        "",
-        "-q --quantized HOW",
-        "How bitsandbytes stores the weights: int8, nf4, or nf4-double, which also quantises the scales.",
-    )
-    lora: Lora | None = value(  # noqa: RUF009  (a field, as the others)
-        None,
-        "--lora RANK[,LAYER...]",
-        "Add LoRA adapters of this rank, in these layers or where peft puts them by default.",
-        _lora,
-    )
-    image: int | None = value(
-        None,
-        "--image PIXELS",
-        "Side of the image in each row, where the model takes any size.",
-        lambda given: None if given is None else _count("image")(given),
-        kind=int,
-    )
-    kv: str = value(
-        "", "--kv TYPE", "Type of a quantised KV cache, in inference: fp8, int8, int4 or int2."
-    )
-    shards: str = value(
-        "",
-        "--shards WAY:RANKS",
-        "Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
-    )
-    device: str = "cuda"
 
 
 @dataclass(frozen=True, slots=True)

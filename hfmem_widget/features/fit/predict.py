@@ -25,11 +25,12 @@ from hfmem_widget.features.fit.dry_run import (
 )
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
-from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart, Setting
+from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
 from hfmem_widget.features.fit.optimizers import Needs, Trained
 from hfmem_widget.features.fit.quantized import checked, quantized_bytes
 from hfmem_widget.features.fit.replay import Allocator, allocator_of, given, play
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.text import format_bytes, plain, wrong_value

@@ -17,9 +17,9 @@ from hfmem_widget.features.fit.model import (
     Forecast,
     ForecastPart,
     Room,
-    Setting,
     Verdict,
 )
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from tests.data.svg import Drawing

@@ -9,7 +9,7 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.api import SettingKeywords, fit
-from hfmem_widget.features.fit.model import Setting
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.magics.memfit import SETTING, MemfitMagics
 
 
