@@ -350,9 +350,8 @@ class WatchOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        Options.__post_init__(
-            self
-        )  # super() fails in a dataclass with slots (python/cpython#90562)
+        # super() fails in a dataclass with slots (python/cpython#90562).
+        Options.__post_init__(self)
         if self.stop and self.budget is None:
             message = "stop needs a budget to stop at"
             raise OptionError(message)

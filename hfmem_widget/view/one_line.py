@@ -31,7 +31,7 @@ def running_bundle(label: str, began: float) -> dict[str, str]:
     """
     # With the zone: the kernel's clock need not be that of who reads it.
     since = time.strftime("%H:%M %Z, %d %b %Y", time.localtime(began))
-    text = f"watching since {since}; a card replaces this line when the cell ends"
+    text = f"watching since {since}; a card replaces this line when it ends"
     html = _on_one_line(palette.ALLOCATED, label, f"· {text}")
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running since {since}'}
 

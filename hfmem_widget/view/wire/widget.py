@@ -20,8 +20,8 @@ from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.ranks import describe_ranks
 
 ELSEWHERE = (
-    "The live chart is on the page where this cell was run. If the cell no longer runs, the kernel stopped "
-    "or the page was closed before the cell ended; run it again for a chart that stays."
+    "The live chart is on the page where this cell was run. If that watch has ended, its end was not seen "
+    "here: the page was closed or reloaded, or the kernel stopped. Run the cell again for a chart that stays."
 )
 """What stands where a page has no widget: another person's with whom the notebook is shared, or a notebook
 that was saved while the cell ran."""

@@ -205,7 +205,7 @@ def test_a_running_cell_has_one_calm_line() -> None:
     bundle = running_bundle("fine-tune", began)
     since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")
     assert text(bundle["text/html"]) == (
-        f"● fine-tune · watching since {since}; a card replaces this line when the cell ends"
+        f"● fine-tune · watching since {since}; a card replaces this line when it ends"
     )
     assert bundle["text/plain"] == f'memwatch "fine-tune" running since {since}'
 
