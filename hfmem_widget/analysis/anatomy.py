@@ -43,7 +43,11 @@ SAMPLED_NOTE = (
     'the difference is counted as "{}".'
 )
 FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
-PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, outside the heap."
+PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, beside private memory."
+SHARED_NOTE = "{} of it is shared memory, which other processes may have, too."
+UNTOUCHED_NOTE = (
+    "At least {} more was asked of malloc and not written yet; it takes memory once it is written."
+)
 POOLS_NOTE = (
     "Up to {} of the cache is in private pools, as of CUDA graphs; other tensors cannot use it."
 )
@@ -224,6 +228,8 @@ class _OnDevice:
         told = (
             (beyond, BEYOND_NOTE),
             (read("pinned"), PINNED_NOTE),
+            (read("shared"), SHARED_NOTE),
+            (read("untouched"), UNTOUCHED_NOTE),
             (min(read("private_pools"), reserved - allocated), POOLS_NOTE),
             (NOT_AVAILABLE if is_shared else read("page_cache"), CACHE_NOTE),
             (read("swap"), SWAP_NOTE),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from hfmem_widget.session import HELD, Part
-from hfmem_widget.session.series import PARTS
+from hfmem_widget.session import Part
+from hfmem_widget.session.series import COUNTED, PARTS
 
 LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
 """The parts of a GPU's memory, from the bottom of a stack to its top, and their labels."""
@@ -25,7 +25,7 @@ def parts_of(
 
     Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
     two readings of different instants may, the remainder is nothing. All is in bytes; `total` is the device's
-    capacity, NaN if unknown. The host's memory is the process' own heap, which no allocator of PyTorch's has.
+    capacity, NaN if unknown. The host's memory is what is private to the process.
     Of a GPU that shares the machine's memory, all of the machine's is one stack.
     """
     known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
@@ -43,7 +43,7 @@ def allocated_parts(read: Read) -> dict[str, float]:
     allocated = read("allocated")
     if not allocated > 0:
         return {}
-    known = {name: value for name in HELD if (value := read(name)) > 0}
+    known = {name: value for name in COUNTED if (value := read(name)) > 0}
     others = sum(value for name, value in known.items() if name != "gradients")
     # Gradients may have been freed since they were counted; weights may lie outside the allocator.
     if "gradients" in known and others <= allocated:
@@ -70,8 +70,11 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
         theirs = read("children_shared") if children else 0.0
         # The machine's shared memory is nobody's but that of whoever has it mapped.
         shared = max(0.0, shared - theirs) if shared > 0 else 0.0
+        beside = max(0.0, reserved - allocated)
+        free = sum(value for name in ("cached", "python_free") if (value := read(name)) > 0)
         return {
-            "cache": max(0.0, reserved - allocated),
+            "cache": min(free, beside),
+            "files": max(0.0, beside - free),
             "children": children,
             "shared_memory": shared,
             "others": max(0.0, used - reserved - children - shared),

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from hfmem_widget.session import HELD, Session, SpanKind
+from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
+from hfmem_widget.session.series import COUNTED
 
 Row = Sequence[float]
 
@@ -40,7 +41,7 @@ class _Columns:
             return tuple(column for column in columns if column is not None)
 
         before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
-        return cls(known(*_TAKEN), known(*HELD), before, since)
+        return cls(known(*_TAKEN), known(*COUNTED), before, since)
 
 
 class Unexplained:

@@ -13,7 +13,7 @@ class Row:
     """The label and look of a series, or of a part of a device's memory.
 
     Colours are Okabe and Ito's, which colour-blind eyes tell apart; overhead is grey.
-    `short` is the label where there is little room, `on_host` that of the process' own heap. A line is
+    `short` is the label where there is little room, `on_host` that of the process' private memory. A line is
     `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
     from there up to allocated; a part may be `stacked` below allocated. A line with a `least` is a part, too,
     and drawn on the host alone, where it reaches so many bytes. `sent` series go to the page. `held` is the
@@ -86,6 +86,9 @@ HELD = tuple(
     sorted((name for name in TABLE if TABLE[name].held), key=lambda name: TABLE[name].held)
 )
 """The purposes of tensors, which are metrics of a device; see `monitor.attribution`."""
+
+COUNTED = (*HELD, "python", "arrow")
+"""The parts of allocated memory that are read: on the host, two allocators beside malloc's tensors."""
 
 USUAL = HELD[:4]
 """Those of every device that has any; the others come once there are some, for a column costs bytes."""

@@ -1,6 +1,7 @@
-"""The process' own memory on any machine: its C heap, its resident set, and the machine's memory.
+"""The process' own memory on any machine: its private memory, its resident set, and the machine's memory.
 
-Tensors are in the heap; the resident set misses untouched ones and may include freed ones.
+Private memory has what every allocator took from the system: malloc's tensors and arrays, Python's own
+objects, Arrow, polars, shared memory. What malloc and Python have free is not in it (docs/host.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ctypes
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,75 +18,29 @@ from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool
 from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
-from hfmem_widget.sources.procfs import PROC, LinuxMemory
-from hfmem_widget.sources.source import BaseSource
-from hfmem_widget.text import plain
+from hfmem_widget.sources.malloc import ReadHeap, find_glibc_heap, in_use
+from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own
+from hfmem_widget.sources.python_objects import Arenas, ReadArenas, arrow_pool, find_arenas
+from hfmem_widget.sources.source import BaseSource, Looks
+from hfmem_widget.text import MIB, plain
 
 SLOW_INTERVAL = 1.0
-"""Seconds between readings of what is slow to read: the high-water mark and the machine."""
+"""Seconds between readings of the machine, which are slow."""
+
+MUCH_FREE = 8 * MIB
+"""Bytes that malloc has free from which on it is looked up whether they are in memory at all."""
 
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
-_PROBE_BYTES = 8 * 2**20
-
-_HEAP_METRICS = (
-    ("allocated",),
-    ("reserved",),
-    ("peak", "resident peak"),
-    ("device_used",),
-    ("cached", "freed, kept by malloc"),
-)
-
-
-class Mallinfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``; bytes, except for the three counts."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    )
-
-
-ReadHeap = Callable[[], Mallinfo]
-
-
-def find_glibc_heap() -> ReadHeap | None:
-    """Return glibc's `mallinfo2` (since 2.33) if it counts this process' allocations, else None.
-
-    Where jemalloc or tcmalloc is preloaded it describes an unused heap, so one allocation is tried.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        program = ctypes.CDLL(None)
-        read: ReadHeap = program.mallinfo2
-        program.mallinfo2.restype = Mallinfo
-        program.mallinfo2.argtypes = ()
-        program.malloc.restype = ctypes.c_void_p
-        program.malloc.argtypes = (ctypes.c_size_t,)
-        program.free.argtypes = (ctypes.c_void_p,)
-    except (AttributeError, OSError):
-        return None
-    for _ in range(3):  # another thread may free as much in the same microsecond
-        before = _in_use(read())
-        block = program.malloc(_PROBE_BYTES)
-        after = _in_use(read())
-        program.free(block)
-        if after - before >= _PROBE_BYTES:
-            return read
-    return None
-
-
-def _in_use(heap: Mallinfo) -> int:
-    return int(heap.uordblks) + int(heap.hblkhd)
+SOON = 2.0
+"""Seconds after which what an allocator has is looked up anew, though private memory is the same."""
 
 
 class PsutilMemory:
     """What psutil knows, for Windows and macOS; bytes, NaN if unknown."""
+
+    what = "resident"
 
     def __init__(self) -> None:
         import psutil
@@ -93,17 +49,11 @@ class PsutilMemory:
         self._machine = psutil.virtual_memory
         self.machine_total = float(self._machine().total)
 
-    def resident(self) -> float:
-        """Return the resident set."""
-        return float(self._process.memory_info().rss)
-
-    def resident_peak(self) -> float:
-        """Return the peak working set; NaN except on Windows, which alone has it."""
-        return float(getattr(self._process.memory_info(), "peak_wset", NOT_AVAILABLE))
-
-    def swapped_and_shared(self) -> tuple[float, float]:
-        """Return nothing: other systems do not tell."""
-        return NOT_AVAILABLE, NOT_AVAILABLE
+    def own(self, *, whole: bool = True) -> Own:
+        """Return what this process has; Windows alone has its peak."""
+        told = self._process.memory_info()
+        resident = float(told.rss)
+        return Own(resident, float(getattr(told, "peak_wset", NOT_AVAILABLE)), resident)
 
     def machine(self) -> Machine:
         """Return the memory that is not available for new programs."""
@@ -113,7 +63,9 @@ class PsutilMemory:
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
         machine = self._machine()
-        return Pool(float(machine.total), float(machine.total - machine.available), self.resident())
+        return Pool(
+            float(machine.total), float(machine.total - machine.available), self.own().resident
+        )
 
     def close(self) -> None:
         """Give nothing back."""
@@ -125,21 +77,19 @@ class DarwinMemory(PsutilMemory):
     Tensors on Apple's GPU count in it, and so does what was compressed; in the resident set they do not.
     """
 
+    what = "footprint"
+
     def __init__(self, library: Any = None) -> None:
         super().__init__()
         self._library = library or ctypes.CDLL(None)
 
-    def footprint(self) -> float:
-        """Return ``ri_phys_footprint``."""
-        return self._word(9)
+    def own(self, *, whole: bool = True) -> Own:
+        """Return ``ri_phys_footprint``, and ``ri_lifetime_max_phys_footprint`` of the process' whole life."""
+        return super().own(whole=whole)._replace(peak=self._word(30), private=self._word(9))
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
-        return super().pool()._replace(own=self.footprint(), is_all=True)
-
-    def resident_peak(self) -> float:
-        """Return ``ri_lifetime_max_phys_footprint``, of the process' whole life."""
-        return self._word(30)
+        return super().pool()._replace(own=self._word(9), is_all=True)
 
     def pressure(self) -> str:
         """Return how short memory is on the machine, as macOS puts it; empty where it is not, or not told."""
@@ -201,6 +151,13 @@ def _is_linux() -> bool:
 
 
 BESIDE: Mapping[str, str] = {
+    "malloc": "in use in malloc",
+    "cached": "freed, kept by malloc",
+    "python": "Python's objects",
+    "python_free": "free in Python's arenas",
+    "arrow": "Arrow's pool",
+    "shared": "shared memory of this process",
+    "untouched": "not written yet",
     "pinned": "pinned for GPUs",
     "page_cache": "page cache",
     "shared_memory": "shared memory",
@@ -208,15 +165,18 @@ BESIDE: Mapping[str, str] = {
     "machine_swap": "swap in use",
     "stalled": "waiting for memory (%)",
 }
-"""Metrics that are there from when there is any. Pinned memory is PyTorch's own, beside the heap: for
-``pin_memory`` and offloading. Shared memory is the machine's, without what is resident in this process."""
+"""Metrics that are there from when there is any. In private memory are those in use in malloc, by Python's
+objects and in Arrow's pool, and the pages of *shared*. *Untouched* is the least that malloc has handed out and
+nobody has written, which takes no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and
+offloading. *Shared memory* is the machine's, without what is resident in this process."""
 
 
 class HostSource(BaseSource):
     """The roles of the device "cpu".
 
-    Resident set and machine are read from `memory`, that of this system by default. `find_heap` returns how
-    to read the C heap, or None where that cannot be known; `pinned` returns the bytes of pinned memory.
+    Private memory, resident set and machine are read from `memory`, that of this system by default.
+    `find_heap` returns how to read the C heap, and `find_python` Python's arenas, or None where that cannot
+    be known; `pinned` returns the bytes of pinned memory, `arrow` those in Arrow's pool.
     """
 
     name = "host"
@@ -227,85 +187,112 @@ class HostSource(BaseSource):
         memory: LinuxMemory | PsutilMemory | None = None,
         find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
         pinned: Callable[[], float] = lambda: 0.0,
+        find_python: Callable[[], ReadArenas | None] = find_arenas,
+        arrow: Callable[[], float] = arrow_pool,
     ) -> None:
         super().__init__()
-        self._read_pinned = pinned
+        self._read_pinned, self._read_arrow = pinned, arrow
         self._beside: dict[str, float] = {}
         self._memory = memory or find_memory()
-        self._heap = find_heap()
-        metrics: tuple[tuple[str, ...], ...] = _HEAP_METRICS
-        self._footprint = getattr(self._memory, "footprint", None)
-        if self._heap is None:
-            taken, what = (
-                ("resident", "resident set") if self._footprint is None else ("footprint",) * 2
-            )
+        self._heap, taken, peak = find_heap(), self._memory.what, "resident peak"
+        self._python = find_python() if taken == LinuxMemory.what else None
+        try:
+            private = self._memory.own().private
+        except Exception:  # noqa: BLE001  (`read` says so)
+            private = NOT_AVAILABLE
+        if math.isnan(private) and self._heap is not None:
+            taken = "heap in use"
             self._note(
-                f"This C library does not report its heap in use, so the {what} is shown instead, which "
-                "misses what is untouched or freed. The heap needs Linux with glibc 2.33 or newer, and no "
-                "other malloc preloaded."
+                "This system does not report a process's private memory (RssAnon in /proc/self/status), so "
+                "malloc's heap in use is shown instead, without Python's objects, Arrow and shared memory."
             )
-            metrics = (
-                ("allocated", taken),
-                ("reserved",),
-                ("peak", f"{taken} peak"),
-                ("device_used",),
+        elif taken != LinuxMemory.what:
+            peak = f"{taken} peak"
+            self._note(
+                f"This system does not report what is free within a process, so the {taken} is shown, which "
+                "misses what is untouched and has what was freed and kept."
             )
+        elif self._heap is None:
+            self._note(
+                "This C library does not report what it has free, so private memory has that, too. "
+                "That needs glibc 2.33 or newer, and no other malloc preloaded."
+            )
+        metrics = (("allocated", taken), ("reserved",), ("peak", peak), ("device_used",))
         self.devices = (Device("cpu", _cpu_name(), total=self._memory.machine_total),)
         self.series = tuple(Series("cpu", *metric) for metric in metrics)
-        self._heap_now = (NOT_AVAILABLE, NOT_AVAILABLE)
+        self._heap_now = (0.0, 0.0)
         self._heap_due = self._slow_due = -math.inf
-        self._peak = self._machine = NOT_AVAILABLE
+        self._machine = NOT_AVAILABLE
+        self._arenas, self._lacking = Arenas(0.0, 0.0), 0.0
+        self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
     def read(self, now: float) -> Sequence[float]:
-        """Return the values of `series` in bytes, most of them fresh (about 5 µs)."""
+        """Return the values of `series` in bytes, most of them fresh (about 40 µs)."""
         try:
-            resident = self._memory.resident()
-            if now >= self._slow_due:
-                self._peak = self._memory.resident_peak()
-                self._look_beside()
+            is_slow = now >= self._slow_due
+            own = self._memory.own(whole=is_slow)
+            if is_slow:
+                self._look_beside(own)
                 self._slow_due = now + SLOW_INTERVAL
-            taken = resident if self._footprint is None else self._footprint()
-            # The mark may be a second old; what is taken now is at most what it would be.
-            peak = max(self._peak, taken)
-            if self._heap is None:
-                return (taken, resident, peak, self._machine, *self._beside.values())
-            in_use, kept = self._read_heap(self._heap, now)
+            taken = self._taken(own, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
-        return (in_use, resident, peak, self._machine, kept, *self._beside.values())
+        # The peak is kept in batches of pages: what is taken now is at most what it would be.
+        figures = (taken, own.resident, max(own.peak, own.resident), self._machine)
+        return (*figures, *self._beside.values())
 
     def close(self) -> None:
         """Close the files."""
         self._memory.close()
 
-    def _look_beside(self) -> None:
+    def _look_beside(self, own: Own) -> None:
         machine = self._memory.machine()
         if isinstance(self._memory, DarwinMemory) and (short := self._memory.pressure()):
             self._note(
                 f"macOS says that memory is {short} on this machine: it compresses memory and writes it to "
                 "disk, which is slow. Close what you do not need."
             )
-        swap, own = self._memory.swapped_and_shared()
         try:
             pinned = self._read_pinned()
         except Exception:  # noqa: BLE001  (another version of torch)
             pinned = 0.0
         self._machine = machine.in_use
-        shared = max(machine.shared - own, 0.0)
-        stalled = getattr(self._memory, "stalled", float)()  # only Linux knows
-        values = (pinned, machine.page_cache, shared, swap, machine.swap, stalled)
-        for metric, value in zip(BESIDE, values, strict=True):
+        self._put(
+            pinned=pinned,
+            page_cache=machine.page_cache,
+            shared_memory=max(machine.shared - own.shared, 0.0),
+            swap=own.swap,
+            machine_swap=machine.swap,
+            stalled=getattr(self._memory, "stalled", float)(),  # only Linux knows
+        )
+
+    def _put(self, **values: float) -> None:
+        for metric, value in values.items():
             if metric in self._beside:
                 self._beside[metric] = value
             elif value > 0:
                 self._beside[metric] = value
                 self.series += (Series("cpu", metric, BESIDE[metric]),)
 
-    def _read_heap(self, heap: ReadHeap, now: float) -> tuple[float, float]:
-        if now >= self._heap_due:
-            info = heap()
-            self._heap_now = (float(_in_use(info)), float(info.fordblks))
+    def _taken(self, own: Own, now: float) -> float:
+        """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
+        used, kept = self._read_heap(now)
+        python, free = self._read_arenas(own, now)
+        kept -= min(kept, self._lacking_of(kept, own.private - used, now))
+        self._put(malloc=used, cached=kept, python=python, python_free=free)
+        self._put(arrow=self._read_arrow(), shared=own.shared)
+        if math.isnan(own.private):
+            return own.private if self._heap is None else used
+        taken = max(0.0, own.private - kept - free)
+        # No page of shared memory is malloc's or Python's.
+        self._put(untouched=max(0.0, used + python + own.shared - taken))
+        return taken
+
+    def _read_heap(self, now: float) -> tuple[float, float]:
+        if self._heap is not None and now >= self._heap_due:
+            info = self._heap()
+            self._heap_now = (float(in_use(info)), float(info.fordblks))
             # mallinfo2 walks every free piece with the heap locked: 2 ms for 100,000, 19 ms for a million.
             if info.ordblks > MANY_FREE_PIECES:
                 self._heap_due = now + info.ordblks * SECONDS_PER_FREE_PIECE
@@ -314,6 +301,24 @@ class HostSource(BaseSource):
                     "tenth of a second old or more."
                 )
         return self._heap_now
+
+    def _read_arenas(self, own: Own, now: float) -> Arenas:
+        if self._python is not None and self._arena_looks.is_due(now, own.private):
+            began = time.perf_counter()
+            self._arenas = self._python()
+            self._arena_looks.took(now, own.private, time.perf_counter() - began)
+        return self._arenas
+
+    def _lacking_of(self, kept: float, beside: float, now: float) -> float:
+        """Return what malloc keeps and is not in memory; looked up again once what is `beside` it changes."""
+        lacking = getattr(self._memory, "lacking_in_heap", None)
+        if kept < MUCH_FREE or lacking is None:
+            return 0.0
+        if self._heap_looks.is_due(now, beside):
+            began = time.perf_counter()
+            self._lacking = lacking()
+            self._heap_looks.took(now, beside, time.perf_counter() - began)
+        return self._lacking
 
 
 def _cpu_name() -> str:

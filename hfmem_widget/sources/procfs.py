@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool, find_cgroup
+from hfmem_widget.sources.malloc import HeapPages
+from hfmem_widget.text import MIB
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -57,6 +59,23 @@ class ProcFile:
             self._file = -1
 
 
+class Own(NamedTuple):
+    """What this process has, in bytes; NaN where the system does not say.
+
+    Private are its anonymous pages, in memory or in swap, and the shared memory (tmpfs, ``/dev/shm``) that is
+    resident in it.
+    """
+
+    resident: float
+    peak: float  # of the resident set
+    private: float = NOT_AVAILABLE
+    shared: float = 0.0  # the part of private that other processes may have, too
+    swap: float = NOT_AVAILABLE
+
+
+_PRIVATE = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
+
+
 class LinuxMemory:
     """The kernel's own figures.
 
@@ -64,31 +83,45 @@ class LinuxMemory:
     process would begin with that process' peak.
     """
 
+    what = "private memory"
+
     def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         self._statm = ProcFile(proc / "self" / "statm", 128)
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
         self._pressure = ProcFile(proc / "pressure" / "memory", 128)
         self._page = os.sysconf("SC_PAGE_SIZE")
+        self._heap = HeapPages(proc, self._page)
+        self._mapped, self._anonymous, self._own = -1, 0, Own(NOT_AVAILABLE, NOT_AVAILABLE)
         self.machine_total = kibibytes(self._meminfo.read(), b"MemTotal:")
         self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
         self.is_limited = self._cgroup is not None
         if self._cgroup is not None:
             self.machine_total = self._cgroup.limit
 
-    def resident(self) -> float:
-        """Return the resident set."""
-        fields = self._statm.read().split(maxsplit=2)
-        return float(fields[1]) * self._page if len(fields) > 1 else NOT_AVAILABLE
-
-    def resident_peak(self) -> float:
-        """Return VmHWM (10 to 20 µs)."""
-        return kibibytes(self._status.read(), b"VmHWM:")
-
-    def swapped_and_shared(self) -> tuple[float, float]:
-        """Return this process' memory in swap, and its resident shared memory."""
+    def own(self, *, whole: bool = True) -> Own:
+        """Return what this process has (20 µs); if not `whole`, only what may have changed is read (5 µs)."""
+        fields = self._statm.read().split(maxsplit=3)
+        resident, mapped = map(int, fields[1:3]) if len(fields) > 3 else (0, 0)
+        anonymous, last = (resident - mapped) * self._page, self._own
+        # What is shared, or mapped from files, is the same; what is gone may be in swap.
+        if not whole and mapped == self._mapped and anonymous > self._anonymous - MIB:
+            grown, resident = anonymous - self._anonymous, resident * self._page
+            peak = max(last.peak, resident)
+            return last._replace(resident=resident, peak=peak, private=last.private + grown)
         status = self._status.read()
-        return kibibytes(status, b"VmSwap:"), kibibytes(status, b"RssShmem:")
+        private, shared, swap, huge = (kibibytes(status, field) for field in _PRIVATE)
+        self._mapped, self._anonymous = mapped, anonymous
+        # Linux before 4.5, and gVisor, do not have the first two.
+        private += shared + sum(value for value in (swap, huge) if value > 0)
+        shared = max(shared, 0.0) if private > 0 else 0.0
+        resident_and_peak = kibibytes(status, b"VmRSS:"), kibibytes(status, b"VmHWM:")
+        self._own = Own(*resident_and_peak, private, shared, swap)
+        return self._own
+
+    def lacking_in_heap(self) -> float:
+        """Return the bytes of malloc's heaps that are neither in memory nor in swap."""
+        return max(0.0, self._heap.absent() - max(self._own.swap, 0.0))
 
     def machine(self) -> Machine:
         """Return the memory of the limiting control group, else of the machine."""
@@ -108,7 +141,7 @@ class LinuxMemory:
         """Return the memory that a GPU without its own has in common with this process."""
         text = self._meminfo.read()
         total, available = (kibibytes(text, field) for field in (b"MemTotal:", b"MemAvailable:"))
-        return Pool(total, total - available, self.resident())
+        return Pool(total, total - available, self.own().resident)
 
     def stalled(self) -> float:
         """Return the percentage of ten seconds in which some task waited for memory; 0 if unknown."""
@@ -144,10 +177,8 @@ class ResidentPeak:
 
 def kibibytes(text: bytes, field: bytes) -> float:
     """Return a ``field: n kB`` of a file of ``/proc`` in bytes; NaN if it is not there."""
-    start = text.find(field)
-    if start < 0:
-        return NOT_AVAILABLE
-    return float(text[start + len(field) :].split(maxsplit=1)[0]) * 1024
+    figure = text.partition(field)[2].split(maxsplit=1)[:1]
+    return float(figure[0]) * 1024 if figure else NOT_AVAILABLE
 
 
 class ProcessIds(NamedTuple):

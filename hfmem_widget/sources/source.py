@@ -69,28 +69,28 @@ class BaseSource(Source):
 
 
 class Looks:
-    """When a device's list of processes is read again.
+    """When what takes long to read is read again, such as a device's list of processes.
 
-    That is once its use has changed, as CUDA loads its libraries piece by piece. A look takes 10 µs on an
-    H200 and milliseconds on some drivers (MangoHud#2104), so looks may take a share of the time only where
-    the use changes from tick to tick.
+    That is once its use has changed by more than `least` bytes, as CUDA loads its libraries piece by piece,
+    or after `unchanged` seconds. A look takes 10 µs on an H200 and milliseconds on some drivers
+    (MangoHud#2104), so looks may take a share of the time only where the use changes from tick to tick.
     """
-
-    UNCHANGED_INTERVAL: Final = 5.0
-    """Seconds between two looks while the use stays the same."""
 
     SHARE: Final = 0.01
 
-    def __init__(self) -> None:
+    def __init__(self, unchanged: float = 5.0, least: float = 0.0) -> None:
+        self._unchanged, self._least = unchanged, least
         self._due = self._change_due = -math.inf
         self._used = 0.0
 
     def is_due(self, now: float, used: float) -> bool:
         """Return whether to look at some second, where so many bytes are in use."""
-        return now >= self._due or (abs(used - self._used) > 0 and now >= self._change_due)
+        return now >= self._due or (
+            abs(used - self._used) > self._least and now >= self._change_due
+        )
 
     def took(self, now: float, used: float, seconds: float) -> None:
         """Take in that a look took so many seconds."""
-        self._due = now + self.UNCHANGED_INTERVAL
         self._change_due = now + seconds / self.SHARE
+        self._due = max(now + self._unchanged, self._change_due)
         self._used = used

@@ -20,7 +20,8 @@ from threading import Thread
 
 from hfmem_widget.session import Device
 from hfmem_widget.sources import loaded_allocator
-from hfmem_widget.sources.host import find_glibc_heap, find_memory
+from hfmem_widget.sources.host import find_memory
+from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.procfs import PROC
 from hfmem_widget.text import format_bytes, plain

@@ -18,7 +18,7 @@ from hfmem_widget.features.memory_map.segments import (
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import Allocator, keys_of, reading_of
-from hfmem_widget.sources.host import Mallinfo, ReadHeap, find_glibc_heap
+from hfmem_widget.sources.malloc import Mallinfo, ReadHeap, find_glibc_heap
 from hfmem_widget.text import format_bytes, plain
 
 HOST: Final = "cpu"

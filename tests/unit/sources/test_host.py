@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ from hfmem_widget.sources.host import (
     MANY_FREE_PIECES,
     DarwinMemory,
     HostSource,
-    Mallinfo,
     PsutilMemory,
-    find_glibc_heap,
 )
-from hfmem_widget.sources.procfs import LinuxMemory, ProcFile, ResidentPeak
+from hfmem_widget.sources.malloc import Mallinfo, find_glibc_heap
+from hfmem_widget.sources.procfs import LinuxMemory, Own, ProcFile, ResidentPeak
+from hfmem_widget.sources.python_objects import Arenas
 
 MB = 10**6
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -40,30 +41,31 @@ glibc = pytest.mark.skipif(
 class FakeMemory(PsutilMemory):
     """A process and a machine that tell what they are told to."""
 
+    what = LinuxMemory.what
     machine_total = 1000.0
 
     def __init__(self) -> None:
-        self.now_resident = 10.0
-        self.peak = 20.0
-        self.peaks_read = 0
-        self.swapped = 0.0
+        self.now = Own(10.0, 20.0, 8.0, 5.0, 0.0)
         self.now_machine = Machine(500.0)
+        self.lacking = 0.0
 
-    def resident(self) -> float:
-        return self.now_resident
-
-    def resident_peak(self) -> float:
-        self.peaks_read += 1
-        return self.peak
-
-    def swapped_and_shared(self) -> tuple[float, float]:
-        return self.swapped, 5.0
+    def own(self, *, whole: bool = True) -> Own:
+        return self.now
 
     def machine(self) -> Machine:
         return self.now_machine
 
+    def lacking_in_heap(self) -> float:
+        return self.lacking
+
     def close(self) -> None:
         pass
+
+
+def of_fake(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> HostSource:
+    """Return the source of an invented process, in which Python has no arenas of its own."""
+    given = {"find_python": lambda: None, "find_heap": lambda: heap and (lambda: heap)}
+    return HostSource(memory, **(given | more))
 
 
 def read(source: HostSource, now: float = 0.0) -> dict[str, float]:
@@ -84,8 +86,8 @@ def source() -> Iterator[HostSource]:
 
 
 @glibc
-def test_memory_that_is_touched_is_in_use_and_resident(source: HostSource) -> None:
-    """200 MB of ones are 200 MB of heap and of resident set, within 1 %."""
+def test_memory_that_is_touched_is_private_and_resident(source: HostSource) -> None:
+    """200 MB of ones are 200 MB of private memory and of resident set, within 1 %."""
     before = read(source)
     array = np.ones(200 * MB, dtype=np.uint8)
     after = read(source)
@@ -96,14 +98,15 @@ def test_memory_that_is_touched_is_in_use_and_resident(source: HostSource) -> No
 
 
 @glibc
-def test_memory_that_is_not_touched_is_in_use_only(source: HostSource) -> None:
-    """200 MB never written are 200 MB of heap, and next to nothing of the resident set."""
+def test_memory_that_is_not_touched_takes_nothing_and_is_said(source: HostSource) -> None:
+    """1 GB never written is no private memory; malloc has handed it out, and most of it is known as such."""
     before = read(source)
-    array = np.empty(200 * MB, dtype=np.uint8)
+    array = np.empty(1000 * MB, dtype=np.uint8)
     after = read(source)
 
-    assert after["allocated"] - before["allocated"] == pytest.approx(array.nbytes, rel=0.01)
-    assert abs(after["reserved"] - before["reserved"]) < 2 * MB
+    assert after["malloc"] - before["malloc"] == pytest.approx(array.nbytes, rel=0.01)
+    assert abs(after["allocated"] - before["allocated"]) < 2 * MB
+    assert 0 < after["untouched"] <= array.nbytes + MB
 
 
 @glibc
@@ -120,7 +123,7 @@ def test_freed_memory_is_not_in_use(source: HostSource) -> None:
 def test_the_mark_is_this_programs_own() -> None:
     """A program started by a large process does not begin with that one's peak, as ru_maxrss would."""
     array = np.ones(300 * MB, dtype=np.uint8)
-    code = "from hfmem_widget.sources.procfs import LinuxMemory as L; print(L().resident_peak())"
+    code = "from hfmem_widget.sources.procfs import LinuxMemory as L; print(L().own().peak)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert float(run.stdout) < array.nbytes
@@ -137,7 +140,7 @@ def touch_and_return(size: int) -> None:
 def test_a_window_has_its_own_exact_peak() -> None:
     """Set back, the mark tells the highest resident set since."""
     touch_and_return(100 * MB)
-    before = LinuxMemory().resident()
+    before = LinuxMemory().own().resident
     peak = ResidentPeak()
     if not peak.supported:
         pytest.skip("this kernel does not let the mark be set back")
@@ -151,29 +154,51 @@ def test_where_the_mark_stays_the_window_has_no_peak(tmp_path: Path) -> None:
     assert math.isnan(ResidentPeak(tmp_path).read())
 
 
-def test_peak_and_machine_are_read_once_a_second() -> None:
-    """What costs more is read less often, and the peak is never below what is resident."""
+def test_the_machine_is_read_once_a_second_and_the_peak_is_never_below_what_is_resident() -> None:
+    """What costs more is read less often."""
     memory = FakeMemory()
-    source = HostSource(memory)
+    source = of_fake(memory)
     read(source, 0.0)
-    memory.now_resident, memory.peak = 30.0, 40.0
+    memory.now, memory.now_machine = memory.now._replace(resident=30.0), Machine(600.0)
 
-    assert read(source, 0.9)["peak"] == 30.0
-    assert memory.peaks_read == 1
-    assert read(source, 1.0)["peak"] == 40.0
-    assert read(source, 1.1)["device_used"] == 500.0
+    assert (read(source, 0.9)["peak"], read(source, 0.95)["device_used"]) == (30.0, 500.0)
+    assert read(source, 1.1)["device_used"] == 600.0
 
 
-def test_without_a_known_heap_the_resident_set_stands_in() -> None:
-    """Where malloc does not tell, allocated is the resident set, labelled so, with one note."""
-    source = HostSource(FakeMemory(), find_heap=lambda: None)
+def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
+    """Private memory less what is free, but for what is free and takes no memory at all."""
+    memory = FakeMemory()
+    memory.now = Own(0.0, 0.0, 900.0 * MB)
+    heap = Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
+    source = of_fake(memory, heap, find_python=lambda: lambda: Arenas(60.0 * MB, 40.0 * MB))
+
+    assert read(source)["allocated"] == 660 * MB
+    memory.lacking = 150.0 * MB
+    values = read(source, 10.0)
+    assert values["allocated"] == 810 * MB
+    assert (values["malloc"], values["python"], values["cached"]) == (300 * MB, 60 * MB, 50 * MB)
+
+
+def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
+    """Where malloc does not tell, one note says so."""
+    source = of_fake(FakeMemory())
     values = read(source)
     read(source, 5.0)
 
-    assert values["allocated"] == values["reserved"] == 10.0
-    assert next(one.label for one in source.series if one.metric == "allocated") == "resident"
+    assert values["allocated"] == 8.0
     assert "cached" not in values
     assert len(source.notes) == 1
+
+
+def test_without_private_memory_the_heap_stands_in() -> None:
+    """Where the kernel does not tell, as gVisor's, it is the heap in use, labelled so, with one note."""
+    memory = FakeMemory()
+    memory.now = Own(10.0, 20.0)
+    source = of_fake(memory, Mallinfo(uordblks=7))
+
+    assert read(source)["allocated"] == 7.0
+    assert next(one.label for one in source.series if one.metric == "allocated") == "heap in use"
+    assert "RssAnon" in source.notes[0]
 
 
 @linux
@@ -193,7 +218,7 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
     library = tmp_path / "bump.so"
     flags = ["-shared", "-fPIC", "-O1", "-fno-builtin"]
     subprocess.run(["cc", *flags, "-o", library, bump], check=True)
-    code = "from hfmem_widget.sources.host import find_glibc_heap; print(find_glibc_heap())"
+    code = "from hfmem_widget.sources.malloc import find_glibc_heap; print(find_glibc_heap())"
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "LD_PRELOAD": str(library)},
@@ -206,11 +231,11 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
 def test_pinned_memory_is_told_from_when_there_is_any() -> None:
     """A column of its own at the end, which only a process that pins memory has."""
     sizes = iter([0.0, 4096.0, 0.0])
-    source = HostSource(FakeMemory(), pinned=lambda: next(sizes))
+    source = of_fake(FakeMemory(), pinned=lambda: next(sizes))
+    read(source, 0.0)
     without = source.series
 
-    read(source, 0.0)
-    assert source.series == without
+    assert "pinned" not in {one.metric for one in without}
     assert read(source, 10.0)["pinned"] == 4096
     assert source.series[: len(without)] == without
     assert read(source, 20.0)["pinned"] == 0
@@ -220,9 +245,9 @@ def test_page_cache_shared_memory_and_swap_are_told_from_the_rest() -> None:
     """Each from when there is any; shared memory without what is resident in this process."""
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
-    source = HostSource(memory)
+    source = of_fake(memory)
     first = read(source, 0.0)
-    memory.swapped = 7.0
+    memory.now = memory.now._replace(swap=7.0)
     memory.now_machine = Machine(500.0, 0.0, 2.0, 9.0)
     second = read(source, 10.0)
 
@@ -255,16 +280,17 @@ def test_this_machine_has_its_figures() -> None:
     machine = memory.machine()
 
     assert 0 < machine.in_use < machine.in_use + machine.page_cache <= memory.machine_total
-    assert all(0 <= own < machine.in_use for own in memory.swapped_and_shared())
+    own = memory.own()
+    assert all(0 <= one < machine.in_use for one in (own.swap, own.shared, own.private - own.swap))
 
 
 def test_pinned_memory_that_cannot_be_read_costs_nothing_else() -> None:
     """Another version of torch may tell it in another way."""
     told: dict[str, float] = {}
-    source = HostSource(FakeMemory(), pinned=lambda: told["allocated_bytes"])
+    source = of_fake(FakeMemory(), pinned=lambda: told["allocated_bytes"])
 
     assert read(source)["reserved"] > 0
-    assert source.notes == HostSource(FakeMemory()).notes
+    assert source.notes == of_fake(FakeMemory()).notes
 
 
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
@@ -275,7 +301,7 @@ def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
         reads.append(0)
         return Mallinfo(uordblks=len(reads), ordblks=4 * MANY_FREE_PIECES)
 
-    source = HostSource(FakeMemory(), find_heap=lambda: heap)
+    source = of_fake(FakeMemory(), find_heap=lambda: heap)
     for now in (0.0, 0.1, 0.19, 0.21):
         read(source, now)
 
@@ -291,9 +317,9 @@ def test_a_heap_in_few_pieces_is_read_every_time() -> None:
         reads.append(0)
         return Mallinfo(uordblks=len(reads), hblkhd=10)
 
-    source = HostSource(FakeMemory(), find_heap=lambda: heap)
+    source = of_fake(FakeMemory(), find_heap=lambda: heap)
 
-    assert [read(source)["allocated"], read(source)["allocated"]] == [11, 12]
+    assert [read(source)["malloc"], read(source)["malloc"]] == [11, 12]
 
 
 @linux
@@ -345,7 +371,7 @@ class LibSystem:
         return self.fails
 
 
-def test_on_macos_the_footprint_stands_for_the_heap() -> None:
+def test_on_macos_the_footprint_stands_for_private_memory() -> None:
     """With its peak; the resident set, which misses tensors on Apple's GPU, is there besides."""
     source = HostSource(DarwinMemory(LibSystem()), find_heap=lambda: None)
     values = read(source)
@@ -386,9 +412,9 @@ def test_psutil_agrees_with_the_kernel() -> None:
     """The way for other systems gives the same resident set and machine."""
     ours, psutils = LinuxMemory(), PsutilMemory()
 
-    assert psutils.resident() == pytest.approx(ours.resident(), rel=0.05)
+    assert psutils.own().resident == pytest.approx(ours.own().resident, rel=0.05)
     assert psutils.machine_total >= ours.machine_total
-    assert math.isnan(psutils.resident_peak())
+    assert math.isnan(psutils.own().peak)
     assert 0 < psutils.machine().in_use < psutils.machine_total
     ours.close()
 
@@ -396,12 +422,12 @@ def test_psutil_agrees_with_the_kernel() -> None:
 def test_a_reader_that_raises_is_a_note() -> None:
     """If the system refuses, everything is NaN, and one note says so."""
     memory = FakeMemory()
-    source = HostSource(memory)
+    source = of_fake(memory)
 
-    def refuse() -> float:
+    def refuse(*, whole: bool = True) -> Own:
         raise OSError("no more file descriptors")
 
-    memory.resident = refuse  # type: ignore[method-assign]
+    memory.own = refuse  # type: ignore[method-assign]
 
     assert all(math.isnan(one) for one in source.read(0.0))
     assert len(source.read(0.1)) == len(source.series)
