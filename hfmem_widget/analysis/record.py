@@ -41,6 +41,7 @@ class DeviceRecord(Figures):
     key: str = ""
     name: str = ""
     at_peak: Mapping[str, float] = field(default_factory=dict)
+    at_start: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
     """The parts then, by name; empty where no tensors of models or optimizers were found."""
     curve: Floats = field(default_factory=no_points)

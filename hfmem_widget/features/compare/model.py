@@ -21,6 +21,9 @@ By = Literal["step", "time"]
 
 MOST_PERCENT = 999
 
+ABOVE = "above the start"
+"""The peak less what was there when the cell began."""
+
 RANKS = "ranks"
 """The device of all ranks that a cell has started."""
 
@@ -32,7 +35,13 @@ def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
     return record.ranks.get(name, NOT_AVAILABLE) if device.key == RANKS else NOT_AVAILABLE
 
 
+def _above_start(_: Record, device: DeviceRecord) -> float:
+    # The ranks' peaks are of one rank each, and none is known to be that with the highest start.
+    return NOT_AVAILABLE if device.key == RANKS else device.above_start
+
+
 FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
+    "above_start": _above_start,
     "peak": lambda _, device: device.peak.value,
     "left_behind": lambda _, device: device.left_behind,
     "reserved_peak": lambda _, device: device.reserved_peak,
@@ -74,6 +83,7 @@ class Compared:
     figures: Mapping[str, Figure]  # for each of `FIGURES`
     certainty: Certainty  # how the peak is known in all runs
     at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
+    at_start: Mapping[str, float]  # when that run began
     at_end: Mapping[str, float]
     line: Line | None = None  # None if there is nothing to draw
 
