@@ -88,11 +88,6 @@ def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
     return here.at_peak(PEAK_MOMENT, highest)
 
 
-def start_of(session: Session, span: Span, device: Device) -> Anatomy:
-    """Return a device's memory when a span began, part by part."""
-    return _OnDevice(session, device).at_sample("at the start", span.before)
-
-
 def end_of(session: Session, span: Span, device: Device) -> Anatomy:
     """Return a device's memory at the end of a span, part by part; now, while the span is open."""
     return _OnDevice(session, device).at_sample(END_MOMENT, span.after or session.last_sample)

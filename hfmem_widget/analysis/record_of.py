@@ -126,19 +126,17 @@ def whole(session: Session) -> Span:
 def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     device = facts.device
     at_peak: Mapping[str, float] = {}
-    at_start: Mapping[str, float] = {}
     at_end: Mapping[str, float] = {}
     # Parts take long to find, and need a series of weights or the like: seldom are there any.
     if any(session.index(f"{device.key}/{metric}") is not None for metric in HELD):
         at_peak = _by_name(lambda: anatomy.peak_of(session, span, device).parts)
-        at_start = _by_name(lambda: anatomy.start_of(session, span, device).parts)
         at_end = _by_name(lambda: anatomy.end_of(session, span, device).parts)
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
         **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
         at_peak=at_peak,
-        at_start=at_start,
+        at_start={part: session.value(span.before, f"{device.key}/{part}") for part in HELD},
         at_end=at_end,
         curve=_curve(session, span, device.key),
         steps=_steps(session, span, device.key),

@@ -21,9 +21,6 @@ By = Literal["step", "time"]
 
 MOST_PERCENT = 999
 
-ABOVE = "above the start"
-"""The peak less what was there when the cell began."""
-
 RANKS = "ranks"
 """The device of all ranks that a cell has started."""
 
@@ -35,13 +32,9 @@ def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
     return record.ranks.get(name, NOT_AVAILABLE) if device.key == RANKS else NOT_AVAILABLE
 
 
-def _above_start(_: Record, device: DeviceRecord) -> float:
-    # The ranks' peaks are of one rank each, and none is known to be that with the highest start.
-    return NOT_AVAILABLE if device.key == RANKS else device.above_start
-
-
 FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
-    "above_start": _above_start,
+    # Of ranks, the highest at the start need not be the worst.
+    "above_start": lambda _, device: device.above_start if device.key != RANKS else NOT_AVAILABLE,
     "peak": lambda _, device: device.peak.value,
     "left_behind": lambda _, device: device.left_behind,
     "reserved_peak": lambda _, device: device.reserved_peak,

@@ -11,15 +11,7 @@ from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
-from hfmem_widget.features.compare.model import (
-    ABOVE,
-    FIGURES,
-    RANKS,
-    By,
-    Compared,
-    Comparison,
-    Figure,
-)
+from hfmem_widget.features.compare.model import FIGURES, RANKS, By, Compared, Comparison, Figure
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import format_bytes, plain
 
@@ -67,7 +59,7 @@ def compare(
         reserved_label=sample.reserved_label,
         by=how,
         steps_a_point=width,
-        notes=(*_earlier(known, first), *_notes(runs, known, key)),
+        notes=(*(_earlier(known, first) if key != RANKS else ()), *_notes(runs, known, key)),
     )
 
 
@@ -148,7 +140,7 @@ def _earlier(known: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iter
         if abs(more) >= max(NEXT_TO_NOTHING, LEAST_OF_START * start.high):
             size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
             began = f"when {plain(name)} began than when {plain(baseline)} did"
-            yield f'{size} was there {began}. "{ABOVE}" leaves out what was there.'
+            yield f'{size} was there {began}. "above the start" leaves out what was there.'
 
 
 def _notes(

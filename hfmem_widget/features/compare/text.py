@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.model import ABOVE, Compared, Comparison, Difference, Figure
+from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
 from hfmem_widget.session.steps import PHASES
@@ -70,10 +70,8 @@ def about(comparison: Comparison, cell: Compared) -> str:
 def figure_columns(comparison: Comparison) -> list[Figures]:
     """Return the figures that are known of any cell."""
     known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
-    starts = (
-        cell.figures["peak"].middle - cell.figures["above_start"].middle
-        for cell in comparison.cells
-    )
+    figures = [cell.figures for cell in comparison.cells]
+    starts = (each["peak"].middle - each["above_start"].middle for each in figures)
     if not any(start >= NEXT_TO_NOTHING for start in starts):
         known.discard("above_start")  # it is the peak
     samples = "samples_per_second" in known
@@ -81,7 +79,7 @@ def figure_columns(comparison: Comparison) -> list[Figures]:
         ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
     )
     wanted: list[tuple[str, str, Shown]] = [
-        ("above_start", ABOVE, format_bytes),
+        ("above_start", "above the start", format_bytes),
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
         ("median", "median rank", format_bytes),
         ("lowest", "lowest rank", format_bytes),
@@ -186,7 +184,7 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
         return shown, "", ""
     # What was there when the cells began is no difference between them.
     there = cell.at_start.get(part, 0.0)
-    if part != "before" and abs(there - baseline.at_start.get(part, 0.0)) >= NEXT_TO_NOTHING:
+    if abs(there - baseline.at_start.get(part, 0.0)) >= NEXT_TO_NOTHING:
         return shown, f"{format_bytes(there)} at the start", ""
     before = baseline.at_peak.get(part, 0.0)
     percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
