@@ -307,7 +307,7 @@ def _use(facts: Facts) -> kit.Fragment:
     )
 
 
-def _polling(polling: Polling, *, has_steps: bool) -> str:
+def _polling(polling: Polling, *, has_steps: bool = True) -> str:
     """Say how far the samples can be trusted, where they came badly, and what was not measured."""
     texts = []
     due = polling.ticks + polling.missed

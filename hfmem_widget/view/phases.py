@@ -119,7 +119,7 @@ def _row(phase: Phase, devices: list[str], steps: int, marked: set[str]) -> Phas
     )
 
 
-def _note_of(phase: Phase, worst: Span | None, steps: int, *, is_marked: bool) -> str:
+def _note_of(phase: Phase, worst: Span | None, steps: int = 0, *, is_marked: bool = False) -> str:
     if phase.kind == "step":
         groups = phase.count - phase.steps if phase.steps else 0
         texts = (
