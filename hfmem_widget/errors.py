@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+
+LIMITS = errno.EMFILE, errno.ENFILE, errno.ENOMEM
 
 
 class HFMemError(Exception):
@@ -19,6 +22,13 @@ class SourceUnavailable(HFMemError):
 
 class WatchStateError(HFMemError, RuntimeError):
     """An operation came at the wrong time, such as closing a span twice."""
+
+
+def is_limit(error: BaseException | None) -> bool:
+    """Return whether an error is of this instant, such as too deep a recursion, and nobody's fault."""
+    if isinstance(error, OSError):
+        return error.errno in LIMITS
+    return isinstance(error, (MemoryError, RecursionError))
 
 
 def chain_of(

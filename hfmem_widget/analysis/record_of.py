@@ -136,6 +136,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
         name=plain(device.name),
         **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
         at_peak=at_peak,
+        at_start={part: session.value(span.before, f"{device.key}/{part}") for part in HELD},
         at_end=at_end,
         curve=_curve(session, span, device.key),
         steps=_steps(session, span, device.key),

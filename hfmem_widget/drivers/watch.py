@@ -26,6 +26,10 @@ from hfmem_widget.view.screen import Bundle, Screen
 INSTALL = "hfmem_widget.drivers.install"
 """What follows libraries: it imports what follows Trainers, which watch."""
 
+MOST_NESTED = 32
+"""Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""
+
+TOO_DEEP = f"A watch within {MOST_NESTED} others watches nothing."
 
 Follow = Callable[[Monitor, Session], Forwards]
 
@@ -120,9 +124,12 @@ class Watch(Decorates):
     @entry(otherwise=lambda self: unwatched(self._label), undo=_give_up, lets=OptionError)
     def _start(self) -> Session:
         self._span = None
+        outer = self._monitor.enclosing
+        if outer is not None and self._monitor.depth >= MOST_NESTED:
+            self._monitor.recorder(outer).note(TOO_DEEP)
+            return unwatched(self._label, TOO_DEEP)
         # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
         companions, why_unrecorded = self._companions_to_begin()
-        outer = self._monitor.enclosing
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
         if outer is not None:
@@ -242,9 +249,10 @@ class Watch(Decorates):
         self.stop(failure(error))
 
 
-def unwatched(label: str) -> Session:
+def unwatched(
+    label: str, note: str = "Nothing was watched, because of a fault in hfmem_widget."
+) -> Session:
     """Return a session that has ended before anything was read."""
-    note = "Nothing was watched, because of a fault in hfmem_widget."
     return Session(label, stopped_at=0.0, broken_off=True, notes=[note])
 
 

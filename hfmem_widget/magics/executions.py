@@ -22,7 +22,7 @@ class Execution:
     """A cell that runs."""
 
     info: ExecutionInfo
-    count: int  # the shell's execution count when it began
+    number: int  # the one in brackets beside it; of a cell that is not stored, that of the next one
     is_outermost: bool  # no other cell runs it
     thread: int = field(default_factory=threading.get_ident)
     """The cells of a subshell run on a thread of its own."""
@@ -51,10 +51,15 @@ class Executions:
         return next(reversed(self._own()), None)
 
     def begins(self, info: ExecutionInfo, count: int) -> tuple[Execution, list[Execution]]:
-        """Enter a cell that begins. Return it, and the cells of this thread whose end was not announced."""
+        """Enter a cell that begins. Return it, and the cells of this thread whose end was not announced.
+
+        `count` is the shell's, which some IPythons raise before `pre_run_cell` and some after the cell.
+        """
         lost = [execution for execution in self._own() if not _is_alive(execution.info)]
         self._drop(lost)
-        execution = Execution(info, count, is_outermost=not self._own())
+        number = next((each.execution_count for each in _results_of(info)), None)
+        own = count if number is None else number
+        execution = Execution(info, own, is_outermost=not self._own())
         self._running.append(execution)
         return execution, lost
 
@@ -92,17 +97,22 @@ def name_code(shell: InteractiveShell, execution: Execution) -> None:
         compiler: Any = shell.compile
         code = execution.info.raw_cell or ""
         # A kernel names code by what was typed, and does not look at what becomes of it.
-        name = compiler.get_code_name(code, code, execution.count)
-        vars(compiler).setdefault("_filename_map", {})[name] = execution.count
+        name = compiler.get_code_name(code, code, execution.number)
+        vars(compiler).setdefault("_filename_map", {})[name] = execution.number
 
 
 def _is_alive(info: ExecutionInfo) -> bool:
     """Return whether IPython still runs a cell: this code is within it, or it awaits something."""
-    return any(
-        frame.f_code.co_name == "run_cell_async"
-        and any(value is info for value in frame.f_locals.values())
-        for frame in _frames()
-    )
+    return any(True for _ in _results_of(info))
+
+
+def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
+    """Yield the result that IPython fills in while it runs a cell."""
+    for frame in _frames():
+        if frame.f_code.co_name == "run_cell_async":
+            for value in frame.f_locals.values():
+                if isinstance(value, ExecutionResult) and value.info is info:
+                    yield value
 
 
 def _frames() -> Iterator[FrameType]:

@@ -76,7 +76,6 @@ class MemwatchMagics(Magics):
         self._executions = Executions()
         self._every_cell: EveryCell | None = None
         self._in_every_cell: Execution | None = None
-        self._counted_early = 0
 
     @magic_arguments(NAME)
     @argument(
@@ -146,9 +145,7 @@ class MemwatchMagics(Magics):
         every_cell = None if is_ours or not execution.is_outermost else self._every_cell
         if every_cell is not None and self._in_every_cell is None:
             self._in_every_cell = execution
-            # Some IPythons count a cell before `pre_run_cell`, some after it has run: learn which.
-            number = execution.count - self._counted_early
-            title = plain(" ".join([f"[{number}]", *_lines(info)[:1]]), MOST_OF_TITLE)
+            title = plain(" ".join([f"[{execution.number}]", *_lines(info)[:1]]), MOST_OF_TITLE)
             every_cell.cell_begins(title, self._rerun(execution))
 
     @entry()
@@ -173,9 +170,6 @@ class MemwatchMagics(Magics):
         own = (each for each in candidates if each and each.info is execution.info)
         result: ExecutionResult | None = next(own, None)
         error = _failure(result or announced)
-        number = None if result is None else result.execution_count
-        if execution.is_outermost and number is not None:
-            self._counted_early = execution.count - number
         watches = [watch for each in ended for watch in each.watches]
         # If nobody has watched yet, there is nothing to import, and nothing to end.
         drivers: Any = sys.modules.get("hfmem_widget.drivers.watch")
@@ -351,15 +345,18 @@ class MemwatchMagics(Magics):
         execution = self._executions.current()
         if execution is None:
             return None
-        number = self._cell_number()
         code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
         return Cell(
-            execution.count - self._counted_early if number is None else number,
+            execution.number,
             execution.cell_id,
             plain(next(iter(code), ""), MOST_OF_TITLE),
         )
 
     def _cell_number(self) -> int | None:
+        execution = self._executions.current()
+        if execution is not None:
+            return execution.number
+        # The cell that loads the extension began before it was there.
         result: ExecutionResult | None = self._shell.displayhook.exec_result
         return None if result is None else result.execution_count
 

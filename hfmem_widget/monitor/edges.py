@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from hfmem_widget.errors import WatchStateError
+from hfmem_widget.errors import WatchStateError, is_limit
 from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.marks import MOST_WAITING, Marker
@@ -299,6 +299,8 @@ class Edges:
         try:
             self.attribution.at_edge(kind, begins=begins)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
+            if is_limit(error):
+                return
             self.register.note(
                 f"Memory could not be attributed ({type(error).__name__}: {error}). The other figures "
                 "are unaffected. Please report this."

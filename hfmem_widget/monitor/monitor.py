@@ -130,6 +130,11 @@ class Monitor:
         return None if watched is None else watched.session
 
     @property
+    def depth(self) -> int:
+        """How many watches of this thread or asynchronous task are open, one within the other."""
+        return len(self._register.around_here())
+
+    @property
     def polls_here(self) -> bool:
         """True on the poller's own thread."""
         return self._poller.is_here

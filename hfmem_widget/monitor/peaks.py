@@ -261,19 +261,16 @@ class PeakLedger:
         """Return the peaks of every open window up to now, without touching a counter."""
         with self._lock:
             self._read()
-            return {
-                window: self._named(window, self._windows.since(window)) for window in self._windows
-            }
+            return {window: self._named(window, highs) for window, highs in self._windows.each()}
 
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
             readings = self._read()
-            highs = {window: self._windows.since(window) for window in self._windows}
             news = {
-                window: self._named(window, own)
-                for window, own in highs.items()
-                if window.is_news(own)
+                window: self._named(window, highs)
+                for window, highs in self._windows.each()
+                if window.is_news(highs)
             }
         return news, Instant(self.allocator, readings)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from hfmem_widget.errors import is_limit
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import Source
@@ -222,16 +223,14 @@ class Sampler:
             if len(notes) > reader.notes_taken:
                 self._note(*notes[reader.notes_taken :])
                 reader.notes_taken = len(notes)
-        except (MemoryError, RecursionError):
-            # Of this instant, and no fault of the source: the next reading may be right.
-            reader.latest = ()
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
-            reader.failed = True
             reader.latest = ()
-            self._note(
-                f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
-                "the other figures are unaffected. Please report this."
-            )
+            if not is_limit(error):
+                reader.failed = True
+                self._note(
+                    f"Reading {reader.source.name} failed ({type(error).__name__}: {error}); "
+                    "the other figures are unaffected. Please report this."
+                )
         finally:
             busy.release()
 

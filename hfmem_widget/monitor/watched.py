@@ -362,8 +362,12 @@ class Register:
 
     def enclosing(self) -> Watched | None:
         """Return what was opened last in this thread or asynchronous task, and is open."""
+        return next(reversed(self.around_here()), None)
+
+    def around_here(self) -> list[Watched]:
+        """Return all that were opened in this thread or asynchronous task, and are open."""
         here = {reference() for reference in _opened_here.get()}
-        return next((each for each in reversed(self.listening()) if each in here), None)
+        return [each for each in self.listening() if each in here]
 
     def current(self) -> Watched | None:
         """Return where further spans belong: in the watch that encloses them.

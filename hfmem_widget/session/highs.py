@@ -53,14 +53,16 @@ class Highs(Generic[Key]):
 
     def since(self, key: Key) -> list[float]:
         """Return the highest values since a key was opened, `NOTHING` for none; empty if it is closed."""
+        return next((highs for other, highs in self.each() if other == key), [])
+
+    def each(self) -> Iterator[tuple[Key, list[float]]]:
+        """Yield each open key with the highest values since it was opened, the newest first."""
         highs: list[float] = []
-        for other, rows in reversed(self._rows.items()):
+        for key, rows in reversed(self._rows.items()):
             own = highest_of(rows)
             rows[:] = [own]
             highs = highest_of([own, highs]) if highs else own
-            if other == key:
-                return highs
-        return []
+            yield key, highs
 
     def close(self, key: Key) -> list[float]:
         """Close a key and return the highest values since it was opened."""

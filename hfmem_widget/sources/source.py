@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from hfmem_widget.errors import is_limit
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Instant
@@ -60,7 +62,8 @@ class BaseSource(Source):
         """Give nothing back."""
 
     def _note(self, sentence: str) -> None:
-        if sentence not in self.notes:
+        # At a limit the next reading may be right, and there is nothing to update or to report.
+        if sentence not in self.notes and not is_limit(sys.exception()):
             self.notes.append(sentence)
 
     def _padded(self, values: Sequence[float]) -> Sequence[float]:

@@ -61,12 +61,18 @@ PASSING = {"activations"}  # the parts that nobody expects to stay
 
 
 def card_bundle(
-    session: Session, span: Span, *, with_chart: bool, lead: Mapping[str, str] | None = None
+    session: Session,
+    span: Span,
+    *,
+    with_chart: bool,
+    lead: Mapping[str, str] | None = None,
+    told: int = 0,
 ) -> dict[str, str]:
     """Return the card by MIME type.
 
     It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
-    out: it stands above the card, whose findings then leave that out.
+    out: it stands above the card, whose findings then leave that out. The first `told` notes of the session
+    stand on the cards of earlier cells.
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
@@ -75,7 +81,7 @@ def card_bundle(
             each for each in findings if (each.kind, each.severity) != ("oom", "critical")
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
-    told = list(filter(None, (kv_cache_text(session, span), children_text(session, span))))
+    said = list(filter(None, (kv_cache_text(session, span), children_text(session, span))))
     card = kit.bundle(
         _header(
             session,
@@ -89,16 +95,16 @@ def card_bundle(
         kit.Fragment(parts_html(session, span)),
         kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
         kit.note(pace_text(session, span)),
-        *kit.notes(told),
+        *kit.notes(said),
         kit.NOTHING if moved.lead else picture,
-        *_notes(session, facts, session.notes[:MOST_NOTES]),
+        *_notes(session, span, facts, session.notes[told : told + MOST_NOTES]),
     )
     # The one line, with the worst step and the throughput where they fit, and a line for each finding.
     text = line(session, span)
     for more in filter(None, (worst_step_text(session, span), pace_text(session, span))):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    return below(lead, card["text/html"], (text, *told, *findings_lines(findings)))
+    return below(lead, card["text/html"], (text, *said, *findings_lines(findings)))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
@@ -107,7 +113,7 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     return kit.bundle(
         _header(session, span.kind, span, _about(session, span, facts, moved)),
         *_figures(session, facts, moved, kit.NOTHING),
-        *_notes(session, facts, session.portable_notes[:most_notes]),
+        *_notes(session, span, facts, session.portable_notes[:most_notes]),
     )["text/html"]
 
 
@@ -137,11 +143,14 @@ def _figures(
     ]
 
 
-def _notes(session: Session, facts: tuple[Facts, ...], notes: list[str]) -> list[kit.Fragment]:
+def _notes(
+    session: Session, span: Span, facts: tuple[Facts, ...], notes: list[str]
+) -> list[kit.Fragment]:
+    has_steps = any(phase.kind == "step" for phase in session.phases(span.id))
     return [
         *([kit.note(_use(facts[0]))] if len(facts) == 1 else []),
         *kit.notes(plain(note, NOTE_LENGTH) for note in notes),
-        kit.note(plain(_polling(session.polling), NOTE_LENGTH)),
+        kit.note(plain(_polling(session.polling, has_steps=has_steps), NOTE_LENGTH)),
     ]
 
 
@@ -298,7 +307,7 @@ def _use(facts: Facts) -> kit.Fragment:
     )
 
 
-def _polling(polling: Polling) -> str:
+def _polling(polling: Polling, *, has_steps: bool = True) -> str:
     """Say how far the samples can be trusted, where they came badly, and what was not measured."""
     texts = []
     due = polling.ticks + polling.missed
@@ -310,6 +319,6 @@ def _polling(polling: Polling) -> str:
         texts.append(f"There were no samples for up to {format_duration(polling.longest_gap)}.")
     if polling.stopped:
         texts.append(f"Sampling stopped early: {sentence(polling.stopped)}")
-    if polling.limited:
+    if has_steps and polling.limited:
         texts.append(sentence(polling.limited[0].upper() + polling.limited[1:]))
     return " ".join(texts)

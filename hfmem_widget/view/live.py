@@ -304,6 +304,7 @@ class NotebookView(_View):
     ) -> None:
         super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
         self._least = least
+        self._told = 0  # of the notes
 
     def begin(self) -> None:
         """Show the live chart."""
@@ -331,7 +332,9 @@ class NotebookView(_View):
         else:
             from hfmem_widget.view.card import card_bundle
 
-            self._screen.show(card_bundle(session, span, with_chart=False))
+            card = card_bundle(session, span, with_chart=False, told=self._told)
+            self._told = len(session.notes)
+            self._screen.show(card)
 
     def finish(self) -> None:
         """Put a still chart of everything where the live one was."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.facts import active_devices, end_of
 from hfmem_widget.analysis.record_of import pace_of
 from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
+from hfmem_widget.session.recorder import NO_STEP_LABEL
 from hfmem_widget.text import format_count, format_counted, format_duration, format_rate, plain
+from hfmem_widget.view.chart.lanes import worst_step
 from hfmem_widget.view.html import fold
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_IN_SIGHT = 8  # more rows than these are folded away
-LEAST_RIVALS = 3  # of fewer steps none is called the worst
 
 _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),
@@ -47,8 +48,15 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
         if phase.kind in _ORDER and not _is_itself(phase, span) and phase.count
     ]
     steps = sum(phase.count for phase in phases if phase.kind == "step")
+    if not steps and any(phase.label == NO_STEP_LABEL for phase in phases):
+        phases = [phase for phase in phases if phase.label != NO_STEP_LABEL]
+        # A forward pass ends with what follows it: without a backward pass, the first of many stands open.
+        if all(phase.kind != "backward" for phase in phases):
+            phases = [phase for phase in phases if phase.kind != "forward" or phase.label]
     phases.sort(key=lambda phase: _ORDER.index(phase.kind))
-    return [_row(phase, devices, steps) for phase in phases]
+    within = [each for each in session.steps if span.start <= each.start <= end_of(session, span)]
+    marked = {device for device in devices if worst_step(within, device) is not None}
+    return [_row(phase, devices, steps, marked) for phase in phases]
 
 
 def worst_step_text(session: Session, span: Span) -> str:
@@ -92,7 +100,7 @@ def _is_itself(phase: Phase, span: Span) -> bool:
     )
 
 
-def _row(phase: Phase, devices: list[str], steps: int) -> PhaseRow:
+def _row(phase: Phase, devices: list[str], steps: int, marked: set[str]) -> PhaseRow:
     peaks = {
         device: phase.highest[key].peaks[key]
         for device in devices
@@ -107,16 +115,16 @@ def _row(phase: Phase, devices: list[str], steps: int) -> PhaseRow:
         seconds=phase.seconds,
         device=device,
         peak=peaks.get(device, Peak(math.nan, "sampled")),
-        note=_note_of(phase, worst, steps),
+        note=_note_of(phase, worst, steps, is_marked=device in marked),
     )
 
 
-def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
+def _note_of(phase: Phase, worst: Span | None, steps: int = 0, *, is_marked: bool = False) -> str:
     if phase.kind == "step":
         groups = phase.count - phase.steps if phase.steps else 0
         texts = (
             f"{format_count(groups)} measured in groups" if groups else "",
-            _worst(phase, worst),
+            _worst(worst) if worst is not None and is_marked else "",
         )
         return " \u00b7 ".join(filter(None, texts))
     if phase.kind == "forward" and phase.label:
@@ -129,9 +137,7 @@ def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
     return _tokens_of(worst) if is_one and worst is not None else ""
 
 
-def _worst(phase: Phase, worst: Span | None) -> str:
-    if worst is None or phase.count < LEAST_RIVALS:
-        return ""
+def _worst(worst: Span) -> str:
     counts = worst.counts
     number = counts.get("step", math.nan)
     first = counts.get("first", number)

@@ -236,6 +236,19 @@ describe("the last cells", () => {
     expect(worstOn(cells.slice(0, 1), "cuda:0")).toBeNull();
     expect(worstOn(cells, "cuda:1")).toBeNull();
   });
+
+  test.each([
+    ["the one that rose to it, not one that stayed there", [0, 1000], [998, 1003], [999, 1004], "cell 1"],
+    ["the one that rose most among those that are as high", [0, 600], [600, 1000], [995, 1001], "cell 2"],
+    ["a later one that is clearly higher", [0, 1000], [998, 1003], [1003, 1050], "cell 3"],
+    ["none, where all stayed as high as an earlier one", [999, 1000], [998, 1003], [1001, 1004], undefined],
+  ])("of the highest peak: %s", (_name, first, second, third, label) => {
+    const spans = [first, second, third].map(([before, peak], at) => ({
+      ...span(at + 1, null, "cell", at, at + 1),
+      devices: { "cuda:0": { before: before!, after: before!, peak: peak!, certainty: "sampled" as const } },
+    }));
+    expect(worstOn(cellsOf(storeOf("snapshot", 1, [], { spans })), "cuda:0")?.label).toBe(label);
+  });
 });
 
 describe("where a run is", () => {

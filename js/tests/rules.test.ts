@@ -53,7 +53,7 @@ interface Rules extends Pick<typeof table, Objects> {
   time_ticks: [number, number, string][];
   value_ticks: [number, number, string][];
   bars: [string, number, boolean, string, string][];
-  worst_steps: [Known[], number | null][];
+  worst_steps: [Known[], Known[] | null, number | null][];
 }
 
 const rules = table as unknown as Rules;
@@ -182,8 +182,10 @@ describe("steps fold as in Python", () => {
     expect(groups.map(({ label }) => label.replace(/^\w+ /, "")).join()).toBe(bars);
   });
 
-  test.each(rules.worst_steps)("the worst of %j is %s", (peaks, number) => {
-    const rows = peaks.map((peak, at) => stepRow({ number: at + 1, peak: known(peak) }));
+  test.each(rules.worst_steps)("the worst of %j with %j tokens is %s", (peaks, tokens, number) => {
+    const rows = peaks.map((peak, at) =>
+      stepRow({ number: at + 1, peak: known(peak), tokens: tokens === null ? 8 : known(tokens[at]!) }),
+    );
     expect(worstOf(groupsOf(tableOf(rows), "cuda:0"))?.first ?? null).toBe(number);
   });
 });

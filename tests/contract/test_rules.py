@@ -56,8 +56,10 @@ def known(value: float | str | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def step(number: int, *, parent: int = 1, start: float = 0.0, peak: float = 1.0) -> StepGroup:
-    memory = DeviceSteps(peak, "exact", peak, number, 8.0, 0.0, {})
+def step(
+    number: int, *, parent: int = 1, start: float = 0.0, peak: float = 1.0, tokens: float = 8.0
+) -> StepGroup:
+    memory = DeviceSteps(peak, "exact", peak, number, tokens, 0.0, {})
     devices = {} if math.isnan(peak) else {GPU: memory}
     return StepGroup(parent, number, number, start, start + 1, 2.0, 4.0, 8.0, 8.0, devices)
 
@@ -199,12 +201,15 @@ def test_steps_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
     assert ",".join(one.label.partition(" ")[2] for one in bars) == case["bars"]
 
 
-@pytest.mark.parametrize(("peaks", "number"), RULES["worst_steps"])
+@pytest.mark.parametrize(("peaks", "tokens", "number"), RULES["worst_steps"])
 def test_the_worst_step_is_that_of_the_live_chart(
-    peaks: list[float | None], number: int | None
+    peaks: list[float | None], tokens: list[float | None] | None, number: int | None
 ) -> None:
-    """Where one stands out among three and more of which something is known."""
-    worst = worst_step([step(at + 1, peak=known(one)) for at, one in enumerate(peaks)], GPU)
+    """Where one of three and more stands out by 2 %, or is higher and has more tokens than all others."""
+    counts = tokens or [8.0] * len(peaks)
+    both = enumerate(zip(peaks, counts, strict=True), 1)
+    steps = [step(at, peak=known(one), tokens=known(count)) for at, (one, count) in both]
+    worst = worst_step(steps, GPU)
 
     assert (None if worst is None else worst.first) == number
 

@@ -33,6 +33,8 @@ def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
 
 
 FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
+    # Of ranks, the highest at the start need not be the worst.
+    "above_start": lambda _, device: device.above_start if device.key != RANKS else NOT_AVAILABLE,
     "peak": lambda _, device: device.peak.value,
     "left_behind": lambda _, device: device.left_behind,
     "reserved_peak": lambda _, device: device.reserved_peak,
@@ -74,6 +76,7 @@ class Compared:
     figures: Mapping[str, Figure]  # for each of `FIGURES`
     certainty: Certainty  # how the peak is known in all runs
     at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
+    at_start: Mapping[str, float]  # when that run began
     at_end: Mapping[str, float]
     line: Line | None = None  # None if there is nothing to draw
 

@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, RANKS, By, Compared, Comparison, Figure
 from hfmem_widget.session import Certainty
-from hfmem_widget.text import plain
+from hfmem_widget.text import format_bytes, plain
 
 MOST_CELLS = 8  # more lines could not be told apart
 POINTS = 1200  # the number of points of all lines together
+
+LEAST_OF_START = 0.01
+"""The part of what was there from which a difference is told: a heap moves a little by itself."""
 
 CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 """From the weakest to the strongest."""
@@ -43,18 +47,19 @@ def compare(
         for name, records in runs.items()
     }
     how = _by(by, known)
+    first = baseline or next(iter(runs))
     lines, width = _lines(known, how)
     sample = next(used for devices in known.values() for used in reversed(devices))
     return Comparison(
         cells=tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs),
-        baseline=list(runs).index(baseline) if baseline else 0,
+        baseline=list(runs).index(first),
         device=key,
         device_name=sample.name,
         allocated_label=sample.allocated_label,
         reserved_label=sample.reserved_label,
         by=how,
         steps_a_point=width,
-        notes=tuple(_notes(runs, known, key)),
+        notes=(*(_earlier(known, first) if key != RANKS else ()), *_notes(runs, known, key)),
     )
 
 
@@ -100,6 +105,7 @@ def _compared(name: str, records: tuple[Record, ...], key: str, line: Line | Non
         },
         certainty=next(certainty for certainty in CERTAINTIES if certainty in known),
         at_peak=usual.at_peak,
+        at_start=usual.at_start,
         at_end=usual.at_end,
         line=line,
     )
@@ -123,6 +129,18 @@ def _lines(known: Mapping[str, Sequence[DeviceRecord]], by: By) -> tuple[dict[st
     tables = {name: [used.steps for used in known[name] if len(used.steps)] for name in known}
     width = steps_a_point(list(chain(*tables.values())), most)
     return {name: by_step(steps, width) for name, steps in tables.items() if steps}, width
+
+
+def _earlier(known: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
+    """Yield how much more or less than with the baseline was there when a cell began."""
+    starts = {name: _figure([used.before for used in devices]) for name, devices in known.items()}
+    for name, start in starts.items():
+        more = start.middle - starts[baseline].middle
+        # False of what is not known.
+        if abs(more) >= max(NEXT_TO_NOTHING, LEAST_OF_START * start.high):
+            size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+            began = f"when {plain(name)} began than when {plain(baseline)} did"
+            yield f'{size} was there {began}. "above the start" leaves out what was there.'
 
 
 def _notes(

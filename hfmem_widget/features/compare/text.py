@@ -70,11 +70,16 @@ def about(comparison: Comparison, cell: Compared) -> str:
 def figure_columns(comparison: Comparison) -> list[Figures]:
     """Return the figures that are known of any cell."""
     known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
+    figures = [cell.figures for cell in comparison.cells]
+    starts = (each["peak"].middle - each["above_start"].middle for each in figures)
+    if not any(start >= NEXT_TO_NOTHING for start in starts):
+        known.discard("above_start")  # it is the peak
     samples = "samples_per_second" in known
     pace = (
         ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
     )
     wanted: list[tuple[str, str, Shown]] = [
+        ("above_start", "above the start", format_bytes),
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
         ("median", "median rank", format_bytes),
         ("lowest", "lowest rank", format_bytes),
@@ -177,6 +182,10 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
     shown = format_bytes(value) if value > 0 else "0"
     if cell is baseline or not baseline.at_peak:
         return shown, "", ""
+    # What was there when the cells began is no difference between them.
+    there = cell.at_start.get(part, 0.0)
+    if abs(there - baseline.at_start.get(part, 0.0)) >= NEXT_TO_NOTHING:
+        return shown, f"{format_bytes(there)} at the start", ""
     before = baseline.at_peak.get(part, 0.0)
     percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
     change = of_something(Difference(value - before, percent), value)

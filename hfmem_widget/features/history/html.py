@@ -131,6 +131,8 @@ def _figures(use: DeviceRecord, runs: Sequence[Record]) -> tuple[Cell, Cell]:
 
 
 def _each(size: float) -> str:
+    if math.isnan(size):
+        return ""
     size = 0.0 if abs(size) < NEXT_TO_NOTHING / 10 else size
     return f"{format_bytes(size, signed=True)} a run"
 

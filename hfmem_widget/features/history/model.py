@@ -8,13 +8,14 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.display import Shown
-from hfmem_widget.session.model import data_frame
+from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
 from hfmem_widget.text import format_counted, wrong_value
 
 if TYPE_CHECKING:
@@ -26,12 +27,16 @@ COLUMNS = (
 )
 
 
+LEAST_RISES = 3
+EVEN = 0.5  # of sampled peaks, the least rise from a run to the next as a share of the greatest
+
+
 @dataclass(frozen=True, slots=True)
 class Drift:
     """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
 
     runs: int  # how many there were in the newest kernel, the first included
-    peak: float  # bytes by which it rose from run to run, on average
+    peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not tell
     left_behind: float  # bytes, on average
 
 
@@ -45,9 +50,18 @@ def drift(runs: Sequence[Record], device: str) -> Drift | None:
     if len(used) < 2:
         return None
     later = used[1:] if len(used) > 2 else used
-    rise = (later[-1].peak.value - later[0].peak.value) / (len(later) - 1)
+    rises = [now.peak.value - before.peak.value for before, now in pairwise(later)]
+    rise = sum(rises) / len(rises)
+    if any(use.peak.certainty != "exact" for use in later) and not _are_even(rises):
+        rise = NOT_AVAILABLE
     left = [use.left_behind for use in used[1:]]
     return Drift(len(used), rise, sum(left) / len(left))
+
+
+def _are_even(rises: Sequence[float]) -> bool:
+    """Return whether sampled peaks moved by about as much each time: a sample meets a peak by chance."""
+    low, high = min(rises), max(rises)
+    return len(rises) >= LEAST_RISES and low * high > 0 and max(low / high, high / low) <= 1 / EVEN
 
 
 _KEYS: Mapping[str, Callable[[Record], float]] = {

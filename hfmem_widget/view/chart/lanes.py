@@ -20,6 +20,9 @@ from hfmem_widget.view.line import peak_text
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
+STANDS_OUT = (
+    0.02  # of its peak: what it must be above that of most steps, if others have as many tokens
+)
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
@@ -145,7 +148,12 @@ def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
         return None
     worst = max(rivals, key=lambda group: group.devices[device].peak)
     memory, count = worst.devices[device], _count(worst)
-    if min(group.devices[device].lowest for group in rivals) == memory.peak:
+    # Of each group its middle stands for its steps.
+    middles = ((it.lowest + it.peak) / 2 for it in (group.devices[device] for group in rivals))
+    above = memory.peak - sorted(middles)[(len(rivals) - 1) // 2]
+    others = [group.devices[device].worst_tokens for group in rivals if group is not worst]
+    is_longest = bool(others) and all(memory.worst_tokens > tokens for tokens in others)
+    if above <= 0 or (above < STANDS_OUT * memory.peak and not is_longest):
         return None
     if count == 1:
         return worst

@@ -5,6 +5,8 @@ import { type DeviceGroup, joined, type StepGroup, type StepTable } from "./step
 
 /** Among this many steps or more, the worst is worth marking. */
 const LEAST_RIVALS = 3;
+/** Of its peak: what it must be above that of most steps, if others have as many tokens. */
+const STANDS_OUT = 0.02;
 
 /** The groups that are in view, and the worst step of all if it is; at most about `budget` bars. */
 export function laySteps(
@@ -35,8 +37,13 @@ export function worstOf(all: DeviceGroup[]): DeviceGroup | null {
   const count = rivals.reduce((sum, group) => sum + countOf(group), 0);
   if (count < LEAST_RIVALS) return null;
   const worst = rivals.reduce((best, next) => (next.memory!.peak > best.memory!.peak ? next : best));
-  const standsOut = rivals.some(({ memory }) => memory!.lowest < worst.memory!.peak);
-  return standsOut ? alone(worst) : null;
+  const { peak, worstTokens } = worst.memory!;
+  // Of each group its middle stands for its steps.
+  const middles = rivals.map(({ memory }) => (memory!.lowest + memory!.peak) / 2).sort((a, b) => a - b);
+  const above = peak - middles[(middles.length - 1) >> 1]!;
+  const others = rivals.filter((group) => group !== worst);
+  const isLongest = others.length > 0 && others.every(({ memory }) => worstTokens > memory!.worstTokens);
+  return above > 0 && (above >= STANDS_OUT * peak || isLongest) ? alone(worst) : null;
 }
 
 export function countOf({ first, last }: StepGroup): number {

@@ -6,15 +6,16 @@ import copy
 import pickle
 import subprocess
 import sys
+import threading
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from unittest import mock
 
 import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.watch import Watch, kept_from_ending
+from hfmem_widget.drivers.watch import MOST_NESTED, TOO_DEEP, Watch, kept_from_ending
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.shared import (
@@ -328,3 +329,54 @@ def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFi
     first, card, second = capsys.readouterr().out.splitlines()
     assert (first, second) == ("first", "second")
     assert card.startswith("memwatch")
+
+
+def test_a_watch_within_very_many_watches_nothing() -> None:
+    """As in a recursion: the one around it says so once, and later ones are watched."""
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(hfmem_widget.watch(str(at), quiet=True))
+            for at in range(MOST_NESTED + 3)
+        ]
+        around, *deeper = sessions[MOST_NESTED - 1 :]
+        assert [each.running for each in (around, *deeper)] == [True, False, False, False]
+        assert [each.notes for each in deeper] == [[TOO_DEEP]] * 3
+    assert around.notes.count(TOO_DEEP) == 1
+    with hfmem_widget.watch("later", quiet=True) as later:
+        pass
+    assert TOO_DEEP not in later.notes
+    assert later.spans
+
+
+def test_watches_side_by_side_are_not_within_each_other() -> None:
+    """A thread's own watches count, and no other's."""
+    with ExitStack() as stack:
+        for at in range(MOST_NESTED):
+            stack.enter_context(hfmem_widget.watch(str(at), quiet=True))
+        others: list[bool] = []
+
+        def beside() -> None:
+            with hfmem_widget.watch("beside", quiet=True) as session:
+                others.append(session.running)
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+    assert others == [True]
+
+
+@pytest.mark.parametrize("within", ["span", "watch"])
+def test_a_watch_after_an_endless_recursion_has_no_note_of_it(within: str) -> None:
+    """Neither of the reader that met the limit, nor what to update."""
+    make = getattr(hfmem_widget, within)
+    more = {"quiet": True} if within == "watch" else {}
+
+    def walk() -> None:
+        with make("node", **more):
+            walk()
+
+    with hfmem_widget.watch("a", quiet=True), suppress(RecursionError):
+        walk()
+    with hfmem_widget.watch("b", quiet=True) as session:
+        pass
+    assert [note for note in session.notes if "recursion" in note or "update" in note] == []

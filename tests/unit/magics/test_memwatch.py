@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.features.oom import companion as oom
 from hfmem_widget.monitor import ending
+from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session
 
 STEPS = """
@@ -139,3 +140,43 @@ def test_what_min_cannot_be_is_said(
     shell.run_cell(line)
 
     assert says in "".join(capsys.readouterr())
+
+
+FIRST = "%load_ext hfmem_widget\n"
+ON = "%memwatch on --quiet -o session\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        ([FIRST + ON, "x = 1", "x = 2"], ["[2] x = 1", "[3] x = 2"]),
+        ([ON, "x = 1", "x = 2"], ["[2] x = 1", "[3] x = 2"]),
+        ([f"y = 1\n{FIRST}{ON}y = 2", "x = 1"], ["[2] x = 1"]),
+        ([FIRST, "%%memwatch --quiet\n" + ON, "x = 1"], ["[3] x = 1"]),
+        ([FIRST, ON, "1 / 0", "x = = 1", "x = 1"], ["[3] 1 / 0", "[4] x = = 1", "[5] x = 1"]),
+    ],
+)
+def test_a_cell_has_the_number_beside_it(cells: list[str], labels: list[str]) -> None:
+    """The first one after the extension was loaded, too, whatever stands in that cell."""
+    shell = InteractiveShell.instance()
+    if not cells[0].startswith((FIRST, "y")):
+        shell.run_cell(FIRST)
+    try:
+        for cell in cells:
+            shell.run_cell(cell, store_history=True)
+            shell.run_cell("z = 1", silent=True)
+        session: Session = shell.user_ns["session"]
+        assert [span.label for span in session.spans] == labels
+    finally:
+        shell.run_cell("%unload_ext hfmem_widget")
+        InteractiveShell.clear_instance()
+        release_monitor()
+
+
+def test_a_cell_that_is_not_stored_does_not_move_the_numbers(shell: InteractiveShell) -> None:
+    """IPython itself does not count it."""
+    shell.run_cell(ON, store_history=True)
+    shell.run_cell("x = 1")
+    shell.run_cell("x = 2", store_history=True)
+    session: Session = shell.user_ns["session"]
+    assert [span.label for span in session.spans] == ["[2] x = 1", "[2] x = 2"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -257,3 +259,27 @@ def test_each_series_is_the_counter_of_its_name() -> None:
     assert quick.allocations == 9.0
     assert quick.in_use
     assert careful.in_use
+
+
+@pytest.mark.parametrize(
+    ("error", "is_said"),
+    [
+        (RecursionError("maximum recursion depth exceeded"), False),
+        (MemoryError(), False),
+        (OSError(errno.ENFILE, "Too many open files in system"), False),
+        (OSError(errno.EACCES, "Permission denied"), True),
+        (RuntimeError("no such counter"), True),
+    ],
+)
+def test_a_limit_that_was_met_is_no_fault_of_torch(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_said: bool
+) -> None:
+    """There is nothing to update: the next reading is right, and no note is left of it."""
+    source, allocator = opened(FakeTorch(FakeAllocator(devices=1)))
+    known = source.read(0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(allocator, "devices", mock.Mock(side_effect=error))
+        source.read(0.1)
+
+    assert bool(source.notes) is is_said
+    assert source.read(0.2) == known

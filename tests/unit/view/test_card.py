@@ -33,6 +33,18 @@ def polled(missed: int, longest_gap: float, stopped: str = "") -> str:
     return text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
 
+def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
+    """In a session of several cells, others have nothing to do with it."""
+    told = []
+    for name in ("training", "short"):
+        session = scripted_run(name)
+        session.polling.phases_every = 2
+        told.append(text(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
+
+    assert "Phases on every 2nd step" in told[0]
+    assert "hases on every" not in told[1]
+
+
 def test_the_five_figures_stand_in_their_order() -> None:
     """Allocated, left behind, peak, reserved and headroom always come in this order."""
     shown = text(card("training"))

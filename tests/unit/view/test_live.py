@@ -360,6 +360,24 @@ def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.Monke
     assert any(PLOTLY in data for data in publisher.shown.values())
 
 
+def test_a_note_stands_on_one_card_of_a_notebook() -> None:
+    """That of the first cell after it, however many cells the session has."""
+    publisher = Publisher()
+    session = scripted_run("training")
+    view = NotebookView(recorder_of(session), Screen(SimpleNamespace(display_pub=publisher)))
+    session.notes = ["No driver was found.", "It is slow."]
+    view.annotate(session.spans[0])
+    view.annotate(session.spans[0])
+    session.notes.append("It is fast now.")
+    view.annotate(session.spans[0])
+    first, second, third = (each["text/html"] for each in publisher.shown.values())
+
+    assert "No driver was found." in first
+    assert "It is slow." in first
+    assert "No driver" not in second + third
+    assert "It is fast now." in third
+
+
 def test_card_and_chart_replace_their_own_places() -> None:
     """The end updates the two outputs that the beginning showed, and shows no other."""
     stage = Stage()

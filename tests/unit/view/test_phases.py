@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Span, SpanKind
+from hfmem_widget.session import NO_STEP, Device, Peak, Recorder, Sample, Series, Span, SpanKind
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
@@ -29,21 +29,21 @@ class Cell:
             [Series(key, "allocated", "allocated") for key in keys],
         )
         self._values = (GIB,) * gpus
-        self._open = self.recorder.open_span("cell", "run", self._sample(0.0))
+        self._open = self.recorder.open_span("cell", "run", self.sample(0.0))
 
     def phase(self, kind: SpanKind, *peaks: Peak, label: str = "", **counts: float) -> None:
         start = self.session.last_sample.time
-        span = self.recorder.open_span(kind, label or kind, self._sample(start))
+        span = self.recorder.open_span(kind, label or kind, self.sample(start))
         self.recorder.count(span.id, counts)
         known = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
-        self.recorder.close_span(span.id, self._sample(start + 1.0), known)
+        self.recorder.close_span(span.id, self.sample(start + 1.0), known)
 
     def close(self) -> Span:
         return self.recorder.close_span(
-            self._open.id, self._sample(self.session.last_sample.time), {}
+            self._open.id, self.sample(self.session.last_sample.time), {}
         )
 
-    def _sample(self, time: float) -> Sample:
+    def sample(self, time: float) -> Sample:
         return self.recorder.append(Sample(time, self._values))
 
 
@@ -65,6 +65,25 @@ def test_a_row_has_its_count_its_time_and_its_highest_peak() -> None:
         cell.phase("forward", exact(peak))
     (row,) = phase_rows(cell.session, cell.close())
     assert (row.count, row.seconds, row.peak) == (3, 3.0, exact(5.0))
+
+
+def without_a_step(*kinds: SpanKind) -> list[tuple[str, int]]:
+    """Return names and counts of a cell of three passes that no optimizer followed."""
+    cell = Cell()
+    span = cell.recorder.open_span("step", "step", cell.sample(0.0))
+    for kind in kinds:
+        cell.phase(kind, exact(2.0))
+    cell.recorder.close_span(span.id, cell.sample(9.0), {}, NO_STEP)
+    return [(row.name, row.count) for row in phase_rows(cell.session, cell.close())]
+
+
+def test_without_an_optimizers_step_there_are_no_phases_of_one() -> None:
+    """Predictions in a loop are no part of a step; backward passes and what precedes them are counted."""
+    assert without_a_step("forward") == []
+    assert without_a_step("forward", "backward", "forward", "backward") == [
+        ("forward", 2),
+        ("backward", 2),
+    ]
 
 
 def test_the_worst_step_is_named_with_its_tokens() -> None:

@@ -134,10 +134,11 @@ def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told:
 def test_the_worst_step_is_called_by_its_number_and_tokens(
     counts: dict[str, float], told: str
 ) -> None:
-    """As far as they are known; where there is no worst, by nothing."""
+    """As far as they are known; where there is no worst, or it does not stand out, by nothing."""
     span = Span(1, "step", "a step", 0.0, Sample(0.0, ()), counts=counts)
 
-    assert _note_of(Phase("step", "", 3), span) == told
+    assert _note_of(Phase("step", "", 3), span, is_marked=True) == told
+    assert _note_of(Phase("step", "", 3), span) == ""
     assert _note_of(Phase("step", "", 3), None) == ""
 
 

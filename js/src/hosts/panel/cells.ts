@@ -66,10 +66,21 @@ export function changeOn(cell: CellFacts, device: string): number {
   return before == null || after == null ? Number.NaN : after - before;
 }
 
-/** The cell whose peak on a device is the highest, where there are others to compare it with. */
+/** Of the highest peak: as much as this above or below is as high, and less than this is no rise to it. */
+const AS_HIGH = 0.01;
+
+/**
+ * The cell that rose to the highest peak on a device, where there are others to compare it with: cells that
+ * only stay as high as an earlier one are not it. Null where none of these rose to it.
+ */
 export function worstOn(cells: CellFacts[], device: string): CellFacts | null {
   const peakOf = (cell: CellFacts) => cell.devices[device]?.peak ?? Number.NEGATIVE_INFINITY;
   const rivals = cells.filter((cell) => peakOf(cell) > 0);
   if (rivals.length < 2) return null;
-  return rivals.reduce((best, next) => (peakOf(next) > peakOf(best) ? next : best));
+  const highest = Math.max(...rivals.map(peakOf));
+  const riseOf = (cell: CellFacts) => peakOf(cell) - (cell.devices[device]?.before ?? 0);
+  const first = rivals
+    .filter((cell) => peakOf(cell) >= (1 - AS_HIGH) * highest)
+    .reduce((best, next) => (riseOf(next) > riseOf(best) ? next : best));
+  return riseOf(first) >= AS_HIGH * highest ? first : null;
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.align import by_step, by_time, steps_a_point
-from hfmem_widget.features.compare.model import FIGURES, difference
+from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
+from hfmem_widget.features.compare.text import figure_columns, part_columns
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
+from hfmem_widget.text import MIB
 
 GPU = "cuda:0"
 
@@ -27,6 +30,8 @@ def device(
     key: str = GPU,
     certainty: Certainty = "exact",
     steps: Sequence[float] = (),
+    before: float = 1.0,
+    at_start: Mapping[str, float] = MappingProxyType({}),
     **parts: float,
 ) -> DeviceRecord:
     rows = [[at, at, one, one, at] for at, one in enumerate(steps, 1)]
@@ -36,11 +41,12 @@ def device(
         allocated_label="allocated",
         reserved_label="reserved",
         peak=Peak(peak, certainty),
-        before=1.0,
+        before=before,
         after=3.0,
         reserved_peak=peak + 1,
         headroom=999 - peak,
         at_peak=parts,
+        at_start=at_start,
         curve=np.array([[0.0, 1.0, 2.0], [1.0, peak, 3.0]], dtype=np.float32),
         steps=np.array(rows, dtype=float).reshape(-1, 5),
     )
@@ -122,6 +128,53 @@ def test_a_difference_has_its_sign_and_its_percent() -> None:
 def test_a_percentage_that_says_nothing_is_not_told(value: float, baseline: float) -> None:
     """Against nothing, against less than nothing, or a thousandfold, there is no percent."""
     assert math.isnan(difference(value, baseline).percent)
+
+
+def with_an_earlier_model() -> Comparison:
+    """Return a cell, and one that needs less but began with what the first left."""
+    first = device(340 * MIB, before=150 * MIB, weights=40 * MIB, activations=100 * MIB)
+    second = device(
+        300 * MIB,
+        before=210 * MIB,
+        at_start={"weights": 40 * MIB},
+        weights=80 * MIB,
+        activations=10 * MIB,
+    )
+    return compare({"base": [record("base", first)], "ckpt": [record("ckpt", second)]})
+
+
+def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
+    """Peaks less what was there when the cells began come first, and a sentence says what was."""
+    comparison = with_an_earlier_model()
+    above, peak = figure_columns(comparison)[:2]
+
+    assert (above.title, peak.title) == ("above the start", "allocated, peak")
+    assert [cell[2] for cell in above.cells] == ["", "\u2212100.0 MiB · \u221253 %"]
+    assert [cell[2] for cell in peak.cells] == ["", "\u221240.0 MiB · \u221212 %"]
+    (note,) = comparison.notes
+    assert note.startswith("60.0 MiB more was there when ckpt began than when base did.")
+    assert comparison.to_pandas().loc["ckpt", "above_start/difference"] == -100 * MIB
+
+
+def test_parts_that_were_there_before_are_no_difference() -> None:
+    """Of the earlier model's weights no percentage is told, but how much of them was there."""
+    weights, activations = part_columns(with_an_earlier_model())
+
+    assert weights.cells == (("40.0 MiB", "", ""), ("80.0 MiB", "40.0 MiB at the start", ""))
+    assert activations.cells[1] == ("10.0 MiB", "", "\u221290.0 MiB · \u221290 %")
+
+
+@pytest.mark.parametrize("before", [150 * MIB, 151 * MIB, math.nan])
+def test_cells_that_began_alike_need_no_word(before: float) -> None:
+    """A heap moves a little by itself, and of what is not known nothing is said."""
+    first, second = device(340 * MIB, before=150 * MIB), device(300 * MIB, before=before)
+    assert compare({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
+
+
+def test_from_an_empty_device_the_peak_is_told_once() -> None:
+    """Above the start is then the same."""
+    comparison = compare({"a": [record("a", device(8.0 * MIB))]})
+    assert figure_columns(comparison)[0].title == "allocated, peak"
 
 
 def test_any_cell_may_be_the_baseline() -> None:

@@ -25,7 +25,7 @@ from hfmem_widget.features.history.file import read_records
 from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
 from hfmem_widget.features.history.keep import KeptHistory
 from hfmem_widget.features.history.model import CellHistory, drift
-from hfmem_widget.session import Finding, Peak
+from hfmem_widget.session import Certainty, Finding, Peak
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 from tests.fakes.ranks import Script, SimulatedRun
@@ -35,10 +35,17 @@ CELL = Cell(7, "abc", "x = model(**batch)")
 
 
 def run(
-    name: str = "a", peak: float = 100.0, left: float = 0.0, *, before: float = 50.0, **more: Any
+    name: str = "a",
+    peak: float = 100.0,
+    left: float = 0.0,
+    *,
+    before: float = 50.0,
+    certainty: Certainty = "exact",
+    **more: Any,
 ) -> Record:
     """Return a run of a cell; sizes are MiB."""
     use = use_of("cuda:0", before * MIB, (before + left) * MIB, peak * MIB)
+    use = replace(use, peak=Peak(peak * MIB, certainty))
     known: dict[str, Any] = {"number": 1, "kind": "cell", "outcome": "done", "duration": 1.0}
     known |= {"started_at": float(next(CLOCK)), "devices": (use,), "kernel": "k"}
     return Record(label=name, identity=name, **(known | more))
@@ -185,6 +192,38 @@ def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None
     moved = drift(runs, "cuda:0")
 
     assert (moved and (moved.runs, moved.peak / MIB, moved.left_behind / MIB)) == found
+
+
+@pytest.mark.parametrize(
+    ("peaks", "rise"),
+    [
+        ([379.3, 356.0, 379.4], math.nan),
+        ([100, 110, 120, 130], math.nan),  # two rises after the first run
+        ([400, 379.3, 356.0, 379.4, 381.0], math.nan),
+        ([100, 356.0, 357.0, 379.4, 381.0], math.nan),
+        ([100, 100, 100, 100, 100], math.nan),
+        ([400, 100, 116, 131, 148], 16),
+        ([400, 148, 131, 116, 100], -16),
+    ],
+)
+def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: float) -> None:
+    """A sample meets a peak by chance: three rises of about the same size are needed."""
+    runs = [run(peak=peak, left=10, certainty="sampled") for peak in peaks]
+    moved = drift(runs, "cuda:0")
+
+    assert moved is not None
+    assert moved.peak / MIB == pytest.approx(rise, nan_ok=True)
+    assert moved.left_behind / MIB == 10
+
+
+def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
+    """What the runs left is read at their edges, and is told."""
+    kept = kept_history()
+    for peak in (379.3, 356.0, 379.4):
+        kept.add(run("same", peak, 12, certainty="sampled"))
+    lines = history_bundle(kept.table())["text/plain"].splitlines()
+
+    assert lines[3].split() == ["+12.0", "MiB", "a", "run"]
 
 
 def test_the_oldest_runs_go_and_it_says_so() -> None:
