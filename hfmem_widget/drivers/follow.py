@@ -27,6 +27,7 @@ from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
 from hfmem_widget.ranks.identity import ALONE, alone, who
 from hfmem_widget.ranks.process_group import truth
+from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch
@@ -231,11 +232,14 @@ class Followed:
         self._function = function
         self._run = run
 
+    @unseen
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
-        __tracebackhide__ = True
-        with _Scope(self._run):
-            return self._function(*args, **kwargs)
+        try:
+            with _Scope(self._run):
+                return self._function(*args, **kwargs)
+        finally:
+            OVER  # noqa: B018
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self._function, "__qualname__", "")
