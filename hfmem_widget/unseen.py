@@ -23,7 +23,7 @@ OVER = True
 
 def unseen(wrapper: Wrapper) -> Wrapper:
     """Have a wrapper's frame not be seen before its `OVER`, and return the wrapper."""
-    wrapper.__code__ = _without_its_frame(wrapper.__code__)  # type: ignore[attr-defined]  # a function's
+    wrapper.__code__ = _without_its_frame(wrapper.__code__)
     return wrapper
 
 

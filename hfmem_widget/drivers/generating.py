@@ -28,7 +28,7 @@ from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.unseen import OVER, unseen
 
-NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
 _NOTHING = nullcontext()
@@ -281,8 +281,8 @@ def _ended(result: Any) -> None:
 def _caches_in(outputs: Any) -> list[object]:
     """Return the caches among what a model has returned, as an output, a dict or a tuple."""
     if isinstance(outputs, Mapping):
-        found = [outputs[name] for name in NAMES if name in outputs]
-        return [each for each in found if each is not None]
+        # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
+        return [each for name, each in outputs.items() if name in NAMES and each is not None]
     if type(outputs) is tuple:
         return [each for each in outputs if is_cache(each) or _is_pairs(each)]
     return []

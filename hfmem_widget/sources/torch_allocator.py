@@ -223,10 +223,10 @@ class TorchAllocator:
         applies: Callable[[], bool] = lambda: True,
     ) -> None:
         extension = self._extension()
-        before = getattr(extension, name, None)
+        before: Callable[..., Any] | None = getattr(extension, name, None)
         if before is None:
             return
-        raw = getattr(before, RAW, before)
+        raw: Callable[..., Any] = getattr(before, RAW, before)
 
         def chosen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
             ours = self._wrapped.get(name)

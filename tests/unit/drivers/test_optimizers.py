@@ -277,7 +277,7 @@ def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
         leave_optimizers()
 
     assert (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad) == ORIGINALS
-    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks  # type: ignore[attr-defined]
+    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
 
 
 def test_a_loop_is_followed_though_a_library_has_undone_its_patch_in_a_watch() -> None:

@@ -43,7 +43,7 @@ def of_a_library(*_: object, fails: bool = False) -> list[str]:
 
 class Library:
     method = of_a_library
-    of_class = classmethod(of_a_library)
+    of_class: Any = classmethod(of_a_library)
     of_nobody = staticmethod(of_a_library)
 
 
