@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -12,7 +11,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.patch import is_traced
 from hfmem_widget.text import plain
+from hfmem_widget.unseen import OVER, unseen
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -51,15 +52,6 @@ class Decorates(ABC):
         """Return another for one call: calls may nest, or come from many threads."""
 
 
-def is_traced() -> bool:
-    """Return whether torch.compile or a strict torch.export reads the code that calls this.
-
-    They cannot read anything of ours. torch may be half imported.
-    """
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    return bool(getattr(compiler, "is_dynamo_compiling", bool)())
-
-
 def failure(error: BaseException | None) -> BaseException | None:
     """Return what a ``with`` block raised; that the generator it lies in was closed is no failure."""
     # By its type alone: an exception may have a `__class__` that raises.
@@ -70,11 +62,15 @@ MakeScope = Callable[[], AbstractContextManager[object]]
 
 
 def _function(scope: MakeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+    @unseen
     def surrounded(*args: Any, **kwargs: Any) -> Any:
         if is_traced():
             return function(*args, **kwargs)
-        with scope():
-            return function(*args, **kwargs)
+        try:
+            with scope():
+                return function(*args, **kwargs)
+        finally:
+            OVER  # noqa: B018
 
     return surrounded
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import functools
+import opcode
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -27,6 +29,7 @@ from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
 from hfmem_widget.ranks.identity import ALONE, alone, who
 from hfmem_widget.ranks.process_group import truth
+from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch
@@ -60,29 +63,36 @@ class _Followed:
 
 _here: _Followed | None = None
 
-_left_with = 0
-"""The code that the script has left with, by `sys.exit`."""
-
-
-class _Leaving:
-    """Goes along with a `SystemExit`, and notes its code if that ends the script: then nothing calls it."""
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:  # noqa: SLF001  (no other way)
-        global _left_with  # noqa: PLW0603  (a process leaves once)
-        if frame().f_back is None:
-            _left_with = self._code
+_exit: tuple[FrameType, int] | None = None
+"""The latest `sys.exit` of the main thread: its outermost frame, and the code."""
 
 
 @contextmanager
 def _noting_exit(*_: object) -> Iterator[None]:
+    global _exit  # noqa: PLW0603  (a process leaves once)
     try:
         yield
     except SystemExit as left:
-        left.hfmem_leaving = _Leaving(code_of(left))  # type: ignore[attr-defined]  # it has room for that
+        if threading.current_thread() is threading.main_thread():
+            _exit = _outermost(), code_of(left)
         raise
+
+
+def _outermost() -> FrameType:
+    frame = sys._getframe()  # noqa: SLF001  (no other way)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _code_left_with() -> int:
+    """Return the code that the script has left with by `sys.exit`; 0 where that was caught."""
+    if _exit is None or _exit[0] is _outermost():
+        return 0
+    frame, code = _exit
+    # A frame that has returned stays at that instruction, and one that an error has ended does not.
+    last = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+    return 0 if last.startswith("RETURN") else code
 
 
 @entry()
@@ -193,7 +203,8 @@ def _at_exit() -> None:
     if isinstance(raised, SystemExit):
         # torch.multiprocessing leaves with a code after it has written the error to a file.
         raised = raised.__context__ or (raised if raised.code else None)
-    end(raised or (SystemExit(_left_with) if _left_with else None))
+    code = _code_left_with()
+    end(raised or (SystemExit(code) if code else None))
     if type(raised) is KeyboardInterrupt:
         # What Python has noted of it, to end as the signal asks, is lost with any code that runs from a text,
         # as in the making of a dataclass: by another like it the note is there again.
@@ -202,12 +213,13 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
-    global _here  # noqa: PLW0603
+    global _here, _exit  # noqa: PLW0603
     followed = _here
     if followed is None or followed.pid != os.getpid():
         return
     followed.watch.stop(error)
     restore(sys, "exit")
+    _exit = None
     for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
@@ -231,11 +243,14 @@ class Followed:
         self._function = function
         self._run = run
 
+    @unseen
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
-        __tracebackhide__ = True
-        with _Scope(self._run):
-            return self._function(*args, **kwargs)
+        try:
+            with _Scope(self._run):
+                return self._function(*args, **kwargs)
+        finally:
+            OVER  # noqa: B018
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self._function, "__qualname__", "")

@@ -22,12 +22,13 @@ from weakref import WeakSet
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import is_compiling, restore, surround
+from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surround
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
+from hfmem_widget.unseen import OVER, unseen
 
-NAMES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
 _NOTHING = nullcontext()
@@ -218,18 +219,22 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     grads_enabled = sys.modules["torch"].is_grad_enabled
 
     @functools.wraps(base)
+    @unseen
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
-        # IPython leaves frames that say so out of the user's traceback.
-        __tracebackhide__ = True
-        # In a training nothing is to be done, which needs no guard. torch.compile knows what that asks.
-        if grads_enabled() or is_compiling() or not _begins(self):
+        if is_traced():
             return base(self, *args, **kwargs)
+        is_followed = False
         try:
+            # In a training nothing is to be done, which needs no guard.
+            is_followed = not grads_enabled() and not is_compiling() and _begins(self)
             result = base(self, *args, **kwargs)
+            if is_followed:
+                _ended(result)
+            return result
         finally:
-            _here.in_call = False
-        _ended(result)
-        return result
+            if is_followed:
+                _here.in_call = False
+            OVER  # noqa: B018
 
     _followed_calls.add(__call__)
     return __call__
@@ -276,8 +281,8 @@ def _ended(result: Any) -> None:
 def _caches_in(outputs: Any) -> list[object]:
     """Return the caches among what a model has returned, as an output, a dict or a tuple."""
     if isinstance(outputs, Mapping):
-        found = [outputs[name] for name in NAMES if name in outputs]
-        return [each for each in found if each is not None]
+        # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
+        return [each for name, each in outputs.items() if name in NAMES and each is not None]
     if type(outputs) is tuple:
         return [each for each in outputs if is_cache(each) or _is_pairs(each)]
     return []

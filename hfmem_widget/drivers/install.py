@@ -86,7 +86,7 @@ def detach(*, entirely: bool = True) -> None:
     )
     if optimizers is not None:
         harmless(optimizers.leave_optimizers)
-    if groups is not None and entirely:
+    if groups is not None:
         harmless(groups.leave_groups)
     if trainer is not None:
         harmless(trainer.leave_trainers, entirely=entirely)

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from hfmem_widget.drivers.training.loop import (
 )
 from hfmem_widget.drivers.training.models import saw
 from hfmem_widget.drivers.training.run import quiet
-from hfmem_widget.guard import entry
+from hfmem_widget.guard import each, entry
 from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
 
 if TYPE_CHECKING:
@@ -57,15 +58,16 @@ def follow_optimizers() -> None:
 
 def leave_optimizers() -> None:
     """Follow them no longer, unless another thread trains."""
-    end_loops()
-    end_passes()
+    each(end_loops, end_passes, _take_off)
+
+
+def _take_off() -> None:
     others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
     if any(thread.is_alive() for thread in others):
         return  # torch may be going through its hooks there, and would raise if one went
     while _handles:
         _handles.pop().remove()
-    for owner, name, _ in _places():
-        restore(owner, name)
+    each(*(partial(restore, owner, name) for owner, name, _ in _places()))
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
-from hfmem_widget.drivers.decorate import Decorates, failure, is_traced
+from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.guard import entry
+from hfmem_widget.monitor.patch import is_traced
 from hfmem_widget.session import SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.text import plain

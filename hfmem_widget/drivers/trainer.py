@@ -382,6 +382,15 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     return _Following(trainer, trainer.callback_handler.callbacks, own)
 
 
+def _of_one_call() -> MemoryCallback:
+    """Return a callback for which nothing stays surrounded beyond the watch."""
+    global _for_good  # noqa: PLW0603
+    before = _for_good
+    callback = MemoryCallback()
+    _for_good = before
+    return callback
+
+
 class _Following:
     """One call of ``trainer.train()``; leaving it again does what a fault has kept from it."""
 
@@ -389,7 +398,7 @@ class _Following:
         self._trainer = trainer
         self._callbacks = callbacks
         self._own = own
-        self._callback = MemoryCallback() if own is None else own.for_training(trainer)
+        self._callback = _of_one_call() if own is None else own.for_training(trainer)
         self._place = len(callbacks) if own is None else callbacks.index(own)
 
     def __enter__(self) -> None:

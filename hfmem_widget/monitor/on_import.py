@@ -9,6 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from hfmem_widget.guard import entry, harmless
+from hfmem_widget.unseen import OVER, unseen
 
 
 class WhenImported(MetaPathFinder):
@@ -65,10 +66,14 @@ def _act_after(spec: ModuleSpec, action: Callable[[ModuleType], object]) -> None
         return
     execute = loader.exec_module
 
+    @unseen
     def execute_then_act(module: ModuleType) -> None:
-        # Each module has a loader of its own, and it is to be as it was.
-        vars(loader).pop("exec_module", None)
-        execute(module)
-        harmless(action, module)
+        try:
+            # Each module has a loader of its own, and it is to be as it was.
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            harmless(action, module)
+        finally:
+            OVER  # noqa: B018
 
     loader.exec_module = execute_then_act  # type: ignore[method-assign]

@@ -1,21 +1,32 @@
-"""Patches: another library's method or function is surrounded with a context of ours, until restored."""
+"""Patches: another library's method or function is surrounded with a context of ours, until restored.
+
+Whoever calls it, and what is called, see nothing of that: it has the name and the signature of the original,
+and its frame is not seen (`unseen`).
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from hfmem_widget.guard import NEVER, entry
+from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the object whose method is called, or all that it is called with."""
+
+_NOTHING = nullcontext()
+
+_MOST_WRAPPERS = 50
+"""How many wrappers around one another are looked through."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,10 +59,12 @@ def surround(
     """
     ours = _patches.setdefault(owner, {})
     original: Any = vars(owner).get(name)
-    # Where the original stands, a fault came between putting it back and forgetting that it was not there.
-    if name in ours and original is not ours[name].original:
-        ours[name].around = around
-        return
+    if name in ours:
+        # Somebody else may have put it back with what stood there before ours.
+        if _is_within(ours[name].stand_in, original):
+            ours[name].around = around
+            return
+        ours[name].around = None
     kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
     function: Any = original if kind is None else original.__func__
     if not callable(function):
@@ -60,18 +73,19 @@ def surround(
     modules = sys.modules
 
     @functools.wraps(function)
+    @unseen
     def surrounded(*args: Any, **kwargs: Any) -> Any:
-        # IPython leaves frames that say so out of the user's traceback.
-        __tracebackhide__ = True
         # First, for it is all of this that torch.compile traces; the rest has few calls, for every step comes
         # here, with cold caches.
         torch: Any = modules.get("torch")
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
-        if quiet.get(threading.get_ident()) or unless() or is_compiling():
-            return function(*args, **kwargs)
-        with _Around(patch, args, kwargs if whole_call else None):
-            return function(*args, **kwargs)
+        try:
+            is_let_alone = quiet.get(threading.get_ident()) or unless() or is_compiling()
+            with _NOTHING if is_let_alone else _Around(patch, args, kwargs if whole_call else None):
+                return function(*args, **kwargs)
+        finally:
+            OVER  # noqa: B018
 
     stand_in = surrounded if kind is None else kind(surrounded)
     patch = ours[name] = _Patch(stand_in, original, around)
@@ -79,7 +93,10 @@ def surround(
 
 
 def restore(owner: type | ModuleType, name: str) -> None:
-    """Put the original back; if somebody else has surrounded ours, it stays and does nothing."""
+    """Put the original back; if somebody else has surrounded ours, it stays and does nothing.
+
+    Ours may come back, where somebody has kept it to put it back: it does nothing then, either.
+    """
     ours = _patches.get(owner, {})
     patch = ours.get(name)
     if patch is None:
@@ -90,10 +107,31 @@ def restore(owner: type | ModuleType, name: str) -> None:
         del ours[name]
 
 
+def _is_within(stand_in: object, found: object) -> bool:
+    """Return whether what stands in a place is ours, or says that it wraps ours."""
+    ours = getattr(stand_in, "__func__", stand_in)
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(found, (classmethod, staticmethod)):
+            found = found.__func__
+        if found is ours or found is None:
+            break
+        found = inspect.getattr_static(found, "__wrapped__", None)
+    return found is ours
+
+
 def is_compiling() -> bool:
     """Return whether torch.compile or torch.export traces: what they make must not hold anything of ours."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def is_traced() -> bool:
+    """Return whether torch.compile or a strict torch.export reads the code that calls this.
+
+    They cannot read anything of ours. torch may be half imported.
+    """
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    return bool(getattr(compiler, "is_dynamo_compiling", bool)())
 
 
 class _Around:

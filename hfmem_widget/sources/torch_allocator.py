@@ -9,6 +9,7 @@ or forbid forking (pytorch#103584, accelerate#1751).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import History, RanOut, ReadStats, ResetPeak, Stats
 from hfmem_widget.sources.torch_history import TorchHistory
 from hfmem_widget.text import plain
+from hfmem_widget.unseen import OVER, unseen
 
 RAW: Final = "__hfmem_raw__"
 """The attribute by which a wrapped entry point gives the original."""
@@ -221,18 +223,25 @@ class TorchAllocator:
         applies: Callable[[], bool] = lambda: True,
     ) -> None:
         extension = self._extension()
-        before = getattr(extension, name, None)
+        before: Callable[..., Any] | None = getattr(extension, name, None)
         if before is None:
             return
-        raw = getattr(before, RAW, before)
+        raw: Callable[..., Any] = getattr(before, RAW, before)
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def chosen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
             ours = self._wrapped.get(name)
             if ours is None or ours.wrapper is not wrapper or kwargs or len(args) != 1:
-                return before(*args, **kwargs)
+                return before
             if type(args[0]) is not int or args[0] not in self.devices() or not applies():
-                return raw(*args)
-            return through(raw, args[0])
+                return raw
+            return functools.partial(through, raw)
+
+        @unseen
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return chosen(args, kwargs)(*args, **kwargs)
+            finally:
+                OVER  # noqa: B018
 
         wrapper.__name__ = wrapper.__qualname__ = name
         wrapper.__doc__ = before.__doc__

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -358,3 +359,46 @@ def test_a_callback_that_is_added_later_follows_its_trainer(tmp_path: Path) -> N
         trainer.evaluate(trainer.train_dataset)
 
     assert [span.kind for span in session.spans] == ["block", "evaluate"]
+
+
+def test_after_a_watch_nothing_stays_surrounded(tmp_path: Path) -> None:
+    """Where nobody has loaded the extension and the Trainer has no callback of ours."""
+    attaching.detach()
+    methods = [vars(Trainer)[name] for name in METHODS]
+    join = torch.distributed.init_process_group
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path).train()
+        assert not hasattr(methods[0], "__wrapped__")
+        assert vars(Trainer)["train"] is not methods[0]
+
+    assert session.steps.count == 2
+    assert [vars(Trainer)[name] for name in METHODS] == methods
+    assert torch.distributed.init_process_group is join
+
+
+def test_a_callback_of_the_users_stays_followed_beyond_a_watch(tmp_path: Path) -> None:
+    """A training may come to it at any time."""
+    attaching.detach()
+    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(quiet=True)])
+    with hfmem_widget.watch(quiet=True):
+        make_trainer(tmp_path / "another").train()
+
+    assert hasattr(vars(Trainer)["train"], "__wrapped__")
+    assert trainer.train().global_step == 2
+
+
+def test_a_training_is_followed_though_a_library_has_undone_its_patch_in_a_watch(
+    tmp_path: Path,
+) -> None:
+    """What it puts back is the Trainer's own method, from before ours was there."""
+    attaching.detach()
+    original = Trainer.train
+    with mock.patch.object(Trainer, "train", functools.partialmethod(original)):
+        watch = hfmem_widget.watch(quiet=True)
+        watch.__enter__()
+    watch.__exit__(None, None, None)
+    with hfmem_widget.watch(quiet=True) as session:
+        make_trainer(tmp_path).train()
+
+    assert [span.kind for span in session.spans][:2] == ["block", "train"]
+    assert Trainer.train is original

@@ -545,3 +545,18 @@ def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None
 
     assert session.latest("cpu/weights") == sum(one.nbytes for one in model.parameters())
     assert session.index("cpu/unattributed") is not None
+
+
+def test_the_user_is_warned_of_no_name_that_only_we_use(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers 5 says once in a process that `past_key_values` is an old name: to who uses it."""
+    logger = transformers.utils.logging.get_logger("transformers")
+    monkeypatch.setattr(logger, "propagate", True)
+    type(logger).warning_once.cache_clear()
+    with hfmem_widget.watch(quiet=True):
+        made(llama).generate(IDS, max_new_tokens=2, pad_token_id=0)
+        with torch.no_grad():
+            made(llama)(IDS, use_cache=True)
+
+    assert "deprecated" not in caplog.text

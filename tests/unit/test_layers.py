@@ -22,7 +22,7 @@ NAME = "hfmem_widget"
 
 RANKS = (
     ("errors",),
-    ("text", "guard", "display"),
+    ("text", "guard", "display", "unseen"),
     ("options",),
     ("session",),
     ("sources", "analysis"),

@@ -402,3 +402,12 @@ def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
 
     assert hfmem_widget.open(path).label == "training"
     assert plain._watch is None
+
+
+def test_the_users_exit_is_left_as_it_is(tmp_path: Path) -> None:
+    """A script that catches it finds nothing of ours on it."""
+    follow(tmp_path / "run")
+    with pytest.raises(SystemExit) as left:
+        sys.exit(3)
+
+    assert vars(left.value) == {}

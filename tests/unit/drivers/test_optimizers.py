@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -261,3 +262,33 @@ def test_a_quiet_step_is_none_of_another_threads_group() -> None:
         finally:
             rest.thread -= 1
             rest.end()
+
+
+def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fault in ending the loops keeps no hook on, and nothing surrounded."""
+
+    def broken() -> None:
+        raise OSError
+
+    monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", broken)
+    with pytest.raises(OSError, match=r"^$"):
+        leave_optimizers()
+
+    assert (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad) == ORIGINALS
+    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
+
+
+def test_a_loop_is_followed_though_a_library_has_undone_its_patch_in_a_watch() -> None:
+    """What it puts back is torch's own function, from before ours was there."""
+    leave_optimizers()
+    original = torch.autograd.backward
+    torch.autograd.backward = partial(original)
+    with hfmem_widget.watch(quiet=True):
+        torch.autograd.backward = original
+    with hfmem_widget.watch(quiet=True) as session:
+        train()
+
+    assert session.steps.count == 3
+    assert torch.autograd.backward is original

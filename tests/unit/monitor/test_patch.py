@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 
@@ -246,3 +247,80 @@ def test_what_was_put_back_and_not_forgotten_is_surrounded_again(owner: type[Own
     owner().work()
 
     assert len(calls) == 1
+
+
+def _entered(calls: list[object]) -> Callable[[object], AbstractContextManager[object]]:
+    def around(caller: object) -> AbstractContextManager[object]:
+        calls.append(caller)
+        return nullcontext()
+
+    return around
+
+
+def _around(ours: Callable[..., int]) -> Callable[..., int]:
+    def theirs(self: object) -> int:
+        return ours(self)
+
+    return theirs
+
+
+def test_ours_that_somebody_took_away_is_put_on_again(owner: type[Owner]) -> None:
+    """A library that patches before us and undoes it later puts back what stood there, without ours."""
+    calls: list[object] = []
+    original = owner.work
+    owner.work = lambda self, number=1: original(self, number)  # type: ignore[method-assign]  # theirs
+    surround(owner, "work", _entered(calls))
+    owner.work = original  # type: ignore[method-assign]  # undone: ours goes with it
+    restore(owner, "work")
+    surround(owner, "work", _entered(calls))
+    owner().work()
+    restore(owner, "work")
+
+    assert len(calls) == 1
+    assert owner.work is original
+
+
+def test_a_wrapper_around_ours_that_says_so_leaves_ours_at_work(owner: type[Owner]) -> None:
+    """It is not surrounded twice."""
+    calls: list[object] = []
+    surround(owner, "work", _entered(calls))
+    ours = owner.work
+    owner.work = functools.wraps(ours)(_around(ours))  # type: ignore[method-assign]
+    restore(owner, "work")
+    surround(owner, "work", _entered(calls))
+    owner().work()
+
+    assert len(calls) == 1
+    assert owner.work is not ours
+
+
+def test_a_wrapper_around_ours_that_does_not_say_so_is_followed_once(owner: type[Owner]) -> None:
+    """Ours is put around it, and what it calls of ours does nothing any more."""
+    calls: list[object] = []
+    surround(owner, "work", _entered(calls))
+    ours = owner.work
+    owner.work = _around(ours)  # type: ignore[method-assign]
+    surround(owner, "work", _entered(calls))
+    owner().work()
+
+    assert len(calls) == 1
+
+
+def test_ours_that_somebody_puts_back_does_nothing(owner: type[Owner]) -> None:
+    """It stays until the next watch, which uses it and takes it off."""
+    calls: list[object] = []
+    original = owner.work
+    surround(owner, "work", _entered(calls))
+    ours = owner.work
+    owner.work = _around(ours)  # type: ignore[method-assign]
+    restore(owner, "work")
+    owner.work = ours  # type: ignore[method-assign]
+    owner().work()
+    assert calls == []
+
+    surround(owner, "work", _entered(calls))
+    owner().work()
+    restore(owner, "work")
+
+    assert len(calls) == 1
+    assert owner.work is original
