@@ -43,7 +43,7 @@ def figures(text: str) -> dict[str, str]:
 
 def change(text: str) -> float:
     """Return by how many MiB the heap changed."""
-    found = re.search(r"cpu heap in use .* (±0|\S+(?= MiB))( MiB)?$", text, re.MULTILINE)
+    found = re.search(r"cpu (?!resident).* (±0|\S+(?= MiB))( MiB)?$", text, re.MULTILINE)
     assert found is not None, text
     return float(found[1].replace("\u2212", "-").replace("±", ""))
 
