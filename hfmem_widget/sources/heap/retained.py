@@ -25,23 +25,27 @@ _EVERYTHING = 0
 """The group that contains all others, and is never freed."""
 
 _Key = tuple[int, str]
+"""What has memory, by its address or that of the memory, and the device."""
 
-_TEXTS = frozenset({str, bytes, bytearray})
-_BYTES: Mapping[type, Callable[[Any], int]] = {
-    **{kind: kind.__sizeof__ for kind in _TEXTS},
-    mmap: mmap.__len__,  # of shared memory as well
-}
-"""Types whose objects hold bytes and nothing else, and how many."""
 
-_NUMBERS = ATOMS - _TEXTS
-_ROUNDED, _HEADER, _HAS_HEADER = 16, 16, 1 << 14
-"""Bytes: CPython's allocator rounds up to so many, the garbage collector puts so many before; which types."""
+def _sizer(kind: type) -> Callable[[Any], int]:
+    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
+    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
+    own = next(method for method in methods if type(method) is MethodDescriptorType)
+    header = 16 if kind.__flags__ & 1 << 14 else 0  # of the garbage collector
+    return lambda value: -(own(value) + header) // 16 * -16
 
-_OF_A_NUMBER = 32  # an int below 2**60, or a float, as it is allocated
 
-_SAMPLE = [object()]
-_ALONE = next(map(getrefcount, gc.get_referents(_SAMPLE)))
-"""The count of references to an object that one container holds, in a list of what that one holds."""
+_TEXTS = {kind: _sizer(kind) for kind in (str, bytes, bytearray)}
+_BYTES: Mapping[type, Callable[[Any], int]] = {**_TEXTS, mmap: mmap.__len__}
+"""Types whose objects hold bytes and nothing else (shared memory is an `mmap`), and how many."""
+
+_NUMBERS = ATOMS - set(_TEXTS)
+_OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
+
+_HOLDS_ONE = [object()]
+_ALONE = next(map(getrefcount, gc.get_referents(_HOLDS_ONE)))
+"""How many references an object has that one container holds, counted so."""
 
 
 class Group(NamedTuple):
@@ -106,10 +110,6 @@ def reach(
     return Reach(by_name, search.objects, search.bound, at_most)
 
 
-def _rounded(size: int) -> int:
-    return -size // _ROUNDED * -_ROUNDED
-
-
 def _key_of(value: object) -> _Key:
     return id(value), MANAGED if type(value) is mmap else "cpu"
 
@@ -125,7 +125,7 @@ class _Search(Search):
         self._where: dict[_Key, tuple[int, int]] = {}
         """Where memory begins and ends of which others may have a part, seen by its address."""
         self._mapped = MappedFiles()
-        self._sizes: dict[type, Callable[[Any], int] | None] = {}
+        self._sizers: dict[type, Callable[[Any], int] | None] = {}
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -181,8 +181,8 @@ class _Search(Search):
         if kind in _BYTES:
             start = id(value) if kind is bytes else 0
             self._note(group, _key_of(value), _BYTES[kind](value), start)
-        elif self._size_of_plain(kind) is not None:
-            self._note_plain(group, _key_of(value), self._own_size(value), gc.get_referents(value))
+        elif (size_of := self._size_of(kind)) is not None:
+            self._note_plain(group, _key_of(value), size_of(value), gc.get_referents(value))
         else:
             self._note_memory_of(group, value)
             for held in gc.get_referents(value):  # such as text among a function's variables
@@ -253,41 +253,27 @@ class _Search(Search):
                     elif kind in _NUMBERS:
                         size += _OF_A_NUMBER
                     elif kind in _TEXTS:
-                        size += _rounded(held.__sizeof__())
-                    elif self._size_of_plain(kind) is not None:
+                        size += _TEXTS[kind](held)
+                    elif (size_of := self._size_of(kind)) is not None:
+                        size += size_of(held)
                         waiting.append(held)
                     else:
                         self.arrive(group, held)
                 if not waiting:
                     return
-                each = waiting.pop()
                 self.count()
-                size += self._own_size(each)
-                referents = gc.get_referents(each)
+                referents = gc.get_referents(waiting.pop())
         finally:  # if the search ends in the middle, what was seen counts
             self._note(group, key, size)
 
-    def _own_size(self, value: Any) -> int:
-        size_of = self._size_of_plain(type(value))
-        header = _HEADER if type(value).__flags__ & _HAS_HEADER else 0
-        return 0 if size_of is None else _rounded(size_of(value) + header)
-
-    def _size_of_plain(self, kind: type) -> Callable[[Any], int] | None:
-        """Return how to get the size of a type's objects; None if the collector does not know all they hold.
-
-        It is the method of the type in C, so that no code of a user's class is run.
-        """
-        if kind not in self._sizes:
+    def _size_of(self, kind: type) -> Callable[[Any], int] | None:
+        """Return the sizer of a type; None if the collector does not know all that its objects hold."""
+        if kind not in self._sizers:
             known = self.kinds[kind]
-            is_container = known.look is not None and issubclass(kind, tuple(CONTAINERS))
-            is_plain = kind not in _BYTES and not known.role
-            methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
-            self._sizes[kind] = (
-                next(each for each in methods if type(each) is MethodDescriptorType)
-                if is_plain and (known.look is in_object or is_container)
-                else None
-            )
-        return self._sizes[kind]
+            is_plain = known.look is in_object or issubclass(kind, tuple(CONTAINERS))
+            is_plain &= known.look is not None and not known.role and kind not in _BYTES
+            self._sizers[kind] = _sizer(kind) if is_plain else None
+        return self._sizers[kind]
 
     def around(self, group: int) -> Iterator[int]:
         """Yield a group and those that contain it, but not everything."""
