@@ -36,7 +36,9 @@ def _sizer(kind: type) -> Callable[[Any], int]:
     return lambda value: -(own(value) + header) // 16 * -16
 
 
-_TEXTS = {kind: _sizer(kind) for kind in (str, bytes, bytearray)}
+_TEXTS: Mapping[type, Callable[[Any], int]] = {
+    kind: _sizer(kind) for kind in (str, bytes, bytearray)
+}
 _BYTES: Mapping[type, Callable[[Any], int]] = {**_TEXTS, mmap: mmap.__len__}
 """Types whose objects hold bytes and nothing else (shared memory is an `mmap`), and how many."""
 
@@ -204,7 +206,7 @@ class _Search(Search):
         elif known.role == "buffers":
             for memory in arrays.buffers_of(value, known.held):
                 self._note_memory(group, memory, memory.key if memory.is_lent else 0)
-                if not memory.is_lent:
+                if known.held == "polars":
                     self.may_be_shared.add((memory.key, "cpu"))
 
     def _look_at_array(self, group: int, value: Any) -> None:
