@@ -47,7 +47,9 @@ def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:
     released = hfmem_widget.free("losses")
     assert "losses" not in main
     assert seen() is None
-    assert released.items == (Freeable("losses", (), {"cpu": pytest.approx(MIB, rel=1e-3)}),)
+    (item,) = released.items
+    assert (item.name, item.what) == ("losses", ())
+    assert item.bytes == {"cpu": pytest.approx(MIB, rel=1e-3)}
     assert released.done
 
 
