@@ -140,7 +140,11 @@ def run_directory(given: object) -> bool | str:
 
 def expanded(path: str) -> Path:
     """Return an absolute path; ``~`` is the user's home, and stays where there is none."""
-    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
+    try:
+        return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
+    except FileNotFoundError:
+        gone = "the working folder is gone; give an absolute path"
+        raise OptionError(f"{plain(path)}: {gone}") from None
 
 
 def function(given: object) -> Callable[..., object] | None:

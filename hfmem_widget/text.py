@@ -56,6 +56,14 @@ def for_plotly(text: object) -> str:
     return html.escape(plain(text), quote=False).replace("$", "&#36;")
 
 
+def for_csv(value: object) -> object:
+    """Return a cell of a CSV: text made plain, with a quote before what a spreadsheet takes for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = plain(value, max(MAX_LENGTH, len(value)))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text  # OWASP: CSV injection
+
+
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]|~$]")
 _REFERENCE = re.compile(r"[@#]|:(?=//)|(?<=www)\.")
 

@@ -98,7 +98,7 @@ class SpanScope(Decorates):
             if number is None:
                 self._left_out.add(f"{plain(name)} ({plain(type(value).__name__)})")
             else:
-                self._counts[name] = number
+                self._counts[plain(name)] = number
 
 
 class _NoSpan(SpanScope):

@@ -46,7 +46,8 @@ class MemfreeMagics(ReportMagics):
     @argument(
         "--trim",
         action="store_true",
-        help="Make malloc return its free memory to the system (malloc_trim of glibc).",
+        help="Make malloc return its free memory to the system (malloc_trim of glibc), and Arrow what its "
+        "pool keeps, if it is loaded.",
     )
     def memfree(self, arguments: Namespace) -> None:
         """Free errors, outputs and variables, and measure the result.

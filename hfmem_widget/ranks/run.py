@@ -13,6 +13,7 @@ import numpy as np
 
 from hfmem_widget.display import Shown
 from hfmem_widget.errors import OptionError
+from hfmem_widget.options import expanded
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import Tail
@@ -77,7 +78,7 @@ class Run(Shown):
         started_at: float | None = None,
         started_here: bool = False,
     ) -> None:
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = expanded(os.fspath(directory))
         about = read_run(self.directory)
         self.id = about.run
         label = label or about.label or plain(self.directory.name)

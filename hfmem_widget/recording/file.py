@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.options import expanded
 from hfmem_widget.recording.limits import (
     ENDINGS,
     LARGEST_MEMBER,
@@ -25,7 +26,7 @@ from hfmem_widget.recording.limits import (
     SUFFIX,
 )
 from hfmem_widget.session import Session
-from hfmem_widget.text import plain, readable, wrong_value
+from hfmem_widget.text import format_bytes, plain, readable, wrong_value
 
 if TYPE_CHECKING:
     from hfmem_widget.recording.reader import StreamReader
@@ -199,6 +200,18 @@ def open_regular(path: Path) -> BinaryIO:
         raise cannot_read(path, error) from None
 
 
+def read_regular(path: Path, most: int) -> bytes:
+    """Return what a file has, or raise `OptionError` if that is more than so many bytes."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    if len(data) > most:
+        raise OptionError(f"{plain(path)} cannot be read: it has more than {format_bytes(most)}")
+    return data
+
+
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
     """Return a reader that has taken in a whole file, or raise `OptionError` if it cannot be read."""
     # Only here: what writes, or looks whether there is something to read, needs none.
@@ -268,7 +281,7 @@ def path_for(path: str, label: str, now: float) -> Path:
         place /= f"{name_of(label, now)}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
-    if place.absolute() in _recorded:
+    if expanded(os.fspath(place)) in _recorded:
         place = free(place)
     check_new(place)
     return place

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Session, Span
 from hfmem_widget.session.model import data_frame
+from hfmem_widget.text import for_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,9 @@ def table_of(session: Session, table: str, suffix: str) -> bytes:
         raise OptionError(f"a {suffix} file needs pandas: pip install pandas") from None
     has_index = table == "samples"
     if suffix == ".csv":
+        frame = frame.rename(columns=for_csv)
+        if "label" in frame:
+            frame["label"] = frame["label"].map(for_csv)
         return frame.to_csv(index=has_index).encode()
     try:
         contents: bytes = frame.to_parquet(index=has_index)

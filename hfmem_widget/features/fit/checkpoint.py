@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.recording.file import open_regular
 from hfmem_widget.text import format_bytes, plain
 
 _NOT_HERE: Final = (
@@ -95,6 +96,8 @@ def _path_of(name: str) -> Path | None:
         message = f"the folder {plain(name)!r} has no config.json"
         raise OptionError(message)
     if path.exists():
+        if not path.is_dir():
+            open_regular(path).close()
         return path
     if name.endswith(".json") or name.startswith((".", "/", "~")):
         message = f"no file or folder {plain(name)!r}"
@@ -126,7 +129,7 @@ def read_stored(folder: Path) -> Stored:
 
 def entries(path: Path) -> Iterator[tuple[str, str, int]]:
     """Yield each tensor's name, type and bytes in a file's header: eight bytes of length, then JSON."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= MOST_HEADER:
             message = f"a header of {length} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from dataclasses import dataclass
 
 from hfmem_widget.features.free.request import Request
@@ -61,6 +62,9 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
 
 
 def _trimmed() -> str:
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None:
+        pyarrow.default_memory_pool().release_unused()
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from hfmem_widget.analysis.kept import kept_text
 from hfmem_widget.features.free.act import carry_out
 from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.features.free.request import ERRORS, Request, asked, namespace_of
@@ -27,6 +29,7 @@ __all__ = ["Release", "free", "release"]
 MOST_VARIABLES = 5
 MOST_STAYING = 3  # names that still hold most, for each device
 MOST_SECONDS_AFTER = 3.0
+LEAST = 4096  # bytes: a page; what is smaller, as many outputs are, is not worth a word
 
 HANDLED = "An error is being handled; the memory it holds is freed when its except block ends."
 
@@ -58,7 +61,8 @@ def free(
     empty_cache : bool, optional
         Whether ``torch.cuda.empty_cache()`` is called, if CUDA is in use.
     trim : bool, optional
-        Whether malloc returns its free memory to the system (glibc's ``malloc_trim``).
+        Whether malloc returns its free memory to the system (glibc's ``malloc_trim``), and Arrow what its
+        pool keeps.
     dry_run : bool, optional
         Only show what would be freed.
 
@@ -99,7 +103,10 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
     notes = (*notes, *done.notes)
     plan = replace(plan, done=True, steps=done.steps, notes=notes, interrupted=done.interrupted)
     try:
-        plan = replace(plan, changes=_changes(before, read_once()))
+        after = read_once()
+        kept = "" if request.trim else kept_text(partial(_of_host, after))
+        notes = (*notes, *filter(None, [kept]))
+        plan = replace(plan, changes=_changes(before, after), notes=notes)
         return replace(plan, stays=_staying(shell))
     except KeyboardInterrupt:  # what was done is shown all the same
         return replace(plan, interrupted=True)
@@ -118,6 +125,10 @@ def _changes(before: Session, after: Session) -> tuple[Change, ...]:
         if series.metric in {"allocated", "reserved"}
         or (series.metric == "device_used" and ":" in series.device)
     )
+
+
+def _of_host(session: Session, metric: str) -> float:
+    return session.value(session.last_sample, f"cpu/{metric}")
 
 
 def _cached(session: Session) -> dict[str, float]:
@@ -142,19 +153,28 @@ def _planned(request: Request, shell: Any) -> Release:
     began = time.perf_counter()
     found = _searched(request, shell)
     items = tuple(
-        Freeable(name, _parts_of(found, name), found.alone["item", name]) for name in request.items
+        _freeable(found, ("item", name), name, _parts_of(found, name)) for name in request.items
     )
-    names = [name[1] for name in found.alone if isinstance(name, tuple) and name[0] == "variable"]
-    holding = [Freeable(plain(name), (), found.alone["variable", name]) for name in names]
+    keys = [key for key in found.alone if isinstance(key, tuple) and key[0] == "variable"]
+    holding = [_freeable(found, key, plain(key[1]), ()) for key in keys]
     holding = [variable for variable in holding if variable.total]
     return Release(
         items,
-        together=found.alone[_TOGETHER],
+        together=_worth(found.alone[_TOGETHER]),
+        is_at_most=_TOGETHER in found.at_most,
         variables=tuple(sorted(holding, key=lambda variable: -variable.total)[:MOST_VARIABLES]),
         seconds=time.perf_counter() - began,
         objects=found.objects,
         bound=found.bound,
     )
+
+
+def _freeable(found: Reach, key: Hashable, name: str, what: tuple[str, ...]) -> Freeable:
+    return Freeable(name, what, _worth(found.alone[key]), key in found.at_most)
+
+
+def _worth(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {device: size for device, size in sizes.items() if size >= LEAST}
 
 
 def _searched(request: Request, shell: Any) -> Reach:
@@ -197,12 +217,12 @@ def _place(slot: Slot) -> tuple[int, Any]:
 def _parts_of(found: Reach, name: str) -> tuple[str, ...]:
     """Return what an item consists of: what holds bytes, most first; empty for a variable."""
     sizes = {
-        key[2]: sum(alone.values())
+        key[2]: sum(_worth(alone).values())
         for key, alone in found.alone.items()
         if isinstance(key, tuple) and key[:2] == ("part", name)
     }
     by_size = sorted(sizes, key=lambda part: -sizes[part])
     holding = [part for part in by_size if sizes[part]]
     # If several hold the same together, none holds it alone.
-    parts = holding or (by_size if found.alone["item", name] else [])
+    parts = holding or (by_size if _worth(found.alone["item", name]) else [])
     return tuple(plain(part) for part in parts if part != name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.features.free.model import Change, Release
+from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.text import (
     MIB,
     format_bytes,
@@ -20,6 +20,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
 MOST_PARTS = 4
+LATER = 16 * MIB  # the least that is told of what was foretold and is not measured
 HOST_MOVED = MIB  # the least change of the heap that is shown beside a GPU
 
 ALL = ("errors", "outputs")
@@ -54,13 +55,19 @@ def _freeable(release: Release) -> kit.Fragment:
         parts = kit.words(*map(kit.code, item.what[:MOST_PARTS]), between=", ")
         more = len(item.what) - MOST_PARTS
         parts = kit.words(parts, f"and {format_count(more)} more") if more > 0 else parts
-        sizes = (kit.size_text(item.bytes.get(device, 0)) for device in columns)
+        sizes = (_size(item, device) for device in columns)
         nothing = "" if item.total else "nothing held only here"
         rows.append(Row((kit.code(item.name), *sizes), below=(parts or nothing,)))
     if len(release.items) > 1:
-        sizes = (kit.size_text(release.together.get(device, 0)) for device in columns)
+        total = Freeable("total", (), release.together, release.is_at_most)
+        sizes = (_size(total, device) for device in columns)
         rows.append(Row(("total", *sizes), is_ruled=True))
     return _table(("could be freed", *columns), rows)
+
+
+def _size(freeable: Freeable, device: str) -> str:
+    size = freeable.bytes.get(device, 0)
+    return f"{'up to ' if size and freeable.is_at_most else ''}{kit.size_text(size)}"
 
 
 def _changes(release: Release) -> kit.Fragment:
@@ -90,8 +97,8 @@ def _what_else(release: Release) -> list[kit.Content]:
     texts.append("Reference cycles may free more; the amount is known only after collection.")
     if release.variables:
         names = (
-            kit.words(kit.code(variable.name), kit.size_text(max(variable.bytes.values())))
-            for variable in release.variables
+            kit.words(kit.code(one.name), _size(one, max(one.bytes, key=one.bytes.__getitem__)))
+            for one in release.variables
         )
         texts.append(_listed("Largest variables:", *names))
     is_all = tuple(item.name for item in release.items) == ALL
@@ -120,6 +127,12 @@ def _what_stays(release: Release) -> list[kit.Content]:
         sentences.append(
             _listed(f"{sentence}; still held:", *holders) if holders else f"{sentence}."
         )
+        later = release.together.get(device, 0) - freed
+        if device == "cpu" and later >= LATER:
+            sentences.append(
+                f"{format_bytes(later)} less than foretold: an allocator may keep it for reuse, as those of "
+                "Arrow and polars do for a while, or something unseen holds it."
+            )
     return sentences
 
 

@@ -17,6 +17,7 @@ class Freeable:
     name: str  # "errors", "outputs", or a variable's; text from outside
     what: tuple[str, ...]  # such as Out[12] or "the error of cell [7]"; empty for a variable
     bytes: Mapping[str, int]  # by device: what would be free if it alone were gone
+    is_at_most: bool = False  # true if others may hold a part of the bytes, unseen
 
     @property
     def total(self) -> int:
@@ -50,6 +51,8 @@ class Release(Shown):
         What was named; errors and outputs, if nothing was.
     together : mapping of str to int
         By device: bytes that are free once all of them are gone.
+    is_at_most : bool
+        True if it may be less, because others may hold a part of it unseen.
     variables : tuple of Freeable
         If nothing was named: the variables that alone hold most, which are freed only if they are named.
     done : bool
@@ -78,6 +81,7 @@ class Release(Shown):
 
     items: tuple[Freeable, ...]
     together: Mapping[str, int]
+    is_at_most: bool = False
     variables: tuple[Freeable, ...] = ()
     done: bool = False
     steps: tuple[str, ...] = ()

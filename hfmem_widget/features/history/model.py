@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.display import Shown
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
-from hfmem_widget.text import format_counted, wrong_value
+from hfmem_widget.text import for_csv, format_counted, wrong_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +149,7 @@ class CellHistory(Shown):
             raise wrong_value(place.name, "path", "a name that ends in .csv")
         table = io.StringIO()
         writer = csv.writer(table)
-        writer.writerows((COLUMNS, *self._rows()))
+        writer.writerows(map(for_csv, row) for row in (COLUMNS, *self._rows()))
         write_new(place, [table.getvalue().encode()])
         return place
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +13,13 @@ from hfmem_widget.guard import warn
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import WatchOptions, expanded
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.identity import ALONE
 from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
-from hfmem_widget.text import format_counted, plain
+from hfmem_widget.text import format_count, format_counted, plain
 from hfmem_widget.view.screen import Screen
 
 EVERY = 1.0  # seconds between two blocks: as much is lost at most where the process is killed
@@ -56,7 +57,7 @@ class Recording(Companion):
         # At once: where it cannot be, the watch is refused before the user's code has run.
         path = member.directory if member else path_for(options.record, options.label, clock())
         self._name = plain(path)
-        self._path = path.absolute()  # the user's code may go to another folder
+        self._path = expanded(os.fspath(path))  # the user's code may go to another folder
         self._opened = opened
         self._file: GrowingFile | None = None
         self._lines: Lines | None = None
@@ -105,7 +106,8 @@ class Recording(Companion):
             session.notes.append(LocalNote(f"The recording is in {self._name}."))
         if self._lost:
             samples = format_counted(self._lost, "sample")
-            session.notes.append(f"{samples} could not be recorded: the disk was too slow.")
+            waited = f"more than {format_count(MOST_WAITING)} waited to be written"
+            session.notes.append(f"{samples} could not be recorded: {waited}.")
         return {}
 
     def tick(self) -> None:

@@ -59,9 +59,13 @@ def role_of(kind: type) -> tuple[Role, Kind]:
 
 def in_array(array: Any) -> Iterator[Held]:
     """Yield a subclass' attributes, such as a mask, and the objects in an array of objects."""
+    return chain(kept_fields(array), in_items(iter(objects_in(array))))
+
+
+def objects_in(array: Any) -> list[Any]:
+    """Return the objects in an array of objects; none of another array."""
     own = _of_numpy()
-    objects = own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
-    return chain(kept_fields(array), in_items(iter(objects)))
+    return own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
 
 
 def in_pandas(value: Any) -> Iterator[Held]:
@@ -83,6 +87,12 @@ def owner_of(array: Any) -> Any:
             break
         array = base
     return array
+
+
+def base_of(array: Any) -> Any:
+    """Return the object that lends an array its memory; None if the memory is the array's own."""
+    base = _of_numpy()["base"].__get__(array)
+    return base.obj if type(base) is memoryview else base
 
 
 def memory_of(array: Any) -> Memory:

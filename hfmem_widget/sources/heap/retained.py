@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import gc
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from mmap import mmap
+from operator import itemgetter
+from sys import getrefcount
+from types import MethodDescriptorType
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.paths import ATOMS
-from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of, in_object, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.storages import storages_of
+from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.storages import MANAGED, storages_of
 
 _EVERYTHING = 0
 """The group that contains all others, and is never freed."""
+
+_Key = tuple[int, str]
+"""What has memory, by its address or that of the memory, and the device."""
+
+
+def _sizer(kind: type) -> Callable[[Any], int]:
+    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
+    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
+    own = next(method for method in methods if type(method) is MethodDescriptorType)
+    header = 16 if kind.__flags__ & 1 << 14 else 0  # of the garbage collector
+    return lambda value: -(own(value) + header) // 16 * -16
+
+
+_TEXTS: Mapping[type, Callable[[Any], int]] = {
+    kind: _sizer(kind) for kind in (str, bytes, bytearray)
+}
+_BYTES: Mapping[type, Callable[[Any], int]] = {**_TEXTS, mmap: mmap.__len__}
+"""Types whose objects hold bytes and nothing else (shared memory is an `mmap`), and how many."""
+
+_NUMBERS = ATOMS - set(_TEXTS)
+_OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
+
+_HOLDS_ONE = [object()]
+_ALONE = next(map(getrefcount, gc.get_referents(_HOLDS_ONE)))
+"""How many references an object has that one container holds, counted so."""
 
 
 class Group(NamedTuple):
@@ -38,6 +68,8 @@ class Reach:
     objects: int = 0
     bound: str = ""
     """Why the search ended early, as a sentence, so that the bytes are not certain; empty if it did not."""
+    at_most: frozenset[Hashable] = frozenset()
+    """Groups of whose bytes others may hold a part, unseen."""
 
 
 def reach(
@@ -58,37 +90,44 @@ def reach(
         numbers[group.name] = len(parents)
         parents.append(numbers[group.within])
     search = _Search(parents, most_objects, most_seconds)
+    roots = [(numbers[group.name], value) for group in groups for value in group.values]
+    fields = (
+        item for module in search.modules.values() for item in list(fields_of(module).items())
+    )
     with tensors.unnoticed(), suppress(SearchEnded):
-        for group in groups:
-            for value in group.values:
-                search.arrive(numbers[group.name], value)
-        for value in others:
+        for number, value in roots:
+            search.arrive(number, value)
+        for value in (*others, *(value for name, value in fields if not is_dunder(name))):
             search.arrive(_EVERYTHING, value)
-        for module in search.modules.values():
-            for name, value in list(fields_of(module).items()):
-                if not is_dunder(name):
-                    search.arrive(_EVERYTHING, value)
         search.run()
-    search.join_what_is_lent()
+    search.join_overlapping()
     alone: list[dict[str, int]] = [{} for _ in parents]
-    for (_, device), (smallest, size) in search.storages.items():
-        group_number = smallest
-        while group_number != _EVERYTHING:
-            alone[group_number][device] = alone[group_number].get(device, 0) + size
-            group_number = parents[group_number]
-    by_name = {group.name: alone[numbers[group.name]] for group in groups}
-    return Reach(by_name, search.objects, search.bound)
+    for key, (smallest, size) in search.memory.items():
+        for number in search.around(smallest):
+            alone[number][key[1]] = alone[number].get(key[1], 0) + size
+    shared = {n for key in search.may_be_shared for n in search.around(search.memory[key][0])}
+    del numbers[None]
+    by_name = {name: alone[number] for name, number in numbers.items()}
+    at_most = frozenset(name for name, number in numbers.items() if number in shared)
+    return Reach(by_name, search.objects, search.bound, at_most)
+
+
+def _key_of(value: object) -> _Key:
+    return id(value), MANAGED if type(value) is mmap else "cpu"
 
 
 class _Search(Search):
     def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
         super().__init__(most_objects, most_seconds)
-        self.storages: dict[tuple[int, str], tuple[int, int]] = {}
+        self.memory: dict[_Key, tuple[int, int]] = {}
+        """By what has it, and its device: which group reaches it, and its bytes."""
+        self.may_be_shared: set[_Key] = set()
+        """Of these, those of which other objects may have a part, unseen."""
         self._parents = parents
-        self._lent: dict[tuple[int, str], int] = {}
-        """By storages that have an array's memory, its address."""
-        self._lenders: dict[int, tuple[int, int]] = {}
-        """By the address of an array's memory, its end, and which group reaches it."""
+        self._where: dict[_Key, tuple[int, int]] = {}
+        """Where memory begins and ends of which others may have a part, seen by its address."""
+        self._mapped = MappedFiles()
+        self._sizers: dict[type, Callable[[Any], int] | None] = {}
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -97,16 +136,15 @@ class _Search(Search):
     def arrive(self, group: int, value: Any) -> None:
         """Note that a group reaches an object, and look into it later unless that is known."""
         kind = type(value)
-        if kind in ATOMS:
-            return
-        known = self.kinds[kind]
-        if known.look is None:
-            return
+        if kind not in _BYTES:
+            if kind in ATOMS:
+                return
+            known = self.kinds[kind]
+            if known.look is None and not known.role:
+                return
         before = self._group_of.get(id(value))
         if before is None:
             self.count()
-            if known.may_be_empty and self.is_empty(value):
-                return
             self._held.append(value)
         elif before in {group, _EVERYTHING}:
             return
@@ -121,47 +159,131 @@ class _Search(Search):
         """Look into everything that can be reached."""
         while self._waiting:
             value = self._waiting.popleft()
-            group = self._group_of[id(value)]
-            known = self.kinds[type(value)]
-            if known.role == "tensor":
-                for key, device, size, _ in storages_of(value):
-                    if device == "cpu" and (lent := arrays.address_lent_to(value)):
-                        self._lent[key, device] = lent
-                    before, _ = self.storages.get((key, device), (group, size))
-                    self.storages[key, device] = (self._around(before, group), size)
             try:
-                if known.role == "array":
-                    self._look_at_array(group, value)
-                for _, held in known.look(value) if known.look is not None else ():
-                    self.arrive(group, held)
+                self._look(self._group_of[id(value)], value)
             except Exception:  # noqa: BLE001, S112  (an odd object is taken as empty)
                 continue
 
-    def join_what_is_lent(self) -> None:
-        """Keep tensors that have an array's memory with the array."""
-        starts = sorted(self._lenders)
-        for key, address in self._lent.items():
-            at = bisect_right(starts, address) - 1
-            if at >= 0 and address < self._lenders[starts[at]][0]:
-                group, size = self.storages[key]
-                self.storages[key] = self._around(group, self._lenders[starts[at]][1]), size
+    def join_overlapping(self) -> None:
+        """Make one of memory that several have, such as a tensor that was made of an array."""
+        last: _Key = (0, "")
+        end = 0
+        known = (item for item in self._where.items() if item[0] in self.memory)
+        for key, (start, stop) in sorted(known, key=itemgetter(1)):
+            if start >= end:
+                last, end = key, stop
+                continue
+            group, _ = self.memory.pop(key)
+            around, size = self.memory[last]
+            end = max(end, stop)
+            self.memory[last] = self._around(around, group), max(size, end - self._where[last][0])
+
+    def _look(self, group: int, value: Any) -> None:
+        kind = type(value)
+        if kind in _BYTES:
+            start = id(value) if kind is bytes else 0
+            self._note(group, _key_of(value), _BYTES[kind](value), start)
+        elif (size_of := self._size_of(kind)) is not None:
+            self._note_plain(group, _key_of(value), size_of(value), gc.get_referents(value))
+        else:
+            self._note_memory_of(group, value)
+            for held in gc.get_referents(value):  # such as text among a function's variables
+                if type(held) in _BYTES:
+                    self.arrive(group, held)
+            known = self.kinds[kind]
+            look = kept_fields if known.role == "array" else known.look
+            for _, held in look(value) if look is not None else ():
+                self.arrive(group, held)
+
+    def _note_memory_of(self, group: int, value: Any) -> None:
+        known = self.kinds[type(value)]
+        if known.role == "tensor":
+            for key, device, size, _ in storages_of(value):
+                lent = arrays.address_lent_to(value) if device == "cpu" else 0
+                self._note(group, (key, device), size, lent)
+        elif known.role == "array":
+            self._look_at_array(group, value)
+        elif known.role == "buffers":
+            for memory in arrays.buffers_of(value, known.held):
+                self._note_memory(group, memory, memory.key if memory.is_lent else 0)
+                if known.held == "polars":
+                    self.may_be_shared.add((memory.key, "cpu"))
 
     def _look_at_array(self, group: int, value: Any) -> None:
         owner = arrays.owner_of(value)
         if self.kinds[type(owner)].role == "tensor":
             self.arrive(group, owner)
             return
-        start = arrays.address_of(owner)
-        stop = start + arrays.memory_of(owner).bytes
-        _, before = self._lenders.get(start, (stop, group))
-        self._lenders[start] = stop, self._around(before, group)
+        memory, start = arrays.memory_of(owner), arrays.address_of(owner)
+        base = arrays.base_of(owner)
+        self.arrive(group, base)
+        if type(base) in _BYTES:  # the array has a part of its bytes, or all
+            self._where.setdefault(_key_of(base), (start, start + memory.bytes))
+            return
+        self._note_memory(group, memory, start)
+        if objects := arrays.objects_in(owner):
+            self._note_plain(group, (id(owner) + 1, "cpu"), 0, objects)  # beside its own bytes
+
+    def _note_memory(self, group: int, memory: arrays.Memory, start: int) -> None:
+        is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
+        self._note(group, (memory.key, MANAGED if is_mapped else "cpu"), memory.bytes, start)
+
+    def _note(self, group: int, key: _Key, size: int, start: int = 0) -> None:
+        """Note that a group reaches memory; `start` is its address if others may have a part of it."""
+        before, _ = self.memory.get(key, (group, size))
+        self.memory[key] = self._around(before, group), size
+        if start:
+            self._where[key] = start, start + size
+
+    def _note_plain(self, group: int, key: _Key, size: int, referents: list[Any]) -> None:
+        """Note an object's bytes with those of what it alone holds, and arrive at everything else.
+
+        Most objects are held once, so they are their holder's and need no place of their own. A number that
+        is held twice is nobody's.
+        """
+        waiting: list[Any] = []
+        try:
+            while True:
+                if _NUMBERS.issuperset(map(type, referents)):  # millions cost two passes in C
+                    size += _OF_A_NUMBER * list(map(getrefcount, referents)).count(_ALONE)
+                    referents = []
+                for count, held in zip(map(getrefcount, referents), referents, strict=True):
+                    kind = type(held)
+                    if count != _ALONE:
+                        if kind not in _NUMBERS and self._group_of.get(id(held)) != group:
+                            self.arrive(group, held)
+                    elif kind in _NUMBERS:
+                        size += _OF_A_NUMBER
+                    elif kind in _TEXTS:
+                        size += _TEXTS[kind](held)
+                    elif (size_of := self._size_of(kind)) is not None:
+                        size += size_of(held)
+                        waiting.append(held)
+                    else:
+                        self.arrive(group, held)
+                if not waiting:
+                    return
+                self.count()
+                referents = gc.get_referents(waiting.pop())
+        finally:  # if the search ends in the middle, what was seen counts
+            self._note(group, key, size)
+
+    def _size_of(self, kind: type) -> Callable[[Any], int] | None:
+        """Return the sizer of a type; None if the collector does not know all that its objects hold."""
+        if kind not in self._sizers:
+            known = self.kinds[kind]
+            is_plain = known.look is in_object or issubclass(kind, tuple(CONTAINERS))
+            is_plain &= known.look is not None and not known.role and kind not in _BYTES
+            self._sizers[kind] = _sizer(kind) if is_plain else None
+        return self._sizers[kind]
+
+    def around(self, group: int) -> Iterator[int]:
+        """Yield a group and those that contain it, but not everything."""
+        while group != _EVERYTHING:
+            yield group
+            group = self._parents[group]
 
     def _around(self, first: int, second: int) -> int:
         """Return the smallest group that contains two groups, which may be one of them."""
-        around = {_EVERYTHING}
-        while first != _EVERYTHING:
-            around.add(first)
-            first = self._parents[first]
-        while second not in around:
-            second = self._parents[second]
-        return second
+        around = set(self.around(first))
+        return next((group for group in self.around(second) if group in around), _EVERYTHING)

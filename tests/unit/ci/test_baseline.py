@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hfmem_widget.ci import baseline
 from hfmem_widget.ci.baseline import Baseline, differs, read, share_of
 from hfmem_widget.errors import OptionError
 from tests.unit.ci.conftest import MIB, Play
@@ -229,6 +231,24 @@ def test_a_file_that_is_no_baseline_is_told(
 
     assert "memory.json" in str(caught.value)
     assert content is None or path.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "too long"])
+def test_what_would_never_be_read_to_its_end_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe is not waited for, a device that never ends is not read, nor a file that no baseline can be."""
+    path = tmp_path / "memory.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text("{" * 1000, "utf-8")
+        monkeypatch.setattr(baseline, "MOST_BYTES", 999)
+    said = "it has more than" if kind == "too long" else "no regular file"
+    with pytest.raises(OptionError, match=f"the baseline .* cannot be read: .*{said}"):
+        read(path)
 
 
 def test_a_file_that_cannot_be_written_fails_the_run(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
 import pytest
 
+import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.tables import TABLES
 from hfmem_widget.session import Session
@@ -37,6 +39,20 @@ def test_the_table_of_steps_is_that_of_the_session(tmp_path: Path) -> None:
 
     assert list(table.columns) == list(session.steps.to_pandas().columns)
     assert len(table) == len(session.steps)
+
+
+def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> None:
+    """Neither a label nor the name of a count: a quote stands before it, and it is on one line."""
+    with hfmem_widget.watch("=1+1", quiet=True) as session:
+        for name in ("@SUM(1)", "-1", "+1", "a\r\n=2\u202e"):
+            with hfmem_widget.span(name, **{name: 1}):
+                pass
+    written = session.save(tmp_path / "x.csv", table="spans").read_text("utf-8")
+    rows = list(csv.reader(written.splitlines()))
+
+    assert {"'@SUM(1)", "'-1", "'+1", "a =2"} <= set(rows[0])
+    assert [row[3] for row in rows[1:]] == ["'=1+1", "'@SUM(1)", "'-1", "'+1", "a =2"]
+    assert set(session.spans[-1].counts) == {"a =2"}
 
 
 @pytest.mark.parametrize("table", TABLES)

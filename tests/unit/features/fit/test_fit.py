@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
     """Weights alone are no model."""
     with pytest.raises(OptionError, match=r"has no config\.json"):
         fit(tmp_path)
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    """It is not waited for, and nor is one in a folder of safetensors."""
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(OptionError, match="no regular file"):
+        fit(tmp_path / "model.safetensors")
+    with pytest.raises(OptionError, match="no regular file"):
+        read_stored(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     session = watched.end()
 
-    assert any("could not be recorded" in note for note in session.notes)
+    assert any("recorded: more than 6 waited to be written" in note for note in session.notes)
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
@@ -324,6 +324,20 @@ def test_the_users_code_may_go_to_another_folder(
 
     assert hfmem_widget.open(tmp_path / name).peak("cuda:0/allocated") == 3 * 2**30
     assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_a_working_folder_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the user's code runs; a path from the root is as good as ever."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(OptionError, match="the working folder is gone; give an absolute path"):
+        hfmem_widget.watch(record="x.hfmem.jsonl").__enter__()
+    with hfmem_widget.watch(record=str(tmp_path / "x.hfmem.jsonl"), quiet=True):
+        pass
 
 
 def test_a_folder_that_is_deleted_is_said(tmp_path: Path) -> None:
