@@ -35,7 +35,7 @@ _name_of = lru_cache(256)(str)
 class Memory(NamedTuple):
     """One piece of memory on the host, by its address or that of the object whose own it is.
 
-    What is lent may be a mapped file's; what is not malloced is in no C heap.
+    What is lent may be a mapped file's.
     """
 
     key: int
@@ -43,7 +43,6 @@ class Memory(NamedTuple):
     shape: tuple[int, ...]
     dtype: str = ""
     is_lent: bool = False
-    is_malloced: bool = True
     array: Any = None
 
 
@@ -104,13 +103,21 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":
         inner = vars(value)["_df" if len(shape) > 1 else "_s"]
-        yield Memory(id(inner), int(inner.estimated_size()), shape, is_malloced=False)
+        yield Memory(id(inner), int(inner.estimated_size()), shape)
         return
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for each in chunk.buffers():
                 if each is not None and each.is_cpu and each.size:
-                    yield Memory(each.address, each.size, shape, is_lent=True, is_malloced=False)
+                    yield Memory(each.address, each.size, shape, is_lent=True)
+
+
+def is_shared(tensor: Any) -> bool:
+    """Return whether a tensor that PyTorch allocated lies in memory that processes share, or in a file."""
+    try:
+        return bool(tensor.untyped_storage().is_shared())
+    except Exception:  # noqa: BLE001  (an odd tensor)
+        return False
 
 
 def address_lent_to(tensor: Any) -> int:

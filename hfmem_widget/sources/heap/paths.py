@@ -13,16 +13,30 @@ Segment = str | tuple[int] | tuple[str]
 Held = tuple[Segment, Any]
 """The next segment of a path, and the object it leads to."""
 
+OPEN_FIGURES = "pyplot's open figures"
+UNNAMED = "objects that no name leads to"
+
 GRAPH: Final = "<graph>"
 """This very object is the step from a tensor to the graph that made it, within which there is no path."""
 
+TEXTS = frozenset({str, bytes, bytearray})
+BIG = 2**16
+"""The characters or bytes from which on a text is looked at like any object."""
+
 ATOMS = frozenset(
     {
-        *(int, float, complex, bool, str, bytes, bytearray, range, slice, CodeType),
+        *TEXTS,
+        *(int, float, complex, bool, range, slice, CodeType),
         *(type(None), type(...), type(NotImplemented)),
     }
 )
 """Types whose objects hold no other object, or none that a person would call memory."""
+
+
+def is_big(value: Any) -> bool:
+    """Return whether an object is a text of so many characters or bytes that it has a row of its own."""
+    return type(value) in TEXTS and len(value) >= BIG
+
 
 _OF_JUPYTER = frozenset({"IPython", "asyncio", "ipykernel", "hfmem_widget"})
 

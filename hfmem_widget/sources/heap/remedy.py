@@ -6,11 +6,22 @@ import re
 
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS
 from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.paths import OPEN_FIGURES, UNNAMED
 
 _ERROR = re.compile(
     r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
 )
 _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
+
+_BEYOND_NAMES = {
+    OPEN_FIGURES: "plt.close(figure) closes one of them, plt.close('all') all.",
+    UNNAMED: "They may wait for the garbage collector: %memfree garbage collects them then.",
+}
+
+
+def beyond_names(row: Holder) -> str:
+    """Return how to free what no name of the notebook leads to, as a sentence; empty where one does."""
+    return next((said for path, said in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
 
 
 def remedy(row: Holder) -> str:
@@ -18,6 +29,8 @@ def remedy(row: Holder) -> str:
 
     `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """
+    if said := beyond_names(row):
+        return said
     if _ERROR.match(row.path):
         return "%memfree errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):

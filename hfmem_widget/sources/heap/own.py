@@ -1,0 +1,99 @@
+"""The bytes of Python's own objects: of lists, dicts, texts, numbers, and of instances and their fields.
+
+Python's own types tell them; no ``__sizeof__`` of a user's class runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, in_object
+
+LEAST = 2**20  # bytes that a name has a row for
+_MOST = 2**14  # objects that are weighed for one name; of more, as many are taken at random
+_SPREAD = 2 / 3  # the exponent that splits them between a container's items and what is in each
+_DEEPEST = 8  # containers in one another
+_STEP, _SMALL, _WORD = (
+    16,
+    512,
+    8,
+)  # CPython rounds small objects up to `_STEP`, its header's size too
+
+_SIZED = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
+
+
+def sized_as(kind: type) -> type:
+    """Return Python's own type that tells how big objects of a type are."""
+    return next((base for base in kind.__mro__ if base in _SIZED), object)
+
+
+def items_of(value: Any) -> int:
+    """Return how many items a container has; 1 of anything else."""
+    base: Any = sized_as(type(value))
+    return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
+
+
+def names_what_it_holds(value: Any) -> bool:
+    """Return whether what an object holds has names: those of fields, or few keys."""
+    kind = sized_as(type(value))
+    return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
+
+
+def _counted(items: list[Any]) -> Iterator[tuple[Any, int]]:
+    for held in items:
+        yield held, sys.getrefcount(held)
+
+
+_OURS = next(_counted([object()]))[1]
+
+
+class Scales:
+    """What a search weighs objects with; what several refer to counts with an equal share for each reference."""
+
+    kinds: Mapping[type, Any]
+    count: Callable[[], None]
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)  # noqa: S311  (a sample, by a generator of its own)
+        self._above: set[int] = set()
+        self.apart: set[int] = set()
+        """The addresses of objects that are weighed by themselves, and not with what holds them."""
+        self.is_estimate = False
+        """Whether only a sample of what the last object holds was weighed."""
+
+    def weigh(self, value: Any, *, below: bool) -> int:
+        """Return the bytes of an object and of its texts and numbers; with `below`, of all it holds."""
+        self.is_estimate = False
+        return round(self._weigh(value, _DEEPEST if below else 0, _MOST))
+
+    def _weigh(self, value: Any, deeper: int, most: int) -> float:
+        known = self.kinds[type(value)]
+        size = known.sized_as.__sizeof__(value)
+        if not known.may_be_empty:  # an atom, or what has rows of another kind
+            return -(-size // _STEP) * _STEP if type(value) in ATOMS and size <= _SMALL else size
+        self.count()
+        items = gc.get_referents(value)
+        number = len(items)
+        size += _STEP + (_WORD * number if known.look is in_object else 0)
+        is_flat = ATOMS.issuperset(set(map(type, items)))
+        taken = min(number, most if is_flat else max(round(most**_SPREAD), 1))
+        if taken < number:
+            self.is_estimate = True
+            items = self._random.sample(items, taken)
+        self._above.add(id(value))
+        inside = 0.0
+        for held, references in _counted(items):
+            is_own = type(held) in ATOMS or (type(held) is dict and known.look is in_object)
+            if (is_own or deeper) and id(held) not in self._above and id(held) not in self.apart:
+                share = self._weigh(held, max(deeper - 1, 0), max(most // taken, 1))
+                inside += share / max(references - _OURS, 1)
+        self._above.discard(id(value))
+        return size + (inside * number / taken if taken else 0.0)
