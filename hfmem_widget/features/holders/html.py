@@ -139,6 +139,7 @@ def _noun(row: Holder | Grown) -> str:
         "pandas": "array",
         "polars": "frame",
         "Arrow": "buffer",
+        "PIL": "image",
         "Python objects": "item",
     }
     return nouns.get(row.kind, "tensor")

@@ -7,6 +7,7 @@ own descriptors, pandas' objects as the garbage collector sees them, Arrow's and
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap.model import Kind
 from hfmem_widget.sources.heap.paths import Held
-from hfmem_widget.sources.heap.referents import Look, in_c, in_items, kept_fields
+from hfmem_widget.sources.heap.referents import Look, fields_of, in_c, in_items, kept_fields
 from hfmem_widget.sources.heap.tensors import type_in
 
 Role = Literal["", "array", "frame", "inner", "buffers"]
@@ -25,10 +26,12 @@ _ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
     ("pandas", ("DataFrame", "Series", "Index"), "frame", "pandas"),
     ("datasets", ("Dataset",), "frame", "Arrow"),
     ("polars", ("DataFrame", "Series"), "buffers", "polars"),
+    ("PIL.Image", ("Image",), "buffers", "PIL"),
     ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
 )
 
 _MOST_VIEWS = 64
+_BYTES_OF_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # of a pixel; all others have 4
 _name_of = lru_cache(256)(str)
 
 
@@ -58,9 +61,13 @@ def role_of(kind: type) -> tuple[Role, Kind]:
 
 def in_array(array: Any) -> Iterator[Held]:
     """Yield a subclass' attributes, such as a mask, and the objects in an array of objects."""
+    return chain(kept_fields(array), in_items(iter(objects_in(array))))
+
+
+def objects_in(array: Any) -> list[Any]:
+    """Return the objects in an array of objects."""
     own = _of_numpy()
-    objects = own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
-    return chain(kept_fields(array), in_items(iter(objects)))
+    return own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
 
 
 def in_pandas(value: Any) -> Iterator[Held]:
@@ -100,6 +107,13 @@ def address_of(array: Any) -> int:
 
 def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
     """Yield the buffers of a table of Arrow, or all of a frame of polars as one."""
+    if kind == "PIL":
+        fields = fields_of(value)
+        # An image that was opened has none before it is loaded.
+        if (image := fields.get("_im", fields.get("im"))) is not None:
+            size = math.prod(image.size) * _BYTES_OF_MODES.get(image.mode[:4], 4)
+            yield Memory(id(image), size, image.size, image.mode)
+        return
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":
         inner = vars(value)["_df" if len(shape) > 1 else "_s"]

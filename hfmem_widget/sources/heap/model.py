@@ -12,7 +12,7 @@ from hfmem_widget.display import Shown
 
 Kind = Literal[
     "weights", "buffers", "gradients", "optimizer states", "tensors",
-    "NumPy", "pandas", "polars", "Arrow", "Python objects",
+    "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects",
 ]  # fmt: skip
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hfmem_widget.sources.heap.arrays import objects_in
 from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
 from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, in_object
 
@@ -56,7 +57,7 @@ _OURS = next(_counted([object()]))[1]
 
 
 class Scales:
-    """What a search weighs objects with; what several refer to counts with an equal share for each reference."""
+    """Weighs objects for a search; what several refer to counts with an equal share for each."""
 
     kinds: Mapping[type, Any]
     count: Callable[[], None]
@@ -72,6 +73,8 @@ class Scales:
     def weigh(self, value: Any, *, below: bool) -> int:
         """Return the bytes of an object and of its texts and numbers; with `below`, of all it holds."""
         self.is_estimate = False
+        if self.kinds[type(value)].role == "array":
+            return round(self._inside(objects_in(value), _DEEPEST, _MOST, of_fields=False))
         return round(self._weigh(value, _DEEPEST if below else 0, _MOST))
 
     def _weigh(self, value: Any, deeper: int, most: int) -> float:
@@ -80,20 +83,23 @@ class Scales:
         if not known.may_be_empty:  # an atom, or what has rows of another kind
             return -(-size // _STEP) * _STEP if type(value) in ATOMS and size <= _SMALL else size
         self.count()
-        items = gc.get_referents(value)
+        items, of_fields = gc.get_referents(value), known.look is in_object
+        self._above.add(id(value))
+        inside = self._inside(items, deeper, most, of_fields=of_fields)
+        self._above.discard(id(value))
+        return size + _STEP + (_WORD * len(items) if of_fields else 0) + inside
+
+    def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
         number = len(items)
-        size += _STEP + (_WORD * number if known.look is in_object else 0)
         is_flat = ATOMS.issuperset(set(map(type, items)))
         taken = min(number, most if is_flat else max(round(most**_SPREAD), 1))
         if taken < number:
             self.is_estimate = True
             items = self._random.sample(items, taken)
-        self._above.add(id(value))
         inside = 0.0
         for held, references in _counted(items):
-            is_own = type(held) in ATOMS or (type(held) is dict and known.look is in_object)
+            is_own = type(held) in ATOMS or (of_fields and type(held) is dict)
             if (is_own or deeper) and id(held) not in self._above and id(held) not in self.apart:
                 share = self._weigh(held, max(deeper - 1, 0), max(most // taken, 1))
                 inside += share / max(references - _OURS, 1)
-        self._above.discard(id(value))
-        return size + (inside * number / taken if taken else 0.0)
+        return inside * number / taken if taken else 0.0

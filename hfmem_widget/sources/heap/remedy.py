@@ -29,8 +29,6 @@ def remedy(row: Holder) -> str:
 
     `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """
-    if said := beyond_names(row):
-        return said
     if _ERROR.match(row.path):
         return "%memfree errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):
@@ -45,4 +43,4 @@ def remedy(row: Holder) -> str:
             f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "
             "a tensor with a graph holds everything that its backward pass needs."
         )
-    return ""
+    return beyond_names(row)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hfmem_widget.sources.heap.frames import is_users_function
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
-from hfmem_widget.sources.heap.paths import ARROW, OPEN_FIGURES, is_of_jupyter
+from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import type_in
 
@@ -81,7 +81,7 @@ def kernel_roots(shell: Any = None) -> list[Root]:
 
 
 def running() -> Iterator[Root]:
-    """Yield the functions that run, which hold their variables: those of each thread, the last called first."""
+    """Yield the functions of the user's that run, in any thread, and hold their variables."""
     for frame in sys._current_frames().values():  # noqa: SLF001  (offered there only, and documented)
         at: FrameType | None = frame
         while at is not None:
@@ -107,11 +107,6 @@ def modules_of_libraries() -> dict[str, ModuleType]:
         and name not in _NOT_THE_USERS
         and not is_of_jupyter(name)
     }
-
-
-def library_name(module: str) -> str:
-    """Return a module as the beginning of a path, such as ``the library torch → torch._dynamo``."""
-    return f"the library {module.partition('.')[0]}{ARROW}{module}"
 
 
 def known_to_the_collector() -> Iterator[list[Any]]:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import compress, groupby
 from operator import attrgetter, itemgetter
 from types import ModuleType
 from typing import Any
@@ -17,19 +17,31 @@ from typing import Any
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
 from hfmem_widget.sources.heap.own import LEAST, items_of, names_what_it_holds, sized_as
-from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment, is_big
+from hfmem_widget.sources.heap.paths import (
+    ATOMS,
+    UNNAMED,
+    Segment,
+    is_beyond_names,
+    is_big,
+    library_name,
+)
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import (
     Rank,
     Root,
     is_dunder,
     known_to_the_collector,
-    library_name,
     modules_of_libraries,
     variables,
 )
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
-from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
+from hfmem_widget.sources.heap.search import (
+    MOST_OBJECTS,
+    MOST_SECONDS,
+    Search,
+    SearchEnded,
+    undisturbed,
+)
 from hfmem_widget.sources.mapped import MappedFiles, shared_memory
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
@@ -59,11 +71,13 @@ def scan(
     A thorough search goes on to what libraries hold, and to what no name leads to.
     """
     began = time.perf_counter()
-    with tensors.unnoticed():
+    with undisturbed(), tensors.unnoticed():
         search = _Search(most_objects, most_seconds)
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others], is_thorough=is_thorough)
         rows = rows_of(search.arrivals, search.other_ways)
+    # What libraries hold by the byte is nobody's concern.
+    rows = tuple(row for row in rows if row.bytes >= LEAST or not is_beyond_names(row.path))
     explained = Counter(Holders(rows).explained())
     # Of what is no file's, as much counts as is in this process's memory.
     explained["cpu"] += min(shared_memory(), explained[MANAGED])
@@ -86,6 +100,7 @@ class _Search(Search):
         self.is_too_deep = False
         self._mapped = MappedFiles()
         self._lent: dict[tuple[int, str], int] = {}
+        self._unnamed = 0
         self._own: dict[Place, Arrival] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self.seen: dict[int, Any] = {}
@@ -100,12 +115,8 @@ class _Search(Search):
                     self.arrive(Place(None, "", rank), root.name, root.value)
                 self._look_at_all()
             self._look_into_all(self.modules, Rank.MODULE)
-            if is_thorough and self._note_what_is_unnamed() >= LEAST:
-                libraries = modules_of_libraries()
-                self.kinds.user_modules |= set(libraries)
-                self._look_into_all(
-                    {library_name(name): libraries[name] for name in libraries}, Rank.LIBRARY
-                )
+            if is_thorough:
+                self._look_beyond_names()
         self._join_what_is_lent()
         self._tell_own()
 
@@ -122,18 +133,22 @@ class _Search(Search):
         while self._models or self._waiting:
             self._look(*(self._models or self._waiting).popleft())
 
-    def _note_what_is_unnamed(self) -> int:
-        """Note what the garbage collector knows of and no name led to; return its bytes."""
+    def _look_beyond_names(self) -> None:
+        """Note what the garbage collector knows of and no name led to, and which library holds it."""
         place = Place(Place(None, "", Rank.NOBODY), UNNAMED, Rank.NOBODY)
         for found in known_to_the_collector():
             roles = {kind: self.kinds[kind].role for kind in set(map(type, found))}
             noted = {kind for kind, role in roles.items() if role in _NOTED}
-            for held in [each for each in found if type(each) in noted]:
+            for held in compress(found, map(noted.__contains__, map(type, found))):
                 if id(held) not in self.seen:
                     self.count()
                     (self._look if roles[type(held)] == "buffers" else self._note)(place, held)
-        rest = (each[0] for each in self.arrivals.values() if each[0].place.rank is Rank.NOBODY)
-        return sum(each.bytes for each in rest)
+        libraries = modules_of_libraries()
+        self.kinds.user_modules |= set(libraries)
+        for name, module in libraries.items():
+            if self._unnamed < LEAST:
+                break
+            self._look_into_all({library_name(name): module}, Rank.LIBRARY)
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
@@ -192,12 +207,21 @@ class _Search(Search):
     def _add(self, found: tuple[int, str], arrival: Arrival) -> bool:
         """Note that a path led to memory; return whether none had before."""
         before = self.arrivals.setdefault(found, [])
-        if not before or arrival.place.rank is not Rank.NOBODY:
+        is_new, is_unnamed = not before, arrival.place.rank is Rank.NOBODY
+        if is_new and is_unnamed:
+            self._unnamed += arrival.bytes
+        elif len(before) == 1 and not is_unnamed and before[0].place.rank is Rank.NOBODY:
+            self._unnamed -= before[0].bytes
+        if is_new or not is_unnamed:
             before.append(arrival)
-        return len(before) == 1
+        return is_new
 
     def _note_own(self, place: Place, value: Any) -> None:
         """Note how big an object of Python's own is: with all below it if nothing of that has a name."""
+        known = self.kinds[type(value)]
+        is_own = known.may_be_empty or known.role == "array" or type(value) in ATOMS
+        if place.is_weighed or not is_own:
+            return
         below = not place.is_whole and (not names_what_it_holds(value) or self.is_empty(value))
         size = self.weigh(value, below=below)
         place.is_weighed = below
@@ -218,8 +242,8 @@ class _Search(Search):
             if own.bytes < least and around is not None and place.before is not None:
                 self._own[place.before] = replace(around, bytes=around.bytes + own.bytes)
             elif own.bytes >= LEAST:
-                place = place.of("Python objects", "", place.rank)
-                self._add((own.tensor.key, "cpu"), replace(own, place=place))
+                of_its_kind = place.of("Python objects", "", place.rank)
+                self._add((own.tensor.key, "cpu"), replace(own, place=of_its_kind))
 
     def _join_what_is_lent(self) -> None:
         """Count a tensor that has an array's memory with the array."""
@@ -246,8 +270,7 @@ class _Search(Search):
 
     def _look(self, place: Place, value: Any) -> None:
         known = self.kinds[type(value)]
-        if not place.is_weighed and (known.may_be_empty or type(value) in ATOMS):
-            self._note_own(place, value)
+        self._note_own(place, value)
         try:
             if known.role == "module":
                 self._look_into_module(place, value)

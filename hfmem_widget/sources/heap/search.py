@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
@@ -22,6 +23,18 @@ _LEVELS = 3
 _NOTHING = ATOMS | {type}
 _FEW_REFERENTS = 16
 """A small object is looked through at once: an instance, its dict, a list of numbers in that."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class SearchEnded(BaseException):
