@@ -46,10 +46,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return kit.bundle(
         kit.headed("memholders"),
-        *(
-            sections
-            or [kit.line("No variable holds a tensor, an array, a data frame or much else.")]
-        ),
+        *(sections or [kit.line("No variable holds a tensor, an array or a data frame.")]),
         kit.note("; ".join(filter(None, (cost, holders.bound)))),
     )
 
@@ -106,13 +103,7 @@ def _held(row: Holder, *, detail: bool) -> Row:
 def holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
     if row.kind == "Python objects":
-        items = (
-            f"{row.dtype} of {format_counted(row.tensors, 'item')}"
-            if row.tensors > 1
-            else row.dtype
-        )
-        estimate = "about: a sample of it was measured" if row.is_estimate else ""
-        return " \u00b7 ".join(filter(None, (row.kind, plain(items), estimate)))
+        return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
     shape = "\u00d7".join(map(str, row.shape)) or "scalar"
     is_one = row.tensors == 1 or not row.dtype
     facts = [
@@ -134,15 +125,8 @@ def growth_facts(row: Grown) -> str:
 
 
 def _noun(row: Holder | Grown) -> str:
-    nouns = {
-        "NumPy": "array",
-        "pandas": "array",
-        "polars": "frame",
-        "Arrow": "buffer",
-        "PIL": "image",
-        "Python objects": "item",
-    }
-    return nouns.get(row.kind, "tensor")
+    nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
+    return (nouns | {"PIL": "image", "Python objects": "item"}).get(row.kind, "tensor")
 
 
 def graph_note(row: Holder) -> str:

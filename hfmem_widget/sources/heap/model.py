@@ -41,8 +41,6 @@ class Holder:
         Other names that reach some of the same; the memory stays until they are gone too.
     parts : tuple of (str, int)
         The biggest within it, with their bytes.
-    is_estimate : bool
-        Whether only a sample of it was weighed, of Python's own objects.
     pattern : str
         The path without the numbers and keys in brackets, the same however many of them there are.
     """
@@ -59,7 +57,6 @@ class Holder:
     also: tuple[str, ...] = ()
     parts: tuple[tuple[str, int], ...] = ()
     pattern: str = ""
-    is_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,11 @@ def _counted(items: list[Any]) -> Iterator[tuple[Any, int]]:
         yield held, sys.getrefcount(held)
 
 
+def _rounded(size: int) -> int:
+    return -(-size // _STEP) * _STEP if size <= _SMALL else size
+
+
+_dict_at = vars(type)["__dictoffset__"].__get__
 _OURS = next(_counted([object()]))[1]
 
 
@@ -79,15 +84,16 @@ class Scales:
 
     def _weigh(self, value: Any, deeper: int, most: int) -> float:
         known = self.kinds[type(value)]
-        size = known.sized_as.__sizeof__(value)
+        size: int = known.sized_as.__sizeof__(value)
         if not known.may_be_empty:  # an atom, or what has rows of another kind
-            return -(-size // _STEP) * _STEP if type(value) in ATOMS and size <= _SMALL else size
+            return _rounded(size)
         self.count()
         items, of_fields = gc.get_referents(value), known.look is in_object
+        size += _STEP + (_WORD * len(items) if of_fields and _dict_at(type(value)) else 0)
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)
         self._above.discard(id(value))
-        return size + _STEP + (_WORD * len(items) if of_fields else 0) + inside
+        return _rounded(size) + inside
 
     def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
         number = len(items)
@@ -95,7 +101,7 @@ class Scales:
         taken = min(number, most if is_flat else max(round(most**_SPREAD), 1))
         if taken < number:
             self.is_estimate = True
-            items = self._random.sample(items, taken)
+            items[:] = self._random.sample(items, taken)  # in place: no other list refers to them
         inside = 0.0
         for held, references in _counted(items):
             is_own = type(held) in ATOMS or (of_fields and type(held) is dict)

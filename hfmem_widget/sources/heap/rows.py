@@ -17,9 +17,7 @@ MOST_PARTS = 8
 _SAMPLED = 64
 _LONGEST = 110
 _CALLS_KEPT = 2
-_DEEPEST_IN_LIBRARY = 2
-_DEEPEST_PART = 12
-_NEARLY_ALL = 0.9
+_DEEPEST_PART, _NEARLY_ALL = 12, 0.9
 
 Path = list[Segment]
 Pattern = tuple[str, ...]
@@ -42,7 +40,8 @@ class Place:
         self.kind: Kind = "tensors" if before is None else before.kind
         self.part: str = "" if before is None else before.part
         # Within a graph, what a model owns and what a library holds, all paths are this one.
-        self.is_whole: bool = self.is_graph or bool(self.part) or self._is_in_library()
+        self.is_whole: bool = self.is_graph or bool(self.part)
+        self.is_whole |= rank is Rank.LIBRARY and self.depth > 1
         # What libraries hold is looked through for memory of other kinds alone.
         self.is_weighed: bool = rank is Rank.LIBRARY if before is None else before.is_weighed
         self.key = 0
@@ -58,9 +57,6 @@ class Place:
         place = Place(self, "", rank)
         place.kind, place.part, place.is_whole = kind, part, place.is_whole or bool(part)
         return place
-
-    def _is_in_library(self) -> bool:
-        return self.rank is Rank.LIBRARY and self.depth >= _DEEPEST_IN_LIBRARY
 
     def back(self) -> Iterator[Place]:
         """Yield this place and those before it, back to the name."""
@@ -87,7 +83,6 @@ class Arrival:
     dtype: str
     tensor: Any
     items: int = 1
-    is_estimate: bool = False
 
 
 Arrivals = dict[tuple[int, str], list[Arrival]]
@@ -127,7 +122,6 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         device=device,
         bytes=sum(owner.bytes for owner in owners),
         tensors=sum(owner.items for owner in owners),
-        is_estimate=any(owner.is_estimate for owner in owners),
         shape=_shape_of(biggest.tensor),
         dtype=biggest.dtype,
         graph_bytes=sum(owner.bytes for owner in through_graphs),
@@ -158,8 +152,8 @@ def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
         path = other.path()
         # A path within the row itself is no other name; nor is another path through the same error.
         of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
-        of_one_error = of_one_error or other.rank is Rank.NOBODY
-        if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
+        is_name = not of_one_error and other.rank is not Rank.NOBODY
+        if _pattern(path)[: len(pattern)] != pattern and is_name:
             paths.setdefault(_pattern(path), []).append(path)
     return tuple(map(_text, islice(paths.values(), MOST_ALSO)))
 
@@ -172,9 +166,8 @@ def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str,
         for owner, path in zip(owners, paths, strict=True):
             # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
             names = owner.place.part.split(".")
-            sizes[".".join(names[: min(deeper, max(len(names) - 1, 2))]) or _text([path])] += (
-                owner.bytes
-            )
+            name = ".".join(names[: min(deeper, max(len(names) - 1, 2))])
+            sizes[name or _text([path])] += owner.bytes
         # A wrapper, such as PEFT's, DDP's or a compiled model, has all or nearly all of it in one part.
         if max(sizes.values()) < _NEARLY_ALL * total:
             break

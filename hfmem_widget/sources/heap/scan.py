@@ -14,34 +14,14 @@ from operator import attrgetter, itemgetter
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap import arrays, tensors
+from hfmem_widget.sources.heap import arrays, own, paths, roots, tensors
 from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
-from hfmem_widget.sources.heap.own import LEAST, items_of, names_what_it_holds, sized_as
-from hfmem_widget.sources.heap.paths import (
-    ATOMS,
-    UNNAMED,
-    Segment,
-    is_beyond_names,
-    is_big,
-    library_name,
-)
+from hfmem_widget.sources.heap.own import LEAST
+from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
-from hfmem_widget.sources.heap.roots import (
-    Rank,
-    Root,
-    is_dunder,
-    known_to_the_collector,
-    modules_of_libraries,
-    variables,
-)
+from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
-from hfmem_widget.sources.heap.search import (
-    MOST_OBJECTS,
-    MOST_SECONDS,
-    Search,
-    SearchEnded,
-    undisturbed,
-)
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
 from hfmem_widget.sources.mapped import MappedFiles, shared_memory
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
@@ -49,9 +29,7 @@ DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
 
 _OTHER_WAYS = 4
-_LEAST_SHARE = (
-    0.02  # of all of Python's own objects, which a part of an object must be to have a row
-)
+_LEAST_SHARE = 0.02  # of Python's own objects: what a part of one must be to have a row
 _NOTED = {"tensor", "array", "buffers"}
 
 
@@ -71,13 +49,13 @@ def scan(
     A thorough search goes on to what libraries hold, and to what no name leads to.
     """
     began = time.perf_counter()
-    with undisturbed(), tensors.unnoticed():
+    with Search.undisturbed(), tensors.unnoticed():
         search = _Search(most_objects, most_seconds)
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others], is_thorough=is_thorough)
         rows = rows_of(search.arrivals, search.other_ways)
     # What libraries hold by the byte is nobody's concern.
-    rows = tuple(row for row in rows if row.bytes >= LEAST or not is_beyond_names(row.path))
+    rows = tuple(row for row in rows if row.bytes >= LEAST or not paths.is_beyond_names(row.path))
     explained = Counter(Holders(rows).explained())
     # Of what is no file's, as much counts as is in this process's memory.
     explained["cpu"] += min(shared_memory(), explained[MANAGED])
@@ -107,10 +85,10 @@ class _Search(Search):
         # A model that was found meanwhile comes first.
         self._models, self._waiting = deque[tuple[Place, Any]](), deque[tuple[Place, Any]]()
 
-    def run(self, roots: Sequence[Root], *, is_thorough: bool) -> None:
+    def run(self, names: Sequence[Root], *, is_thorough: bool) -> None:
         """Look at everything that can be reached, in the order of blame."""
         with suppress(SearchEnded):
-            for rank, group in groupby(sorted(roots, key=self._order), key=attrgetter("rank")):
+            for rank, group in groupby(sorted(names, key=self._order), key=attrgetter("rank")):
                 for root in group:
                     self.arrive(Place(None, "", rank), root.name, root.value)
                 self._look_at_all()
@@ -136,25 +114,25 @@ class _Search(Search):
     def _look_beyond_names(self) -> None:
         """Note what the garbage collector knows of and no name led to, and which library holds it."""
         place = Place(Place(None, "", Rank.NOBODY), UNNAMED, Rank.NOBODY)
-        for found in known_to_the_collector():
+        for found in roots.known_to_the_collector():
             roles = {kind: self.kinds[kind].role for kind in set(map(type, found))}
             noted = {kind for kind, role in roles.items() if role in _NOTED}
             for held in compress(found, map(noted.__contains__, map(type, found))):
                 if id(held) not in self.seen:
                     self.count()
                     (self._look if roles[type(held)] == "buffers" else self._note)(place, held)
-        libraries = modules_of_libraries()
+        libraries = roots.modules_of_libraries()
         self.kinds.user_modules |= set(libraries)
         for name, module in libraries.items():
             if self._unnamed < LEAST:
                 break
-            self._look_into_all({library_name(name): module}, Rank.LIBRARY)
+            self._look_into_all({paths.library_name(name): module}, Rank.LIBRARY)
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
         kind = type(value)
         known = self.kinds[kind]
-        if known.look is None and not known.role and (before.is_weighed or not is_big(value)):
+        if known.look is None and not known.role and (before.is_weighed or not paths.is_big(value)):
             return
         key = id(value)
         is_seen = key in self.seen
@@ -222,28 +200,31 @@ class _Search(Search):
         is_own = known.may_be_empty or known.role == "array" or type(value) in ATOMS
         if place.is_weighed or not is_own:
             return
-        below = not place.is_whole and (not names_what_it_holds(value) or self.is_empty(value))
+        below = not place.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
         size = self.weigh(value, below=below)
         place.is_weighed = below
-        before = self._own.get(place)
-        if before is None:
-            dtype = sized_as(type(value)).__name__
-            memory = arrays.Memory(id(value), size, (), dtype)
-            items, is_estimate = items_of(value), self.is_estimate
-            self._own[place] = Arrival(place, size, dtype, memory, items, is_estimate)
-        else:
-            self._own[place] = replace(before, bytes=before.bytes + size)
+        known_before = self._own.get(place)
+        if known_before is not None:
+            self._own[place] = replace(known_before, bytes=known_before.bytes + size)
+            return
+        items = 1 if place.is_whole else own.items_of(value)
+        name = "" if place.is_whole or known.sized_as is object else known.sized_as.__name__
+        name += f" of {items:,} items" if items > 1 else ""
+        dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
+        # The key of an array itself is its address.
+        memory = arrays.Memory(-id(value), size, (), dtype)
+        self._own[place] = Arrival(place, size, dtype, memory, items)
 
     def _tell_own(self) -> None:
         """Give a row to each name that holds much of Python's own objects, its small parts included."""
         least = max(LEAST, _LEAST_SHARE * sum(each.bytes for each in self._own.values()))
         for place in sorted(self._own, key=attrgetter("depth"), reverse=True):
-            own, around = self._own[place], self._own.get(place.before or place)
-            if own.bytes < least and around is not None and place.before is not None:
-                self._own[place.before] = replace(around, bytes=around.bytes + own.bytes)
-            elif own.bytes >= LEAST:
+            held, around = self._own[place], self._own.get(place.before or place)
+            if held.bytes < least and around is not None and place.before is not None:
+                self._own[place.before] = replace(around, bytes=around.bytes + held.bytes)
+            elif held.bytes >= LEAST:
                 of_its_kind = place.of("Python objects", "", place.rank)
-                self._add((own.tensor.key, "cpu"), replace(own, place=of_its_kind))
+                self._add((held.tensor.key, "cpu"), replace(held, place=of_its_kind))
 
     def _join_what_is_lent(self) -> None:
         """Count a tensor that has an array's memory with the array."""
@@ -270,8 +251,8 @@ class _Search(Search):
 
     def _look(self, place: Place, value: Any) -> None:
         known = self.kinds[type(value)]
-        self._note_own(place, value)
         try:
+            self._note_own(place, value)
             if known.role == "module":
                 self._look_into_module(place, value)
             elif known.role == "optimizer":

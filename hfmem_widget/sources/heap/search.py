@@ -25,18 +25,6 @@ _FEW_REFERENTS = 16
 """A small object is looked through at once: an instance, its dict, a list of numbers in that."""
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class SearchEnded(BaseException):
     """A bound was reached. No error: it ends all loops of a search, through every ``except Exception``."""
 
@@ -96,6 +84,18 @@ class Search(Scales):
         """Which bound was reached, as a sentence; empty if none was."""
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
+
+    @staticmethod
+    @contextmanager
+    def undisturbed() -> Iterator[None]:
+        """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def count(self) -> None:
         """Count an object; raise `SearchEnded` if there are too many of them, or time is up."""
