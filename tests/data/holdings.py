@@ -64,7 +64,9 @@ KINDS = (
     Kept("lists", lambda: [floats(100) for _ in range(1_000)], 1_000 * (904 + 100 * _FLOAT + 32)),
     Kept("the same text", lambda: ["x" * 1000] * 500_000, 500_000 * _WORD),
     Kept("a user's list", lambda: Sized(floats(100_000)), 100_000 * (_WORD + _FLOAT)),
-    Kept("slots", lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)),
+    Kept(
+        "slots", lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)
+    ),
 )
 """Each has one row, by its own name."""
 
