@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.own import LEAST
+from hfmem_widget.sources.heap.paths import is_big
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.roots import is_dunder
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
@@ -94,20 +95,19 @@ class _Search(Search):
         self._held: list[Any] = []
         self._waiting: deque[Any] = deque()
 
-    def arrive(self, group: int, value: Any) -> None:
+    def arrive(self, group: int, value: Any, *, is_weighed: bool = False) -> None:
         """Note that a group reaches an object, and look into it later unless that is known."""
-        kind = type(value)
-        if kind in ATOMS:
-            return
-        known = self.kinds[kind]
-        if known.look is None:
+        known = self.kinds[type(value)]
+        if known.look is None and (is_weighed or not is_big(value)):
             return
         before = self._group_of.get(id(value))
         if before is None:
             self.count()
-            if known.may_be_empty and self.is_empty(value):
+            if is_weighed and known.may_be_empty and self.is_empty(value):
                 return
             self._held.append(value)
+            if not is_weighed:
+                self.apart.add(id(value))
         elif before in {group, _EVERYTHING}:
             return
         else:
@@ -123,6 +123,11 @@ class _Search(Search):
             value = self._waiting.popleft()
             group = self._group_of[id(value)]
             known = self.kinds[type(value)]
+            if id(value) in self.apart and (known.may_be_empty or known.look is None):
+                # An object of Python's own, with all of them below it; the key of no tensor is negative.
+                own = -id(value), "cpu"
+                before, size = self.storages.get(own) or (group, self.weigh(value, below=True))
+                self.storages[own] = self._around(before, group), size if size >= LEAST else 0
             if known.role == "tensor":
                 for key, device, size, _ in storages_of(value):
                     if device == "cpu" and (lent := arrays.address_lent_to(value)):
@@ -133,7 +138,7 @@ class _Search(Search):
                 if known.role == "array":
                     self._look_at_array(group, value)
                 for _, held in known.look(value) if known.look is not None else ():
-                    self.arrive(group, held)
+                    self.arrive(group, held, is_weighed=known.may_be_empty)
             except Exception:  # noqa: BLE001, S112  (an odd object is taken as empty)
                 continue
 

@@ -64,7 +64,8 @@ def test_what_waits_for_the_collector_is_told(make: Any, kind: str) -> None:
         cycle.itself = cycle
     del cycle
     (row,) = rows("objects that no name leads to")
-    assert (row.kind, row.bytes) == (kind, pytest.approx(32 * MIB, rel=0.01))
+    assert row.kind == kind
+    assert row.bytes == pytest.approx(32 * MIB, rel=0.01)
     assert "may wait for the garbage collector: %memfree garbage" in remedy(row)
     assert "%memfree garbage" in holders_bundle(hfmem_widget.holders({}))["text/plain"]
 
