@@ -57,7 +57,7 @@ def _rounded(size: int) -> int:
     return -(-size // _STEP) * _STEP if size <= _SMALL else size
 
 
-_dict_at = vars(type)["__dictoffset__"].__get__
+_basic, _dict_at = (vars(type)[name].__get__ for name in ("__basicsize__", "__dictoffset__"))
 _OURS = next(_counted([object()]))[1]
 
 
@@ -83,13 +83,15 @@ class Scales:
         return round(self._weigh(value, _DEEPEST if below else 0, _MOST))
 
     def _weigh(self, value: Any, deeper: int, most: int) -> float:
-        known = self.kinds[type(value)]
-        size: int = known.sized_as.__sizeof__(value)
+        kind = type(value)
+        known = self.kinds[kind]
+        # `object.__sizeof__` multiplies by a field that some types, such as generators, have not.
+        size: int = known.sized_as.__sizeof__(value) if known.sized_as in _SIZED else _basic(kind)
         if not known.may_be_empty:  # an atom, or what has rows of another kind
             return _rounded(size)
         self.count()
         items, of_fields = gc.get_referents(value), known.look is in_object
-        size += _STEP + (_WORD * len(items) if of_fields and _dict_at(type(value)) else 0)
+        size += _STEP + (_WORD * len(items) if of_fields and _dict_at(kind) else 0)
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)
         self._above.discard(id(value))

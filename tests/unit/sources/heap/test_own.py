@@ -116,3 +116,8 @@ def test_the_users_own_random_numbers_stay_theirs() -> None:
     state = random.getstate()
     rows(many=floats(300_000))
     assert random.getstate() == state
+
+
+def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
+    """Generators, classes and functions in a list: no figure is made up for them."""
+    assert rows(odd=[(x for x in ()), Kept, floats, sys, [(y for y in ())]]) == []
