@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,11 @@ def test_the_users_own_random_numbers_stay_theirs() -> None:
     assert random.getstate() == state
 
 
+def endless() -> Iterator[int]:
+    while True:
+        yield 1
+
+
 def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
     """Generators, classes and functions in a list: no figure is made up for them."""
-    assert rows(odd=[(x for x in ()), Kept, floats, sys, [(y for y in ())]]) == []
+    assert rows(odd=[map(str, ()), iter(floats, None), Kept, floats, sys, endless()]) == []
