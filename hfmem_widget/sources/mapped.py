@@ -11,12 +11,23 @@ from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
-MAPS = Path("/proc/self/maps")
+from hfmem_widget.sources.procfs import kibibytes
+
+MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")
 
 FRESH = 10
 """Times as long as it took to read, the list is good for new addresses: for many at once it is read once."""
 
 MOST_REMEMBERED = 100_000
+
+
+def shared_memory(status: Path = STATUS) -> int:
+    """Return the bytes of memory shared with other processes that this one has in use; 0 where unknown."""
+    try:
+        found = kibibytes(status.read_bytes(), b"RssShmem:")
+    except OSError:
+        return 0
+    return 0 if math.isnan(found) else int(found)
 
 
 class MappedFiles:

@@ -65,7 +65,7 @@ def holders(
         session = read_once()
         known = [series for series in session.series if series.metric == "allocated"]
         allocated = {series.device: session.latest(series.key) for series in known}
-    found = scan(namespace, allocated, kernel_roots(shell))
+    found = scan(namespace, allocated, kernel_roots(shell), is_thorough=True)
     if not device:
         return found
     devices = sorted({*allocated, *found.explained()})

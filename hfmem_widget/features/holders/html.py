@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
+from hfmem_widget.sources.heap.remedy import beyond_names
 from hfmem_widget.sources.storages import MANAGED
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
@@ -17,7 +18,7 @@ Held = TypeVar("Held", Holder, Grown)
 
 MOST_ROWS = 25
 UNEXPLAINED = "not held by any Python object found"
-UNEXPLAINED_ON_THE_HOST = "everything else in this process's heap"
+UNEXPLAINED_ON_THE_HOST = "everything else in this process"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
@@ -95,12 +96,14 @@ def _held(row: Holder, *, detail: bool) -> Row:
     return Row(
         (kit.code(row.path), kit.size_text(row.bytes)),
         facts=holder_facts(row),
-        below=(graph_note(row), also, *(parts if detail else [])),
+        below=(graph_note(row), also, beyond_names(row), *(parts if detail else [])),
     )
 
 
 def holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
+    if row.kind == "Python objects":
+        return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
     shape = "\u00d7".join(map(str, row.shape)) or "scalar"
     is_one = row.tensors == 1 or not row.dtype
     facts = [
@@ -123,7 +126,7 @@ def growth_facts(row: Grown) -> str:
 
 def _noun(row: Holder | Grown) -> str:
     nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
-    return nouns.get(row.kind, "tensor")
+    return (nouns | {"PIL": "image", "Python objects": "item"}).get(row.kind, "tensor")
 
 
 def graph_note(row: Holder) -> str:

@@ -7,6 +7,7 @@ own descriptors, pandas' objects as the garbage collector sees them, Arrow's and
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap.model import Kind
 from hfmem_widget.sources.heap.paths import Held
-from hfmem_widget.sources.heap.referents import Look, in_c, in_items, kept_fields
+from hfmem_widget.sources.heap.referents import Look, fields_of, in_c, in_items, kept_fields
 from hfmem_widget.sources.heap.tensors import type_in
 
 Role = Literal["", "array", "frame", "inner", "buffers"]
@@ -25,17 +26,19 @@ _ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
     ("pandas", ("DataFrame", "Series", "Index"), "frame", "pandas"),
     ("datasets", ("Dataset",), "frame", "Arrow"),
     ("polars", ("DataFrame", "Series"), "buffers", "polars"),
+    ("PIL.Image", ("Image",), "buffers", "PIL"),
     ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
 )
 
 _MOST_VIEWS = 64
+_BYTES_OF_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # of a pixel; all others have 4
 _name_of = lru_cache(256)(str)
 
 
 class Memory(NamedTuple):
     """One piece of memory on the host, by its address or that of the object whose own it is.
 
-    What is lent may be a mapped file's; what is not malloced is in no C heap.
+    What is lent may be a mapped file's.
     """
 
     key: int
@@ -43,7 +46,6 @@ class Memory(NamedTuple):
     shape: tuple[int, ...]
     dtype: str = ""
     is_lent: bool = False
-    is_malloced: bool = True
     array: Any = None
 
 
@@ -111,16 +113,31 @@ def address_of(array: Any) -> int:
 
 def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
     """Yield the buffers of a table of Arrow, or all of a frame of polars as one."""
+    if kind == "PIL":
+        fields = fields_of(value)
+        # An image that was opened has none before it is loaded.
+        if (image := fields.get("_im", fields.get("im"))) is not None:
+            size = math.prod(image.size) * _BYTES_OF_MODES.get(image.mode[:4], 4)
+            yield Memory(id(image), size, image.size, image.mode)
+        return
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":
         inner = vars(value)["_df" if len(shape) > 1 else "_s"]
-        yield Memory(id(inner), int(inner.estimated_size()), shape, is_malloced=False)
+        yield Memory(id(inner), int(inner.estimated_size()), shape)
         return
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for each in chunk.buffers():
                 if each is not None and each.is_cpu and each.size:
-                    yield Memory(each.address, each.size, shape, is_lent=True, is_malloced=False)
+                    yield Memory(each.address, each.size, shape, is_lent=True)
+
+
+def is_shared(tensor: Any) -> bool:
+    """Return whether a tensor that PyTorch allocated lies in memory that processes share, or in a file."""
+    try:
+        return bool(tensor.untyped_storage().is_shared())
+    except Exception:  # noqa: BLE001  (an odd tensor)
+        return False
 
 
 def address_lent_to(tensor: Any) -> int:

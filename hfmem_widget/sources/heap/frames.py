@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
-from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_of_jupyter
+from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_big, is_of_jupyter
 
 
 def in_exception(error: Any) -> Iterator[Held]:
@@ -36,7 +36,7 @@ def in_traceback(traceback: Any) -> Iterator[Held]:
         traceback = traceback.tb_next
     path = ""
     for frame in frames:
-        if _is_users_function(frame):
+        if is_users_function(frame):
             path += f"{ARROW}{frame.f_code.co_name}()"
         if id(frame) not in live:
             yield path, frame
@@ -56,7 +56,7 @@ def _live_frames() -> set[int]:
     return live
 
 
-def _is_users_function(frame: FrameType) -> bool:
+def is_users_function(frame: FrameType) -> bool:
     """Return whether a frame is a function's, not a module's with globals for variables, nor Jupyter's."""
     is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     return is_function and not is_of_jupyter(frame.f_globals.get("__name__"))
@@ -64,7 +64,7 @@ def _is_users_function(frame: FrameType) -> bool:
 
 def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
     """Yield the variables of a function's frame, which a generator may own."""
-    if not _is_users_function(frame):
+    if not is_users_function(frame):
         return
     # Until 3.12 the frame keeps the dict that it hands out, and with it each value, even one that the
     # function has let go since. One that was made for us is emptied again.
@@ -75,7 +75,7 @@ def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
     if has_own_dict and id(found) not in kept:
         found.clear()
     for name, held in items:
-        if type(held) not in ATOMS:
+        if type(held) not in ATOMS or is_big(held):
             yield f"{ARROW}{name}", held
 
 

@@ -12,7 +12,7 @@ from hfmem_widget.display import Shown
 
 Kind = Literal[
     "weights", "buffers", "gradients", "optimizer states", "tensors",
-    "NumPy", "pandas", "polars", "Arrow",
+    "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects",
 ]  # fmt: skip
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
@@ -32,6 +32,7 @@ class Holder:
         Such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory.
     bytes, tensors : int
         Of how many storages, each counted once in all rows together: of tensors, arrays or buffers.
+        Of Python's own objects the items of the containers that have the name.
     shape, dtype : tuple of int, str
         Of the one with most bytes; of Arrow and polars the whole table's, without a type.
     graph_bytes, graphs : int

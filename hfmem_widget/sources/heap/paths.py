@@ -13,16 +13,41 @@ Segment = str | tuple[int] | tuple[str]
 Held = tuple[Segment, Any]
 """The next segment of a path, and the object it leads to."""
 
+OPEN_FIGURES = "pyplot's open figures"
+UNNAMED = "objects that no name leads to"
+_LIBRARY = "the library "
+
 GRAPH: Final = "<graph>"
 """This very object is the step from a tensor to the graph that made it, within which there is no path."""
 
+TEXTS = frozenset({str, bytes, bytearray})
+BIG = 2**16
+"""The characters or bytes from which on a text is looked at like any object."""
+
 ATOMS = frozenset(
     {
-        *(int, float, complex, bool, str, bytes, bytearray, range, slice, CodeType),
+        *TEXTS,
+        *(int, float, complex, bool, range, slice, CodeType),
         *(type(None), type(...), type(NotImplemented)),
     }
 )
 """Types whose objects hold no other object, or none that a person would call memory."""
+
+
+def library_name(module: str) -> str:
+    """Return a module as the beginning of a path, such as ``the library torch → torch._dynamo``."""
+    return f"{_LIBRARY}{module.partition('.')[0]}{ARROW}{module}"
+
+
+def is_beyond_names(path: str) -> bool:
+    """Return whether a path begins with a library's module, or is that of what no name leads to."""
+    return path.startswith((_LIBRARY, UNNAMED))
+
+
+def is_big(value: Any) -> bool:
+    """Return whether an object is a text of so many characters or bytes that it has a row of its own."""
+    return type(value) in TEXTS and len(value) >= BIG
+
 
 _OF_JUPYTER = frozenset({"IPython", "asyncio", "ipykernel", "hfmem_widget"})
 

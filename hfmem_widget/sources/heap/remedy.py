@@ -6,11 +6,22 @@ import re
 
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS
 from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.paths import OPEN_FIGURES, UNNAMED
 
 _ERROR = re.compile(
     r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
 )
 _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
+
+_BEYOND_NAMES = {
+    OPEN_FIGURES: "plt.close(figure) closes one of them, plt.close('all') all.",
+    UNNAMED: "They may wait for the garbage collector: %memfree garbage collects them then.",
+}
+
+
+def beyond_names(row: Holder) -> str:
+    """Return how to free what no name of the notebook leads to, as a sentence; empty where one does."""
+    return next((said for path, said in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
 
 
 def remedy(row: Holder) -> str:
@@ -32,4 +43,4 @@ def remedy(row: Holder) -> str:
             f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "
             "a tensor with a graph holds everything that its backward pass needs."
         )
-    return ""
+    return beyond_names(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import site
@@ -10,12 +11,16 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+from hfmem_widget.sources.heap.frames import is_users_function
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
+from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.heap.tensors import type_in
 
 
 class Rank(IntEnum):
@@ -26,7 +31,10 @@ class Rank(IntEnum):
     OUTPUT = 2
     LAST_OUTPUT = 3
     ERROR = 4
-    MODULE = 5
+    RUNNING = 5
+    MODULE = 6
+    LIBRARY = 7
+    NOBODY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,10 @@ _OF_THE_SHELL = re.compile(
 
 _NOT_THE_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
 
+_HELD_BY_LIBRARIES = (("matplotlib._pylab_helpers", ("Gcf", "figs"), OPEN_FIGURES),)
+
+_AT_A_TIME = 10_000
+
 
 def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
     """Yield a notebook's variables and outputs."""
@@ -59,32 +71,72 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
 
 
 def kernel_roots(shell: Any = None) -> list[Root]:
-    """Return the errors and outputs that Python and IPython keep without a variable."""
+    """Return what is kept without a variable: errors, outputs, open figures, what functions that run hold."""
     cells = cells_of(shell)
     return [
         Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
         for slot in (*errors_kept(shell), *outputs_without_variable(shell))
         if (value := slot.value()) is not None
-    ]
+    ] + [*library_roots(), *running()]
+
+
+def running() -> Iterator[Root]:
+    """Yield the functions of the user's that run, in any thread, and hold their variables."""
+    for frame in sys._current_frames().values():  # noqa: SLF001  (offered there only, and documented)
+        at: FrameType | None = frame
+        while at is not None:
+            if is_users_function(at) and not at.f_code.co_filename.startswith(_installed()):
+                yield Root(f"the running {at.f_code.co_name}()", at, Rank.RUNNING)
+            at = at.f_back
+
+
+def library_roots() -> Iterator[Root]:
+    """Yield what libraries are known to hold until they are told to let it go."""
+    for module, (kind, field), name in _HELD_BY_LIBRARIES:
+        found = vars(kind_in).get(field) if (kind_in := type_in(module, kind)) else None
+        if isinstance(found, dict) and found:
+            yield Root(name, list(found.values()), Rank.LIBRARY)
+
+
+def modules_of_libraries() -> dict[str, ModuleType]:
+    """Return all modules but Jupyter's and ours, of which `user_modules` were looked into before."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if issubclass(type(module), ModuleType)
+        and name not in _NOT_THE_USERS
+        and not is_of_jupyter(name)
+    }
+
+
+def known_to_the_collector() -> Iterator[list[Any]]:
+    """Yield the objects that the garbage collector knows, and what they refer to, many at a time."""
+    objects = gc.get_objects()
+    for start in range(0, len(objects), _AT_A_TIME):
+        some = objects[start : start + _AT_A_TIME]
+        yield some + gc.get_referents(*some)
 
 
 def user_modules() -> dict[str, ModuleType]:
     """Return the modules that were imported from outside of the standard library and site-packages."""
-    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
-    paths = [sysconfig.get_path(name) for name in libraries]
-    paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]
-    # With the separator: "env-of-mine" is not within "env".
-    installed = tuple(
-        {f"{name}{os.sep}" for path in paths for name in (path, Path(path).resolve())}
-    )
     found = {}
     for name, module in list(sys.modules.items()):
         if not issubclass(type(module), ModuleType) or name.partition(".")[0] in _NOT_THE_USERS:
             continue
         file = fields_of(module).get("__file__")
-        if type(file) is str and not file.startswith(installed):
+        if type(file) is str and not file.startswith(_installed()):
             found[name] = module
     return found
+
+
+@lru_cache(1)
+def _installed() -> tuple[str, ...]:
+    """Return where the standard library and packages are, as the beginnings of paths."""
+    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
+    paths = [sysconfig.get_path(name) for name in libraries]
+    paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]
+    # With the separator: "env-of-mine" is not within "env".
+    return tuple({f"{name}{os.sep}" for path in paths for name in (path, Path(path).resolve())})
 
 
 def is_dunder(name: object) -> bool:

@@ -17,6 +17,7 @@ MOST_PARTS = 8
 _SAMPLED = 64
 _LONGEST = 110
 _CALLS_KEPT = 2
+_DEEPEST_PART, _NEARLY_ALL = 12, 0.9
 
 Path = list[Segment]
 Pattern = tuple[str, ...]
@@ -25,7 +26,10 @@ Pattern = tuple[str, ...]
 class Place:
     """A path: its last segment, and the place before."""
 
-    __slots__ = ("before", "depth", "is_graph", "key", "kind", "part", "rank", "segment")
+    __slots__ = (
+        *("before", "depth", "is_graph", "is_weighed", "is_whole"),
+        *("key", "kind", "part", "rank", "segment"),
+    )
 
     def __init__(self, before: Place | None, segment: Segment, rank: Rank) -> None:
         self.before = before
@@ -35,18 +39,23 @@ class Place:
         self.is_graph: bool = segment is GRAPH or (before is not None and before.is_graph)
         self.kind: Kind = "tensors" if before is None else before.kind
         self.part: str = "" if before is None else before.part
+        # Within a graph, what a model owns and what a library holds, all paths are this one.
+        self.is_whole: bool = self.is_graph or bool(self.part)
+        self.is_whole |= rank is Rank.LIBRARY and self.depth > 1
+        # What libraries hold is looked through for memory of other kinds alone.
+        self.is_weighed: bool = rank is Rank.LIBRARY if before is None else before.is_weighed
         self.key = 0
 
     def to(self, segment: Segment) -> Place:
-        """Return the next place; within a graph, and within what a model owns, it is the same one."""
-        if self.is_graph or (self.part and segment is not GRAPH):
+        """Return the next place, which is the same one within a whole."""
+        if self.is_graph or (self.is_whole and segment is not GRAPH):
             return self
         return Place(self, segment, self.rank)
 
     def of(self, kind: Kind, part: str, rank: Rank) -> Place:
         """Return the place of a model's or an optimizer's own tensor."""
         place = Place(self, "", rank)
-        place.kind, place.part = kind, part
+        place.kind, place.part, place.is_whole = kind, part, place.is_whole or bool(part)
         return place
 
     def back(self) -> Iterator[Place]:
@@ -73,6 +82,7 @@ class Arrival:
     bytes: int
     dtype: str
     tensor: Any
+    items: int = 1
 
 
 Arrivals = dict[tuple[int, str], list[Arrival]]
@@ -111,7 +121,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         kind=kind,
         device=device,
         bytes=sum(owner.bytes for owner in owners),
-        tensors=len(owners),
+        tensors=sum(owner.items for owner in owners),
         shape=_shape_of(biggest.tensor),
         dtype=biggest.dtype,
         graph_bytes=sum(owner.bytes for owner in through_graphs),
@@ -142,19 +152,25 @@ def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
         path = other.path()
         # A path within the row itself is no other name; nor is another path through the same error.
         of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
-        if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
+        is_name = not of_one_error and other.rank is not Rank.NOBODY
+        if _pattern(path)[: len(pattern)] != pattern and is_name:
             paths.setdefault(_pattern(path), []).append(path)
     return tuple(map(_text, islice(paths.values(), MOST_ALSO)))
 
 
 def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str, int], ...]:
     sizes: Counter[str] = Counter()
-    for owner, path in zip(owners, paths, strict=True):
-        part = owner.place.part
-        # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
-        names = part.split(".")
-        name = f".{names[1]}" if len(names) > 2 else part
-        sizes[name or _text([path])] += owner.bytes
+    total = sum(owner.bytes for owner in owners)
+    for deeper in range(2, _DEEPEST_PART):
+        sizes.clear()
+        for owner, path in zip(owners, paths, strict=True):
+            # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
+            names = owner.place.part.split(".")
+            name = ".".join(names[: min(deeper, max(len(names) - 1, 2))])
+            sizes[name or _text([path])] += owner.bytes
+        # A wrapper, such as PEFT's, DDP's or a compiled model, has all or nearly all of it in one part.
+        if max(sizes.values()) < _NEARLY_ALL * total:
+            break
     return tuple(sizes.most_common(MOST_PARTS)) if len(sizes) > 1 else ()
 
 

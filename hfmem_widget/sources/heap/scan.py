@@ -9,23 +9,28 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import itemgetter
+from itertools import compress, groupby
+from operator import attrgetter, itemgetter
+from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap import arrays, tensors
+from hfmem_widget.sources.heap import arrays, own, paths, roots, tensors
 from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
-from hfmem_widget.sources.heap.paths import ATOMS, Segment
+from hfmem_widget.sources.heap.own import LEAST
+from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.mapped import MappedFiles, shared_memory
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
 DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
 
 _OTHER_WAYS = 4
+_LEAST_SHARE = 0.02  # of Python's own objects: what a part of one must be to have a row
+_NOTED = {"tensor", "array", "buffers"}
 
 
 def scan(
@@ -35,20 +40,25 @@ def scan(
     *,
     most_objects: int = MOST_OBJECTS,
     most_seconds: float = MOST_SECONDS,
+    is_thorough: bool = False,
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
     The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
     what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
+    A thorough search goes on to what libraries hold, and to what no name leads to.
     """
     began = time.perf_counter()
-    with tensors.unnoticed():
+    with Search.undisturbed(), tensors.unnoticed():
         search = _Search(most_objects, most_seconds)
         search.seen[id(namespace)] = namespace
-        search.run([*variables(namespace), *others])
+        search.run([*variables(namespace), *others], is_thorough=is_thorough)
         rows = rows_of(search.arrivals, search.other_ways)
+    # What libraries hold by the byte is nobody's concern.
+    rows = tuple(row for row in rows if row.bytes >= LEAST or not paths.is_beyond_names(row.path))
     explained = Counter(Holders(rows).explained())
-    explained["cpu"] -= search.beside_malloc()
+    # Of what is no file's, as much counts as is in this process's memory.
+    explained["cpu"] += min(shared_memory(), explained[MANAGED])
     remainders = tuple(
         Remainder(device, max(float(size) - explained[device], 0.0), ":" not in device)
         for device, size in (allocated or {}).items()
@@ -68,36 +78,61 @@ class _Search(Search):
         self.is_too_deep = False
         self._mapped = MappedFiles()
         self._lent: dict[tuple[int, str], int] = {}
-        self._beside_malloc: set[tuple[int, str]] = set()
+        self._unnamed = 0
+        self._own: dict[Place, Arrival] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self.seen: dict[int, Any] = {}
-        self._waiting: dict[Rank, deque[tuple[Place, Any]]] = {rank: deque() for rank in Rank}
+        # A model that was found meanwhile comes first.
+        self._models, self._waiting = deque[tuple[Place, Any]](), deque[tuple[Place, Any]]()
 
-    def run(self, roots: Sequence[Root]) -> None:
+    def run(self, names: Sequence[Root], *, is_thorough: bool) -> None:
         """Look at everything that can be reached, in the order of blame."""
         with suppress(SearchEnded):
-            for root in sorted(roots, key=self._order):
-                self.arrive(Place(None, "", root.rank), root.name, root.value)
-            for name, module in self.modules.items():
-                fields = fields_of(module)
-                self.seen[id(fields)] = fields
-                for key, value in list(fields.items()):
-                    if not is_dunder(key):
-                        self.arrive(Place(None, name, Rank.MODULE), f".{key}", value)
-            models = self._waiting[Rank.MODEL]
-            for queue in self._waiting.values():
-                while models or queue:
-                    # A model that was found meanwhile comes first.
-                    self._look(*(models or queue).popleft())
+            for rank, group in groupby(sorted(names, key=self._order), key=attrgetter("rank")):
+                for root in group:
+                    self.arrive(Place(None, "", rank), root.name, root.value)
+                self._look_at_all()
+            self._look_into_all(self.modules, Rank.MODULE)
+            if is_thorough:
+                self._look_beyond_names()
         self._join_what_is_lent()
+        self._tell_own()
+
+    def _look_into_all(self, modules: Mapping[str, ModuleType], rank: Rank) -> None:
+        for name, module in modules.items():
+            fields = fields_of(module)
+            self.seen[id(fields)] = fields
+            for key, value in list(fields.items()):
+                if not is_dunder(key):
+                    self.arrive(Place(None, name, rank), f".{key}", value)
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        while self._models or self._waiting:
+            self._look(*(self._models or self._waiting).popleft())
+
+    def _look_beyond_names(self) -> None:
+        """Note what the garbage collector knows of and no name led to, and which library holds it."""
+        place = Place(Place(None, "", Rank.NOBODY), UNNAMED, Rank.NOBODY)
+        for found in roots.known_to_the_collector():
+            roles = {kind: self.kinds[kind].role for kind in set(map(type, found))}
+            noted = {kind for kind, role in roles.items() if role in _NOTED}
+            for held in compress(found, map(noted.__contains__, map(type, found))):
+                if id(held) not in self.seen:
+                    self.count()
+                    (self._look if roles[type(held)] == "buffers" else self._note)(place, held)
+        libraries = roots.modules_of_libraries()
+        self.kinds.user_modules |= set(libraries)
+        for name, module in libraries.items():
+            if self._unnamed < LEAST:
+                break
+            self._look_into_all({paths.library_name(name): module}, Rank.LIBRARY)
 
     def arrive(self, before: Place, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
         kind = type(value)
-        if kind in ATOMS:
-            return
         known = self.kinds[kind]
-        if known.look is None and not known.role:
+        if known.look is None and not known.role and (before.is_weighed or not paths.is_big(value)):
             return
         key = id(value)
         is_seen = key in self.seen
@@ -105,7 +140,7 @@ class _Search(Search):
             self.count()
         if known.role in {"tensor", "array"}:
             self._note(before.to(segment), value)
-        elif not is_seen and known.may_be_empty and self.is_empty(value):
+        elif not is_seen and known.may_be_empty and before.is_weighed and self.is_empty(value):
             return
         if is_seen:
             ways = self.other_ways.setdefault(key, [])
@@ -117,10 +152,12 @@ class _Search(Search):
             self.is_too_deep = True
             return
         self.seen[key] = value
-        if not place.is_graph and not place.part:
+        if not place.is_weighed:
+            self.apart.add(key)
+        if not place.is_whole:
             place.key = key
         comes_first = known.role in {"module", "optimizer"} and place.rank is Rank.VARIABLE
-        self._waiting[Rank.MODEL if comes_first else place.rank].append((place, value))
+        (self._models if comes_first else self._waiting).append((place, value))
 
     def _note(self, place: Place, tensor: Any) -> None:
         if self.kinds[type(tensor)].role == "array":
@@ -130,9 +167,9 @@ class _Search(Search):
                 return
             tensor = owner
         for key, device, size, dtype in storages_of(tensor):
-            arrivals = self.arrivals.setdefault((key, device), [])
-            arrivals.append(Arrival(place, size, dtype, tensor))
-            if device == "cpu" and len(arrivals) == 1 and (lent := arrays.address_lent_to(tensor)):
+            place_of_it = MANAGED if device == "cpu" and arrays.is_shared(tensor) else device
+            is_new = self._add((key, place_of_it), Arrival(place, size, dtype, tensor))
+            if device == "cpu" and is_new and (lent := arrays.address_lent_to(tensor)):
                 self._lent[key, device] = lent
 
     def _note_memory(self, place: Place, kind: Kind, memory: arrays.Memory) -> None:
@@ -143,16 +180,51 @@ class _Search(Search):
             place.depth -= 1  # a view by NumPy is as near as one by PyTorch
         is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
         found = memory.key, MANAGED if is_mapped else "cpu"
-        self.arrivals.setdefault(found, []).append(
-            Arrival(place, memory.bytes, memory.dtype, memory)
-        )
-        if not memory.is_malloced:
-            self._beside_malloc.add(found)
+        self._add(found, Arrival(place, memory.bytes, memory.dtype, memory))
 
-    def beside_malloc(self) -> int:
-        """Return the bytes on the host that no C heap counts."""
-        known = (found for found in self._beside_malloc if found[1] == "cpu")
-        return sum(self.arrivals[found][0].bytes for found in known)
+    def _add(self, found: tuple[int, str], arrival: Arrival) -> bool:
+        """Note that a path led to memory; return whether none had before."""
+        before = self.arrivals.setdefault(found, [])
+        is_new, is_unnamed = not before, arrival.place.rank is Rank.NOBODY
+        if is_new and is_unnamed:
+            self._unnamed += arrival.bytes
+        elif len(before) == 1 and not is_unnamed and before[0].place.rank is Rank.NOBODY:
+            self._unnamed -= before[0].bytes
+        if is_new or not is_unnamed:
+            before.append(arrival)
+        return is_new
+
+    def _note_own(self, place: Place, value: Any) -> None:
+        """Note how big an object of Python's own is: with all below it if nothing of that has a name."""
+        known = self.kinds[type(value)]
+        is_own = known.may_be_empty or known.role == "array" or type(value) in ATOMS
+        if place.is_weighed or not is_own:
+            return
+        below = not place.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
+        size = self.weigh(value, below=below)
+        place.is_weighed = below
+        known_before = self._own.get(place)
+        if known_before is not None:
+            self._own[place] = replace(known_before, bytes=known_before.bytes + size)
+            return
+        items = 1 if place.is_whole else own.items_of(value)
+        name = "" if place.is_whole or known.sized_as is object else known.sized_as.__name__
+        name += f" of {items:,} items" if items > 1 else ""
+        dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
+        # The key of an array itself is its address.
+        memory = arrays.Memory(-id(value), size, (), dtype)
+        self._own[place] = Arrival(place, size, dtype, memory, items)
+
+    def _tell_own(self) -> None:
+        """Give a row to each name that holds much of Python's own objects, its small parts included."""
+        least = max(LEAST, _LEAST_SHARE * sum(each.bytes for each in self._own.values()))
+        for place in sorted(self._own, key=attrgetter("depth"), reverse=True):
+            held, around = self._own[place], self._own.get(place.before or place)
+            if held.bytes < least and around is not None and place.before is not None:
+                self._own[place.before] = replace(around, bytes=around.bytes + held.bytes)
+            elif held.bytes >= LEAST:
+                of_its_kind = place.of("Python objects", "", place.rank)
+                self._add((held.tensor.key, "cpu"), replace(held, place=of_its_kind))
 
     def _join_what_is_lent(self) -> None:
         """Count a tensor that has an array's memory with the array."""
@@ -180,6 +252,7 @@ class _Search(Search):
     def _look(self, place: Place, value: Any) -> None:
         known = self.kinds[type(value)]
         try:
+            self._note_own(place, value)
             if known.role == "module":
                 self._look_into_module(place, value)
             elif known.role == "optimizer":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import Kind as Held
+from hfmem_widget.sources.heap.own import Scales, sized_as
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
@@ -18,6 +20,7 @@ MOST_SECONDS = 10.0
 
 _BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _LEVELS = 3
+_NOTHING = ATOMS | {type}
 _FEW_REFERENTS = 16
 """A small object is looked through at once: an instance, its dict, a list of numbers in that."""
 
@@ -33,6 +36,7 @@ class Kind(NamedTuple):
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
     may_be_empty: bool = False
     held: Held = "tensors"
+    sized_as: type = object
 
 
 class Kinds(dict[type, Kind]):
@@ -40,7 +44,7 @@ class Kinds(dict[type, Kind]):
 
     def __init__(self, modules: Collection[str]) -> None:
         super().__init__()
-        self._user_modules = {"__main__", *modules}
+        self.user_modules = {"__main__", *modules}
 
     def __missing__(self, type_: type) -> Kind:
         """Work out how objects of a type are followed."""
@@ -54,8 +58,11 @@ class Kinds(dict[type, Kind]):
         elif (found := arrays.role_of(type_))[0]:
             known = Kind(arrays.LOOKS.get(found[0]), found[0], held=found[1])
         else:
-            look = look_into(type_, self._user_modules)
-            known = Kind(look, may_be_empty=type_ in CONTAINERS or look is in_object)
+            look = look_into(type_, self.user_modules)
+            is_plain = look is in_object or (
+                look is not None and bool(CONTAINERS & {*type_.__mro__})
+            )
+            known = Kind(look, may_be_empty=is_plain, sized_as=sized_as(type_))
             if module is not None and issubclass(type_, module):
                 known = Kind(look, "module")
             elif optimizer is not None and issubclass(type_, optimizer):
@@ -64,18 +71,31 @@ class Kinds(dict[type, Kind]):
         return known
 
 
-class Search:
+class Search(Scales):
     """The bounds and the known types of one search; all it refers to is freed with it."""
 
     def __init__(self, most_objects: int, most_seconds: float) -> None:
+        super().__init__()
         self.modules = user_modules()
-        self.kinds = Kinds(self.modules)
+        self.kinds: Kinds = Kinds(self.modules)
         self.objects = 0
         """How many were counted."""
         self.bound = ""
         """Which bound was reached, as a sentence; empty if none was."""
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
+
+    @staticmethod
+    @contextmanager
+    def undisturbed() -> Iterator[None]:
+        """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def count(self) -> None:
         """Count an object; raise `SearchEnded` if there are too many of them, or time is up."""
@@ -94,10 +114,12 @@ class Search:
         At most `deeper` levels are looked through, and only where each holds little.
         """
         referents = gc.get_referents(value)
+        if _NOTHING.issuperset(map(type, referents)):  # one pass in C
+            return True
         deeper = deeper if len(referents) <= _FEW_REFERENTS else 0
         for held in referents:
             kind = type(held)
-            if kind in ATOMS or kind is type:
+            if kind in _NOTHING:
                 continue
             if deeper and self.kinds[kind].may_be_empty:
                 if not self.is_empty(held, deeper - 1):

@@ -43,7 +43,7 @@ def test_the_remainder_is_said_as_what_it_is() -> None:
     left = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", 7 * MIB, is_host=True))
     lines = text(LOSSES, remainders=left)
     assert "3.00 MiB  not held by any Python object found" in map(str.strip, lines)
-    assert "7.00 MiB  everything else in this process's heap" in lines
+    assert "7.00 MiB  everything else in this process" in lines
 
 
 def test_small_rows_and_very_many_are_told_as_one() -> None:

@@ -1,0 +1,113 @@
+"""The bytes of Python's own objects: of lists, dicts, texts, numbers, and of instances and their fields.
+
+Python's own types tell them; no ``__sizeof__`` of a user's class runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hfmem_widget.sources.heap.arrays import objects_in
+from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, in_object
+
+LEAST = 2**20  # bytes that a name has a row for
+_MOST = 2**14  # objects that are weighed for one name; of more, as many are taken at random
+_SPREAD = 2 / 3  # the exponent that splits them between a container's items and what is in each
+_DEEPEST = 8  # containers in one another
+_STEP, _SMALL, _WORD = (
+    16,
+    512,
+    8,
+)  # CPython rounds small objects up to `_STEP`, its header's size too
+
+_SIZED = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
+
+
+def sized_as(kind: type) -> type:
+    """Return Python's own type that tells how big objects of a type are."""
+    return next((base for base in kind.__mro__ if base in _SIZED), object)
+
+
+def items_of(value: Any) -> int:
+    """Return how many items a container has; 1 of anything else."""
+    base: Any = sized_as(type(value))
+    return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
+
+
+def names_what_it_holds(value: Any) -> bool:
+    """Return whether what an object holds has names: those of fields, or few keys."""
+    kind = sized_as(type(value))
+    return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
+
+
+def _counted(items: list[Any]) -> Iterator[tuple[Any, int]]:
+    for held in items:
+        yield held, sys.getrefcount(held)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _STEP) * _STEP if size <= _SMALL else size
+
+
+_basic, _dict_at = (vars(type)[name].__get__ for name in ("__basicsize__", "__dictoffset__"))
+_OURS = next(_counted([object()]))[1]
+
+
+class Scales:
+    """Weighs objects for a search; what several refer to counts with an equal share for each."""
+
+    kinds: Mapping[type, Any]
+    count: Callable[[], None]
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)  # noqa: S311  (a sample, by a generator of its own)
+        self._above: set[int] = set()
+        self.apart: set[int] = set()
+        """The addresses of objects that are weighed by themselves, and not with what holds them."""
+        self.is_estimate = False
+        """Whether only a sample of what the last object holds was weighed."""
+
+    def weigh(self, value: Any, *, below: bool) -> int:
+        """Return the bytes of an object and of its texts and numbers; with `below`, of all it holds."""
+        self.is_estimate = False
+        if self.kinds[type(value)].role == "array":
+            return round(self._inside(objects_in(value), _DEEPEST, _MOST, of_fields=False))
+        return round(self._weigh(value, _DEEPEST if below else 0, _MOST))
+
+    def _weigh(self, value: Any, deeper: int, most: int) -> float:
+        kind = type(value)
+        known = self.kinds[kind]
+        # `object.__sizeof__` multiplies by a field that some types, such as generators, have not.
+        size: int = known.sized_as.__sizeof__(value) if known.sized_as in _SIZED else _basic(kind)
+        if not known.may_be_empty:  # an atom, or what has rows of another kind
+            return _rounded(size)
+        self.count()
+        items, of_fields = gc.get_referents(value), known.look is in_object
+        size += _STEP + (_WORD * len(items) if of_fields and _dict_at(kind) else 0)
+        self._above.add(id(value))
+        inside = self._inside(items, deeper, most, of_fields=of_fields)
+        self._above.discard(id(value))
+        return _rounded(size) + inside
+
+    def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
+        number = len(items)
+        is_flat = ATOMS.issuperset(set(map(type, items)))
+        taken = min(number, most if is_flat else max(round(most**_SPREAD), 1))
+        if taken < number:
+            self.is_estimate = True
+            items[:] = self._random.sample(items, taken)  # in place: no other list refers to them
+        inside = 0.0
+        for held, references in _counted(items):
+            is_own = type(held) in ATOMS or (of_fields and type(held) is dict)
+            if (is_own or deeper) and id(held) not in self._above and id(held) not in self.apart:
+                share = self._weigh(held, max(deeper - 1, 0), max(most // taken, 1))
+                inside += share / max(references - _OURS, 1)
+        return inside * number / taken if taken else 0.0

@@ -1,0 +1,183 @@
+"""What no name of the notebook leads to: what libraries hold, functions that run, and uncollected cycles."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.sources.heap import roots
+from hfmem_widget.sources.heap.model import Holder, Holders
+from hfmem_widget.sources.heap.remedy import remedy
+from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.sources.heap.scan import scan
+from hfmem_widget.sources.storages import MANAGED
+
+MIB = 2**20
+
+
+def found(**namespace: Any) -> Holders:
+    return scan(namespace, {"cpu": 10.0**12}, kernel_roots(), is_thorough=True)
+
+
+def rows(path: str, **namespace: Any) -> list[Holder]:
+    return [row for row in found(**namespace).rows if path in row.path and row.bytes >= MIB]
+
+
+@pytest.fixture(autouse=True)
+def uncollected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave cycles where they are, and the thousands of modules of libraries but those that a test makes."""
+    everything = roots.modules_of_libraries
+    monkeypatch.setattr(
+        roots,
+        "modules_of_libraries",
+        lambda: {name: each for name, each in everything().items() if name == "some_library"},
+    )
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: torch.ones(4 * MIB), "tensors"),
+        (lambda: torch.nn.Linear(2048, 2048, bias=False), "tensors"),
+        (lambda: np.ones(2 * MIB), "NumPy"),
+    ],
+)
+def test_what_waits_for_the_collector_is_told(make: Any, kind: str) -> None:
+    """A cycle that nobody refers to any more: no name leads to it, and what may free it is said."""
+    for _ in range(2):
+        cycle = SimpleNamespace(kept=make())
+        cycle.itself = cycle
+    del cycle
+    (row,) = rows("objects that no name leads to")
+    assert row.kind == kind
+    assert row.bytes == pytest.approx(32 * MIB, rel=0.1)
+    assert "may wait for the garbage collector: %memfree garbage" in remedy(row)
+    assert "%memfree garbage" in holders_bundle(hfmem_widget.holders({}))["text/plain"]
+
+
+def test_the_search_itself_collects_nothing() -> None:
+    """Its own objects would set the collector to work; it is as before afterwards."""
+    gc.enable()
+    cycle = SimpleNamespace(kept=torch.ones(MIB))
+    cycle.itself = cycle
+    many = [[[index]] for index in range(20_000)]
+    del cycle
+    assert rows("no name leads to", many=[many])
+    assert gc.isenabled()
+
+
+def some_library() -> ModuleType:
+    library = ModuleType("some_library")
+    library.__file__ = f"{sys.prefix}/lib/some_library.py"
+    fields = {"__module__": "some_library", "kept": {"a": [torch.ones(MIB)]}}
+    vars(library).update(Cache=type("Cache", (), fields), _bars=[np.ones(MIB), np.ones(MIB)])
+    return library
+
+
+def test_what_a_library_holds_is_told_with_its_name() -> None:
+    """By the module's attribute that leads there; a class' own among them."""
+    sys.modules["some_library"] = some_library()
+    try:
+        told = {row.path: row.bytes for row in rows("some_library")}
+    finally:
+        del sys.modules["some_library"]
+    assert told == {
+        "the library some_library \u2192 some_library.Cache.kept": 4 * MIB,
+        "the library some_library \u2192 some_library._bars[0..1]": 16 * MIB,
+    }
+
+
+def test_pyplots_open_figures_are_one_row() -> None:
+    """Whatever lies in them; how to close them is said. The quick search names them too."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+    for _ in range(10):
+        plt.subplots()[1].imshow(np.zeros((500, 500)))
+    try:
+        (row,) = rows("pyplot")
+        quick = scan({}, others=kernel_roots()).rows
+    finally:
+        plt.close("all")
+    assert row.path == "pyplot's open figures[0..9]"
+    assert row.bytes == pytest.approx(10 * 500 * 500 * 8, rel=0.05)
+    assert "plt.close('all')" in remedy(row)
+    assert row.path in {each.path for each in quick}
+    assert not rows("pyplot")
+
+
+def test_the_variables_of_a_thread_that_runs_are_told() -> None:
+    """By the function's name: tensors and Python's own objects."""
+    is_there, may_end = threading.Event(), threading.Event()
+
+    def worker() -> None:
+        chunk = [torch.ones(MIB)]
+        raw = bytes(3 * MIB)
+        is_there.set()
+        may_end.wait()
+        del chunk, raw
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    is_there.wait()
+    told = {row.path: row.bytes for row in rows("the running worker()")}
+    may_end.set()
+    thread.join()
+    assert told == {
+        "the running worker() \u2192 chunk[0]": 4 * MIB,
+        "the running worker() \u2192 raw": pytest.approx(3 * MIB, abs=64),
+    }
+    assert not rows("the running worker()")
+
+
+def test_shared_tensors_are_no_memory_of_the_heap() -> None:
+    """They stand with mapped files; the rest of the process is still told."""
+    shared = torch.ones(MIB).share_memory_()
+    plain = torch.ones(MIB)
+    told = found(shared=shared, plain=plain)
+    assert {row.path: row.device for row in told.rows if row.bytes == 4 * MIB} == {
+        "shared": MANAGED,
+        "plain": "cpu",
+    }
+    (rest,) = told.remainders
+    assert rest.bytes > 0
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda model: SimpleNamespace(model=model).model,
+        lambda model: torch.nn.ModuleDict({"module": model}),
+        lambda model: torch.nn.ModuleDict({"base_model": torch.nn.ModuleDict({"model": model})}),
+        lambda model: torch.nn.ModuleDict({"_orig_mod": model}),
+    ],
+)
+def test_parts_are_those_within_wrappers(wrapped: Any) -> None:
+    """Chains of one child are followed until there are several parts: PEFT, DDP, compiled models."""
+    layers = torch.nn.ModuleList([torch.nn.Linear(256, 256) for _ in range(4)])
+    model = torch.nn.ModuleDict({"layers": layers, "head": torch.nn.Linear(256, 512)})
+    (row,) = scan({"model": wrapped(model)}).rows
+    names = {name.rpartition(".")[2] for name, _ in row.parts}
+    assert names == {"layers[0]", "layers[1]", "layers[2]", "layers[3]", "head"}
+
+
+def test_images_of_pil_count() -> None:
+    """By their pixels: three colours take four bytes."""
+    image = pytest.importorskip("PIL.Image")
+    kept = [image.new("RGB", (1000, 500)) for _ in range(3)] + [image.new("L", (1000, 500))]
+    (row,) = scan({"kept": kept}).rows
+    assert (row.path, row.kind, row.bytes) == ("kept[0..3]", "PIL", 3 * 2_000_000 + 500_000)
