@@ -45,6 +45,7 @@ class ComparablePoints:
     allocated: Floats  # bytes
     size: Floats  # tokens in use; NaN if unknown
     within: Floats  # bytes added between the beginning and the end of each span; NaN if unknown
+    is_outermost: bool = True  # whether no span that recurs is around them
 
     def __len__(self) -> int:
         return len(self.number)
@@ -112,6 +113,7 @@ def _spans(
 ) -> Iterator[ComparablePoints]:
     """Yield the ends of evaluations, trainings, blocks of one label; the beginnings of forward passes."""
     groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
+    nested: set[tuple[int, SpanKind, str]] = set()
     for span in spans.values():
         if span.kind not in RECURRING or span.parent is None or span.after is None:
             continue
@@ -123,8 +125,10 @@ def _spans(
             span.name or any(spans[span_id].kind == "step" for span_id in around)
         ):
             continue
-        label = span.name
-        groups.setdefault((around[-1], span.kind, label), []).append(span)
+        key = around[-1], span.kind, span.name
+        groups.setdefault(key, []).append(span)
+        if any(spans[span_id].kind in RECURRING for span_id in around[1:-1]):
+            nested.add(key)
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
@@ -142,6 +146,7 @@ def _spans(
                 allocated=before if kind == "forward" else after,
                 size=np.array([span.counts.get("tokens", math.nan) for span in chosen]),
                 within=(after - before) * every,  # those between may have left as much
+                is_outermost=(root, kind, label) not in nested,
             )
 
 
