@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
 from hfmem_widget.features.leaks.findings import draw
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, growers
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, search
 from hfmem_widget.features.leaks.trends import Trend, trends_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
@@ -19,14 +19,11 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import NotedNames
+from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
 from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.text import KIB, format_bytes, format_duration, plain
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
-
-MOST_SECONDS = 1.0
-MOST_OBJECTS = 500_000
 
 MOST_SECONDS_BEFORE = 0.05
 MOST_OBJECTS_BEFORE = 20_000
@@ -37,8 +34,6 @@ LEAST_NOTED = 64 * KIB
 NOT_SEEN = (
     "%memholders lists what is held; after more steps, %memholders --since shows what has grown."
 )
-
-NOT_NOTED = Holders((), bound="what was held before the watch was not noted")
 BETWEEN = 1.0  # seconds between two looks at the data of a running session
 SHARE = 0.02  # the share of the time that such looks may take
 
@@ -63,17 +58,19 @@ class Leaks(Companion):
         self._due = -math.inf
         self._seen = -math.inf
         self._names = NotedNames()
-        self._before = NOT_NOTED
+        self._lengths: Mapping[str, int] = {}
+        self._before = Before()
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note what is held now, and begin to look for trends in new data."""
         self._span = span
         recorder.subscribe(self._on_tick)
         self._names = NotedNames(main_variables(), kernel_roots(running_shell()))
+        self._lengths = lengths_of(main_variables())
         if len(self._names) <= MOST_NAMES_BEFORE:
-            found = _search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
+            found = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
             rows = (row for row in found.rows if row.bytes >= LEAST_NOTED)
-            self._before = replace(found, rows=tuple(rows))
+            self._before = Before(replace(found, rows=tuple(rows)))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Stop looking: a span that has ended is judged."""
@@ -85,11 +82,17 @@ class Leaks(Companion):
             leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
         ]
         if leaks:
-            found = _search(MOST_OBJECTS, MOST_SECONDS)
+            found = search()
             new = self._names.new(main_variables(), kernel_roots(running_shell()))
+            added = {
+                name: max(0.0, 1 - self._lengths[name] / max(length, 1))
+                for name, length in lengths_of(main_variables()).items()
+                if name in self._lengths and name not in new
+            }
             for leak in leaks:
-                named = with_holder(leak, found, self._before, new, _let_go(session, span, leak))
-                session.findings[session.findings.index(leak)] = named
+                let_go = _let_go(session, span, f"{leak.evidence['device']}/allocated")
+                before = replace(self._before, new=new, added=added, let_go=let_go)
+                session.findings[session.findings.index(leak)] = with_holder(leak, found, before)
         return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -102,18 +105,8 @@ class Leaks(Companion):
         self._due = ended + max(BETWEEN, (ended - began) / SHARE)
 
 
-def _search(most_objects: int, most_seconds: float) -> Holders:
-    from hfmem_widget.sources.heap.scan import scan
-
-    others = kernel_roots(running_shell())
-    return scan(
-        main_variables(), others=others, most_objects=most_objects, most_seconds=most_seconds
-    )
-
-
-def _let_go(session: Session, span: Span, leak: Finding) -> float:
-    """Return how many bytes less than when the watch began were once allocated meanwhile."""
-    key = f"{leak.evidence['device']}/allocated"
+def _let_go(session: Session, span: Span, key: str) -> float:
+    """Return how many bytes less than when a span began were allocated at some time in it."""
     column = session.index(key)
     if column is None:
         return 0.0
@@ -121,18 +114,13 @@ def _let_go(session: Session, span: Span, leak: Finding) -> float:
     return float(np.nanmax(session.value(span.before, key) - low, initial=0.0))
 
 
-def with_holder(
-    finding: Finding,
-    found: Holders,
-    before: Holders = NOT_NOTED,
-    new: Collection[str] = (),
-    let_go: float = 0.0,
-) -> Finding:
+def with_holder(finding: Finding, found: Holders, before: Before) -> Finding:
     """Return the finding of a leak with the names that hold what was added, as `growers` finds them."""
     from hfmem_widget.sources.heap.remedy import remedy
 
     device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
-    sure, may = growers(found.of(device), before.of(device), new, growth, let_go)
+    before = replace(before, held=before.held.of(device))
+    sure, may = growers(found.of(device), before, growth)
     cost = f"The search for what holds it took {format_duration(found.seconds)}"
     cost += f"; {found.bound}." if found.bound else "."
     rows = [replace(row, path=plain(row.path, 60)) for row, _ in (*sure, *may)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress
@@ -14,7 +15,7 @@ from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.roots import Root
 
-_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|IPython's [^.\[]+|\w+")
+_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
 
 
 def first_name(path: str) -> str:
@@ -28,6 +29,13 @@ def joined(path: str, rows: Sequence[Holder]) -> Holder:
     fields = ("bytes", "tensors", "graph_bytes", "graphs")
     sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
     return replace(rows[0], path=path, **sums)
+
+
+def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
+    """Return how many items each list has that a variable names."""
+    return {
+        name: len(each) for name, each in list(namespace.items()) if type(each) in (list, deque)
+    }
 
 
 class NotedNames:
