@@ -137,9 +137,10 @@ def test_models_that_no_name_leads_to_are_said_to_be_so(ready: Kernel) -> None:
     ready.run("import gc; gc.disable()")
     cell = """%%memwatch --no-chart --no-panel --label cycles
 net = torch.nn.Linear(2048, 2048)
-net.register_forward_hook(lambda *_, net=net: None)
+handle = net.register_forward_hook(lambda *_, net=net: None)
 """
-    html = [ready.run(cell).displays[0].content["data"]["text/html"] for _ in range(5)][-1]
+    shown = [ready.run(cell).displays for _ in range(5)][-1]
+    html = "\n".join(each.content["data"].get("text/html", "") for each in shown)
     ready.run("gc.enable(); del net; gc.collect()")
 
     assert re.search(r"No name leads to at least 4\d\.\d MiB of it: %memfree garbage", html)

@@ -84,7 +84,7 @@ class LeftBehindHolders(Companion):
     """Searches after the span has ended, for 0.3 s at most (1.5 after an error), if much was left."""
 
     def __init__(self, options: WatchOptions | None = None, screen: Screen | None = None) -> None:
-        self._noted = NotedNames()
+        self._noted = NotedNames({})
         self._raised = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:

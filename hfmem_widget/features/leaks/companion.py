@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from hfmem_widget.analysis.facts import end_of
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, search
 from hfmem_widget.features.leaks.trends import Trend, trends_of
@@ -57,7 +54,7 @@ class Leaks(Companion):
         self._span: Span | None = None
         self._due = -math.inf
         self._seen = -math.inf
-        self._names = NotedNames()
+        self._names = NotedNames({})
         self._lengths: Mapping[str, int] = {}
         self._before = Before()
 
@@ -90,7 +87,10 @@ class Leaks(Companion):
                 if name in self._lengths and name not in new
             }
             for leak in leaks:
-                let_go = _let_go(session, span, f"{leak.evidence['device']}/allocated")
+                key = f"{leak.evidence['device']}/allocated"
+                edges = [one.before for one in session.spans if one.start >= span.start]
+                began, *later = (session.value(edge, key) for edge in (span.before, *edges))
+                let_go = began - min(later, default=began)
                 before = replace(self._before, new=new, added=added, let_go=let_go)
                 session.findings[session.findings.index(leak)] = with_holder(leak, found, before)
         return NOTHING
@@ -103,15 +103,6 @@ class Leaks(Companion):
         draw(session, span, self._look(session, span))
         ended = self._clock()
         self._due = ended + max(BETWEEN, (ended - began) / SHARE)
-
-
-def _let_go(session: Session, span: Span, key: str) -> float:
-    """Return how many bytes less than when a span began were allocated at some time in it."""
-    column = session.index(key)
-    if column is None:
-        return 0.0
-    low = session.between(span.start, end_of(session, span), [column]).low
-    return float(np.nanmax(session.value(span.before, key) - low, initial=0.0))
 
 
 def with_holder(finding: Finding, found: Holders, before: Before) -> Finding:

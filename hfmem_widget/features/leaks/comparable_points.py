@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from hfmem_widget.text import plain
 
 RECURRING: Mapping[SpanKind, str] = {
     "train": "a training",
+    "epoch": "an epoch",
     "evaluate": "an evaluation",
     "predict": "a prediction",
     "save": "a save",
@@ -63,7 +64,9 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
         start, stop = within.start, math.inf if within.stop is None else within.stop
     found = [*_steps(session, spans, start, stop)]
     others = () if found else _optimizer_steps(session, spans, start, stop)
-    for points in (*found, *_spans(session, spans, start, stop), *others):
+    # An epoch grows by its steps.
+    kinds = RECURRING.keys() - {"epoch"} if found else RECURRING.keys()
+    for points in (*found, *_spans(session, spans, start, stop, kinds), *others):
         yield points.of(~np.isnan(points.allocated))
 
 
@@ -109,13 +112,17 @@ def _steps(
 
 
 def _spans(
-    session: Session, spans: Mapping[int, Span], start: float, stop: float
+    session: Session,
+    spans: Mapping[int, Span],
+    start: float,
+    stop: float,
+    kinds: Collection[SpanKind],
 ) -> Iterator[ComparablePoints]:
     """Yield the ends of evaluations, trainings, blocks of one label; the beginnings of forward passes."""
     groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
     nested: set[tuple[int, SpanKind, str]] = set()
     for span in spans.values():
-        if span.kind not in RECURRING or span.parent is None or span.after is None:
+        if span.kind not in kinds or span.parent is None or span.after is None:
             continue
         if span.start < start or (span.stop or 0.0) > stop:
             continue
@@ -125,10 +132,10 @@ def _spans(
             span.name or any(spans[span_id].kind == "step" for span_id in around)
         ):
             continue
-        key = around[-1], span.kind, span.name
-        groups.setdefault(key, []).append(span)
+        alike = around[-1], span.kind, span.name
+        groups.setdefault(alike, []).append(span)
         if any(spans[span_id].kind in RECURRING for span_id in around[1:-1]):
-            nested.add(key)
+            nested.add(alike)
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]

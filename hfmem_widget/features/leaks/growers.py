@@ -68,15 +68,14 @@ def growers(found: Holders, before: Before, growth: float) -> tuple[Growers, Gro
     def got_again(row: Holder) -> float:
         return min(before.let_go - since.freed, row.bytes) if _SEVERAL.search(row.path) else 0
 
-    def is_seen(row: Holder) -> bool:
-        name = first_name(row.path)
-        return not is_partial or name in before.new or name in before.added
-
     known = _by_name(found, added, LEAST_SHARE * growth)
     fitting = [one for one in known if one[1] <= MOST_TIMES * growth]
+    seen = {first_name(row.path) for row, _ in fitting}
+    if is_partial:
+        seen &= {*before.new, *before.added}
     # Without any of these, the others cannot have added as much.
     others = sum(size for _, size in fitting) - NEARLY_ALL * growth
-    sure = [(row, size) for row, size in fitting if size > others and is_seen(row)]
+    sure = [one for one in fitting if one[1] > others and first_name(one[0].path) in seen]
     may = fitting or known or _by_name(found, got_again, LEAST_SHARE * growth)
     return sure[:MOST_NAMED], () if sure else may[:MOST_NAMED]
 
@@ -95,8 +94,6 @@ def _by_name(found: Holders, added: Callable[[Holder], float], least: float) -> 
         grown = sum(size for size, _ in rows)
         most, row = max(rows, key=lambda each: each[0])
         if grown >= least and grown:
-            alone = most >= NEARLY_ALL * grown
-            summed.append(
-                (row if alone else joined(name, [row for size, row in rows if size]), grown)
-            )
+            one = joined(name, [row for size, row in rows if size])
+            summed.append((row if most >= NEARLY_ALL * grown else one, grown))
     return sorted(summed, key=lambda one: -one[1])

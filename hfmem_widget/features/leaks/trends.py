@@ -193,7 +193,7 @@ def _explains_better(
     start, stop = max(trend.start, known.start), min(trend.stop, known.stop)
     made = sum(_made(each, start, stop) for each in of.values() if each.is_outermost)
     least = MOST_WITHIN * trend.slope * (stop - start)
-    return made < least or _goes_by_time(of[known.what].of(of[known.what].time >= start))
+    return made < least or _goes_by_time(of[known.what], start)
 
 
 def _made(points: ComparablePoints, start: float, stop: float = math.inf) -> float:
@@ -201,8 +201,9 @@ def _made(points: ComparablePoints, start: float, stop: float = math.inf) -> flo
     return float(np.nansum(points.within[(points.time >= start) & (points.time <= stop)]))
 
 
-def _goes_by_time(points: ComparablePoints) -> bool:
-    """Return whether growth is even over the time, and uneven over the spans."""
+def _goes_by_time(points: ComparablePoints, start: float) -> bool:
+    """Return whether growth since a moment is even over the time, and uneven over the spans."""
+    points = points.of(slice(int(np.searchsorted(points.time, start)), None))
     if len(points) < LEAST_SPANS:
         return False
     lines = [theil_sen(*thinned(x, points.allocated)) for x in (points.number, points.time)]

@@ -34,7 +34,9 @@ def joined(path: str, rows: Sequence[Holder]) -> Holder:
 def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
     """Return how many items each list has that a variable names."""
     return {
-        name: len(each) for name, each in list(namespace.items()) if type(each) in (list, deque)
+        name: len(each)
+        for name, each in list(namespace.items())
+        if type(each) is list or type(each) is deque
     }
 
 
@@ -44,12 +46,8 @@ class NotedNames:
     Names that hold nothing are left out: in a notebook with a hundred thousand names that is most of them.
     """
 
-    def __init__(
-        self, namespace: Mapping[str, object] | None = None, others: Iterable[Root] = ()
-    ) -> None:
-        self._hashes = array(
-            "q", map(hash, _bindings({} if namespace is None else namespace, others))
-        )
+    def __init__(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> None:
+        self._hashes = array("q", map(hash, _bindings(namespace, others)))
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -57,8 +55,7 @@ class NotedNames:
     def new(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> set[str]:
         """Return the names that were not there, or named another object, as far as an address can tell."""
         known = set(self._hashes)
-        found = list(_bindings(namespace, others))
-        return {binding[0] for binding in found if hash(binding) not in known}
+        return {each[0] for each in list(_bindings(namespace, others)) if hash(each) not in known}
 
 
 def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterator[tuple[str, int]]:

@@ -230,8 +230,8 @@ def test_where_the_time_was_too_short_the_others_only_may_have_grown() -> None:
 def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None:
     """What holds it is told by its path and its growth, and not by a list of kinds."""
     kind: Any = "a kind of later"
-    row = Holder(path, kind, "cpu", 80 * MIB, 300, (), dtype)
-    old = Holder("older[0..299]", kind, "cpu", 80 * MIB, 300, (), dtype)
+    row = Holder(path, kind, "cpu", 80 * 2**20, 300, (), dtype)
+    old = Holder("older[0..299]", kind, "cpu", 80 * 2**20, 300, (), dtype)
 
     sure, may = growers(Holders((row, old)), Before(Holders((old,))), 70 * MIB)
 
@@ -241,7 +241,7 @@ def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None
 def test_a_sample_of_a_list_that_nobody_touched_is_not_taken_for_growth() -> None:
     """Numbers are weighed by a sample, which is off by a few per cent."""
     kind: Any = "Python objects"
-    then, now = (Holder("ids", kind, "cpu", size * MIB, 9, (), "list") for size in (1000, 1030))
+    then, now = (Holder("ids", kind, "cpu", size * 2**20, 9, (), "list") for size in (1000, 1030))
     before = Before(Holders((then,)), added={"ids": 0.0})
 
     assert growers(Holders((now,)), before, 60 * MIB) == ([], [])

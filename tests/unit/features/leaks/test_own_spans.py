@@ -110,6 +110,19 @@ def ran(run: Callable[[Served], None]) -> Session:
     return session
 
 
+def test_epochs_without_steps_are_spans_like_any() -> None:
+    """A loop may have a span for each epoch, and none for a step."""
+
+    def epochs(served: Served) -> None:
+        for _ in range(20):
+            with served.stage.span("epoch", "epoch"):
+                served.grow(8, 1.0)
+
+    (trend,) = trends_of(ran(epochs))
+
+    assert (trend.what, trend.slope) == ("an epoch", pytest.approx(8 * MIB, rel=0.01))
+
+
 def test_two_kinds_that_both_keep_explain_it_together() -> None:
     """No one of them explains it, and yet it is no matter of seconds."""
 
