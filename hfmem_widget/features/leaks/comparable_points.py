@@ -28,6 +28,7 @@ RECURRING: Mapping[SpanKind, str] = {
 A_STEP = "a step"
 A_SECOND = "a second"
 
+LEAST_SPANS = 6  # the least number of evaluations and other longer spans for a trend
 MOST_RUNS = 8  # the number of series of points that are looked at: the newest
 MOST_SPANS = 400  # the number of spans in a series: the newest
 
@@ -120,7 +121,6 @@ def _spans(
 ) -> Iterator[ComparablePoints]:
     """Yield the ends of evaluations, trainings, blocks of one label; the beginnings of forward passes."""
     groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
-    nested: set[tuple[int, SpanKind, str]] = set()
     for span in spans.values():
         if span.kind not in kinds or span.parent is None or span.after is None:
             continue
@@ -132,13 +132,13 @@ def _spans(
             span.name or any(spans[span_id].kind == "step" for span_id in around)
         ):
             continue
-        alike = around[-1], span.kind, span.name
-        groups.setdefault(alike, []).append(span)
-        if any(spans[span_id].kind in RECURRING for span_id in around[1:-1]):
-            nested.add(alike)
+        groups.setdefault((around[-1], span.kind, span.name), []).append(span)
+    recurring = {alike for alike, group in groups.items() if len(group) >= LEAST_SPANS}
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
+        around = (spans[span_id] for span_id in _around(group[-1].id, spans)[1:])
+        is_nested = any((root, outer.kind, outer.name) in recurring for outer in around)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])
@@ -153,7 +153,7 @@ def _spans(
                 allocated=before if kind == "forward" else after,
                 size=np.array([span.counts.get("tokens", math.nan) for span in chosen]),
                 within=(after - before) * every,  # those between may have left as much
-                is_outermost=(root, kind, label) not in nested,
+                is_outermost=not is_nested,
             )
 
 

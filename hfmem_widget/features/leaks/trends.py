@@ -12,6 +12,7 @@ import numpy as np
 from hfmem_widget.features.leaks.comparable_points import (
     A_SECOND,
     A_STEP,
+    LEAST_SPANS,
     ComparablePoints,
     comparable_points,
 )
@@ -28,7 +29,6 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import MIB
 
 LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without steps, for a trend
-LEAST_SPANS = 6  # the same for evaluations and other longer spans
 WARM_UP = 5  # steps that are left out, at most a sixth of all: states and workspaces are made there
 
 MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own

@@ -85,11 +85,16 @@ def within_a_bigger_one(served: Served) -> None:
                 served.span("request", 2, 0.2)
 
 
+def within_a_training(served: Served) -> None:
+    with served.stage.span("train", "train"):
+        requests(served)
+
+
 @pytest.mark.parametrize(
     "run",
     [
         requests, two_hundred, with_pauses, after_a_warm_up, of_uneven_length,
-        of_which_one_kind_grows, around_others_that_keep_nothing, within_a_bigger_one,
+        of_which_one_kind_grows, around_others_that_keep_nothing, within_a_bigger_one, within_a_training,
     ],
     ids=lambda run: run.__name__,
 )  # fmt: skip
@@ -120,7 +125,8 @@ def test_epochs_without_steps_are_spans_like_any() -> None:
 
     (trend,) = trends_of(ran(epochs))
 
-    assert (trend.what, trend.slope) == ("an epoch", pytest.approx(8 * MIB, rel=0.01))
+    assert trend.what == "an epoch"
+    assert trend.slope == pytest.approx(8 * MIB, rel=0.01)
 
 
 def test_two_kinds_that_both_keep_explain_it_together() -> None:
