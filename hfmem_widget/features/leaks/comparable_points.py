@@ -137,8 +137,8 @@ def _spans(
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
-        around = (spans[span_id] for span_id in _around(group[-1].id, spans)[1:])
-        is_nested = any((root, outer.kind, outer.name) in recurring for outer in around)
+        outer = [spans[span_id] for span_id in _around(group[-1].id, spans)[1:]]
+        is_nested = any((root, each.kind, each.name) in recurring for each in outer)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])
