@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, compress
-from operator import not_
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.readings import known_of
@@ -20,7 +17,7 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Finding, Recorder, Session, Span
 from hfmem_widget.session.series import TABLE
-from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
 from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
 from hfmem_widget.view.front_end import running_shell
@@ -45,7 +42,6 @@ Holding = Sequence[tuple["Holder", int]]
 """Rows, each with how many of its bytes the cell left."""
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
-_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|\w+")
 
 _seen: dict[str, dict[str, int]] = {}
 """What each path held at the last search, by device: texts and figures alone."""
@@ -88,13 +84,12 @@ class LeftBehindHolders(Companion):
     """Searches after the span has ended, for 0.3 s at most (1.5 after an error), if much was left."""
 
     def __init__(self, options: WatchOptions | None = None, screen: Screen | None = None) -> None:
-        self._noted = array("q")
+        self._noted = NotedNames({})
         self._raised = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which names there are."""
-        # What is kept here is held while the cell is measured: eight bytes for each name.
-        self._noted = array("q", map(hash, _names_now()))
+        self._noted = NotedNames(main_variables(), kernel_roots(running_shell()))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Note whether it failed: then its error is the likeliest holder."""
@@ -113,14 +108,14 @@ class LeftBehindHolders(Companion):
         from hfmem_widget.sources.heap.scan import scan
 
         longer = LONGER_AFTER_AN_ERROR if self._raised else 1
+        variables, others = main_variables(), kernel_roots(running_shell())
         found = scan(
-            main_variables(),
-            others=kernel_roots(running_shell()),
+            variables,
+            others=others,
             most_objects=MOST_OBJECTS * longer,
             most_seconds=MOST_SECONDS * longer,
         )
-        noted = set(self._noted)
-        new = {bound[0] for bound in list(_names_now()) if hash(bound) not in noted}
+        new = self._noted.new(variables, others)
         for left in much:
             known = Known(new, _seen.get(left.device), raised=self._raised)
             finding = named(left, found, known, span.id)
@@ -132,28 +127,6 @@ class LeftBehindHolders(Companion):
                     sizes[_key(row)] += row.bytes
                 _seen[left.device] = dict(sizes)
         return {}
-
-
-def _names_now() -> Iterator[tuple[str, int]]:
-    """Return the names that a path can begin with, each with the address of its object.
-
-    An address tells the same object from another, as far as a figure can. Names that hold nothing are left
-    out: in a notebook with a hundred thousand names that is most of them.
-    """
-    variables = main_variables()
-    outputs = variables.get("Out")
-    numbered = list(_bound(outputs)) if type(outputs) is dict else []
-    return chain(
-        _bound(variables),
-        [(f"Out[{number}]", at) for number, at in numbered],
-        [(root.name, id(root.value)) for root in kernel_roots(running_shell())],
-    )
-
-
-def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
-    # In C from end to end: nothing is copied, and no other thread comes in between.
-    holds = map(not_, map(ATOMS.__contains__, map(type, names.values())))
-    return compress(zip(names, map(id, names.values()), strict=False), holds)
 
 
 def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
@@ -222,11 +195,7 @@ def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
         if len(group) == 1 or not _ERROR.match(name):
             as_one += group
             continue
-        sums = {
-            field: sum(getattr(row, field) for row in group)
-            for field in ("bytes", "tensors", "graph_bytes", "graphs")
-        }
-        as_one.append(replace(group[0], path=name, **sums))
+        as_one.append(joined(name, group))
     return as_one
 
 
@@ -253,10 +222,10 @@ def _name(row: Holder, size: int, *, alone: bool) -> str:
 
 def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
     """Return by how much a row has more than before; None if unknown."""
-    begins = _FIRST_NAME.match(row.path)
-    if is_all_new or (begins is not None and begins[0] in known.new):
+    name = first_name(row.path)
+    if is_all_new or name in known.new:
         return row.bytes
-    if begins is not None and begins[0] == row.path and row.tensors == 1 and not row.graph_bytes:
+    if name == row.path and row.tensors == 1 and not row.graph_bytes:
         return 0  # the same tensor as before, which cannot grow
     return None if known.seen is None else row.bytes - known.seen.get(_key(row), 0)
 

@@ -6,27 +6,31 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hfmem_widget.features.leaks.findings import draw
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, search
 from hfmem_widget.features.leaks.trends import Trend, trends_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
-from hfmem_widget.text import format_bytes, format_duration, plain
+from hfmem_widget.sources.heap.model import Holder, Holders
+from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
+from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.text import KIB, format_bytes, format_duration, plain
+from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
-if TYPE_CHECKING:
-    from hfmem_widget.sources.heap.model import Holders
+MOST_SECONDS_BEFORE = 0.05
+MOST_OBJECTS_BEFORE = 20_000
+MOST_NAMES_BEFORE = 5_000
+LEAST_NOTED = 64 * KIB
+"""What is held when a watch begins is noted within these bounds, and above that many bytes in a row."""
 
-MOST_SECONDS = 1.0
-MOST_OBJECTS = 500_000
-
-LEAST_ALIKE = 4  # tensors under one name: fewer cannot have been added to it again and again
-LEAST_SHARE = 0.25  # the share of the growth that a name must hold to be mentioned
-MOST_TIMES = 2.0  # the growth: what holds more was mostly there before
+NOT_SEEN = (
+    "%memholders lists what is held; after more steps, %memholders --since shows what has grown."
+)
 BETWEEN = 1.0  # seconds between two looks at the data of a running session
 SHARE = 0.02  # the share of the time that such looks may take
 
@@ -50,11 +54,20 @@ class Leaks(Companion):
         self._span: Span | None = None
         self._due = -math.inf
         self._seen = -math.inf
+        self._names = NotedNames({})
+        self._lengths: Mapping[str, int] = {}
+        self._before = Before()
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Begin to look for trends in new data."""
+        """Note what is held now, and begin to look for trends in new data."""
         self._span = span
         recorder.subscribe(self._on_tick)
+        self._names = NotedNames(main_variables(), kernel_roots(running_shell()))
+        self._lengths = lengths_of(main_variables())
+        if len(self._names) <= MOST_NAMES_BEFORE:
+            found = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
+            rows = (row for row in found.rows if row.bytes >= LEAST_NOTED)
+            self._before = Before(replace(found, rows=tuple(rows)))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Stop looking: a span that has ended is judged."""
@@ -66,17 +79,20 @@ class Leaks(Companion):
             leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
         ]
         if leaks:
-            from hfmem_widget.sources.heap.roots import kernel_roots
-            from hfmem_widget.sources.heap.scan import scan
-
-            holders = scan(
-                main_variables(),
-                others=kernel_roots(),
-                most_objects=MOST_OBJECTS,
-                most_seconds=MOST_SECONDS,
-            )
+            found = search()
+            new = self._names.new(main_variables(), kernel_roots(running_shell()))
+            added = {
+                name: max(0.0, 1 - self._lengths[name] / max(length, 1))
+                for name, length in lengths_of(main_variables()).items()
+                if name in self._lengths and name not in new
+            }
             for leak in leaks:
-                session.findings[session.findings.index(leak)] = with_holder(leak, holders)
+                key = f"{leak.evidence['device']}/allocated"
+                edges = [one.before for one in session.spans if one.start >= span.start]
+                began, *later = (session.value(edge, key) for edge in (span.before, *edges))
+                let_go = began - min(later, default=began)
+                before = replace(self._before, new=new, added=added, let_go=let_go)
+                session.findings[session.findings.index(leak)] = with_holder(leak, found, before)
         return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -89,42 +105,37 @@ class Leaks(Companion):
         self._due = ended + max(BETWEEN, (ended - began) / SHARE)
 
 
-def with_holder(finding: Finding, holders: Holders) -> Finding:
-    """Return the finding of a leak with the name that holds most of what was added again and again."""
+def with_holder(finding: Finding, found: Holders, before: Before) -> Finding:
+    """Return the finding of a leak with the names that hold what was added, as `growers` finds them."""
     from hfmem_widget.sources.heap.remedy import remedy
 
-    grown = finding.evidence.get("grown")
-    least = LEAST_SHARE * grown if isinstance(grown, int) else 0.0
-    device = str(finding.evidence.get("device"))
-    candidates = (
-        row
-        for row in holders.rows
-        if row.device == device and row.kind == "tensors" and row.tensors >= LEAST_ALIKE
-    )
-    most = MOST_TIMES * grown if isinstance(grown, int) else math.inf
-    row = max(candidates, key=lambda row: (least <= row.bytes <= most, row.bytes), default=None)
-    cost = f"The search for what holds it took {format_duration(holders.seconds)}"
-    cost += f"; {holders.bound}." if holders.bound else "."
-    if row is None or row.bytes < least:
+    device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
+    before = replace(before, held=before.held.of(device))
+    sure, may = growers(found.of(device), before, growth)
+    cost = f"The search for what holds it took {format_duration(found.seconds)}"
+    cost += f"; {found.bound}." if found.bound else "."
+    rows = [replace(row, path=plain(row.path, 60)) for row, _ in (*sure, *may)]
+    if not rows:
         return replace(finding, advice=(*finding.advice, cost))
-    path, size = plain(row.path, 60), format_bytes(row.bytes)
-    holds = f"{path} holds {size}"
+    evidence, advice = dict(finding.evidence), [NOT_SEEN, cost]
+    holds = " or ".join(f"{row.path} ({format_bytes(row.bytes)})" for row in rows)
+    holds = f"what grows may be {holds}"
+    if sure:
+        holds = " and ".join(map(_holds, rows, (grown for _, grown in sure)))
+        evidence["holder"], evidence["seconds"] = rows[0].path, found.seconds
+        for key, field in (("held", "bytes"), ("graph_bytes", "graph_bytes")):
+            evidence[key] = sum(getattr(row, field) for row in rows)
+        stop = "{} keeps growing: store less in it, or clear it when it is no longer needed."
+        advice = [remedy(row) or stop.format(row.path) for row in rows]
+        advice = [*dict.fromkeys(advice), f"{cost} %memholders lists them all."]
+    title = f"{finding.title.removesuffix('.')}; {holds}."
+    return replace(finding, title=title, evidence=evidence, advice=tuple(advice))
+
+
+def _holds(row: Holder, grown: float) -> str:
+    size = format_bytes(row.bytes)
     if row.graph_bytes:
         graphs = "graph" if row.graphs == 1 else "graphs"
-        holds = f"{path} and the autograd {graphs} behind it hold {size}"
-    grows = "keeps growing" if row.bytes <= most else "may be what grows"
-    advice = remedy(replace(row, path=path)) or (
-        f"{path} {grows}: store less in it, or clear it when it is no longer needed."
-    )
-    return replace(
-        finding,
-        title=f"{finding.title.removesuffix('.')}; {holds}.",
-        evidence={
-            **finding.evidence,
-            "holder": path,
-            "held": row.bytes,
-            "graph_bytes": row.graph_bytes,
-            "seconds": holders.seconds,
-        },
-        advice=(advice, f"{cost} %memholders lists them all."),
-    )
+        return f"{row.path} and the autograd {graphs} behind it hold {size}"
+    more = f", {format_bytes(grown)} more than before" if grown < NEARLY_ALL * row.bytes else ""
+    return f"{row.path} holds {size}{more}"

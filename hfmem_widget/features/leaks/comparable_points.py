@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from hfmem_widget.text import plain
 
 RECURRING: Mapping[SpanKind, str] = {
     "train": "a training",
+    "epoch": "an epoch",
     "evaluate": "an evaluation",
     "predict": "a prediction",
     "save": "a save",
@@ -27,6 +28,7 @@ RECURRING: Mapping[SpanKind, str] = {
 A_STEP = "a step"
 A_SECOND = "a second"
 
+LEAST_SPANS = 6  # the least number of evaluations and other longer spans for a trend
 MOST_RUNS = 8  # the number of series of points that are looked at: the newest
 MOST_SPANS = 400  # the number of spans in a series: the newest
 
@@ -45,6 +47,7 @@ class ComparablePoints:
     allocated: Floats  # bytes
     size: Floats  # tokens in use; NaN if unknown
     within: Floats  # bytes added between the beginning and the end of each span; NaN if unknown
+    is_outermost: bool = True  # whether no span that recurs is around them
 
     def __len__(self) -> int:
         return len(self.number)
@@ -62,7 +65,9 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
         start, stop = within.start, math.inf if within.stop is None else within.stop
     found = [*_steps(session, spans, start, stop)]
     others = () if found else _optimizer_steps(session, spans, start, stop)
-    for points in (*found, *_spans(session, spans, start, stop), *others):
+    # An epoch grows by its steps.
+    kinds = RECURRING.keys() - {"epoch"} if found else RECURRING.keys()
+    for points in (*found, *_spans(session, spans, start, stop, kinds), *others):
         yield points.of(~np.isnan(points.allocated))
 
 
@@ -108,12 +113,16 @@ def _steps(
 
 
 def _spans(
-    session: Session, spans: Mapping[int, Span], start: float, stop: float
+    session: Session,
+    spans: Mapping[int, Span],
+    start: float,
+    stop: float,
+    kinds: Collection[SpanKind],
 ) -> Iterator[ComparablePoints]:
     """Yield the ends of evaluations, trainings, blocks of one label; the beginnings of forward passes."""
     groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
     for span in spans.values():
-        if span.kind not in RECURRING or span.parent is None or span.after is None:
+        if span.kind not in kinds or span.parent is None or span.after is None:
             continue
         if span.start < start or (span.stop or 0.0) > stop:
             continue
@@ -123,11 +132,13 @@ def _spans(
             span.name or any(spans[span_id].kind == "step" for span_id in around)
         ):
             continue
-        label = span.name
-        groups.setdefault((around[-1], span.kind, label), []).append(span)
+        groups.setdefault((around[-1], span.kind, span.name), []).append(span)
+    recurring = {alike for alike, group in groups.items() if len(group) >= LEAST_SPANS}
     for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
+        outer = [spans[span_id] for span_id in _around(group[-1].id, spans)[1:]]
+        is_nested = any((root, each.kind, each.name) in recurring for each in outer)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])
@@ -142,6 +153,7 @@ def _spans(
                 allocated=before if kind == "forward" else after,
                 size=np.array([span.counts.get("tokens", math.nan) for span in chosen]),
                 within=(after - before) * every,  # those between may have left as much
+                is_outermost=not is_nested,
             )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hfmem_widget.features.leaks.growers import search
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.session import Device, Finding, Session, Span
+from hfmem_widget.sources.heap.model import Holders
 from hfmem_widget.text import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ LEAST_RUNS = 3
 LEAST_LEFT = MIB
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
 LEAST_KEPT = 0.5  # the share of what a run left that must still be there when the next one ends
+LEAST_UNNAMED = 0.25  # the share of what was left that names must miss for it to be said
 EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
 
 
@@ -28,9 +32,25 @@ class Rerun(Companion):
         self._earlier = earlier
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Enter what all runs show together among the findings."""
-        session.findings += reruns(session, span, self._earlier())
+        """Enter what all runs show together among the findings, with whether any name leads to it."""
+        found = reruns(session, span, self._earlier())
+        if found:
+            held = search()
+            session.findings += (with_names(one, held) for one in found)
         return NOTHING
+
+
+def with_names(finding: Finding, held: Holders) -> Finding:
+    """Return a finding that says so if no name leads to what the runs have left."""
+    of_device = held.of(str(finding.evidence["device"]))
+    unnamed = float(str(finding.evidence["left"])) - sum(row.bytes for row in of_device.rows)
+    if held.bound or unnamed < LEAST_UNNAMED * float(str(finding.evidence["left"])):
+        return finding
+    advice = (
+        f"No name leads to at least {format_bytes(unnamed)} of it: %memfree garbage frees what waits for "
+        "Python's garbage collector, which may be all of that."
+    )
+    return replace(finding, advice=(advice, *finding.advice))
 
 
 def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
@@ -86,7 +106,6 @@ def _finding(device: Device, span: Span, runs: int, left: Sequence[float]) -> Fi
         },
         advice=(
             "%memholders lists what holds it; after the next run, %memholders --since shows what was added.",
-            "Objects of an earlier run stay alive as long as a variable, Out or an error refers to them.",
         ),
         span_id=span.id,
     )

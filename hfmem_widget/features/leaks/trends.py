@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import numpy as np
 from hfmem_widget.features.leaks.comparable_points import (
     A_SECOND,
     A_STEP,
+    LEAST_SPANS,
     ComparablePoints,
     comparable_points,
 )
@@ -26,11 +29,14 @@ from hfmem_widget.session import Session, Span
 from hfmem_widget.text import MIB
 
 LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without steps, for a trend
-LEAST_SPANS = 6  # the same for evaluations and other longer spans
 WARM_UP = 5  # steps that are left out, at most a sixth of all: states and workspaces are made there
 
 MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own
 BEYOND_TEETH = 1.5  # times the highest tooth before: what memory that fell must rise to be a leak
+CLEARLY = (
+    2.0  # times the spread over the time: that over the number of spans, where time explains growth
+)
+UNEVEN = 0.01  # the share of the growth that the spread over the number of spans must be
 _DOUBT = 3.0  # spreads that a point may lie beside the line and still belong to it
 
 
@@ -73,12 +79,14 @@ def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]
     The session may be running or finished; `within` is the only outermost span that is looked at.
     """
     best: dict[tuple[str, int], Trend] = {}
+    of: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
     for points in comparable_points(session, within):
+        key = points.device, points.root
+        of.setdefault(key, {})[points.what] = points
         trend = trend_in(points)
         if trend is None:
             continue
-        key = trend.device, trend.root
-        if key not in best or _explains_better(trend, points, best[key]):
+        if key not in best or _explains_better(trend, best[key], of[key], points):
             best[key] = trend
     return tuple(best.values())
 
@@ -173,9 +181,31 @@ def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
     )
 
 
-def _explains_better(trend: Trend, points: ComparablePoints, known: Trend) -> bool:
-    """Return whether growth is made within such spans, rather than by the steps between them."""
-    if trend.what in {A_STEP, A_SECOND}:
+def _explains_better(
+    trend: Trend, known: Trend, of: Mapping[str, ComparablePoints], points: ComparablePoints
+) -> bool:
+    """Return whether growth is made by such points rather than by those that are known, of all there are."""
+    if trend.what == A_STEP:
         return trend.grown > known.grown
-    within = points.within[points.time >= known.start]
-    return float(np.nansum(within)) >= MOST_WITHIN * known.grown
+    if trend.what != A_SECOND:
+        return _made(points, known.start) >= MOST_WITHIN * known.grown
+    # Over the stretch that both have: one leaves out more at the beginning than the other.
+    start, stop = max(trend.start, known.start), min(trend.stop, known.stop)
+    made = sum(_made(each, start, stop) for each in of.values() if each.is_outermost)
+    least = MOST_WITHIN * trend.slope * (stop - start)
+    return made < least or _goes_by_time(of[known.what], start)
+
+
+def _made(points: ComparablePoints, start: float, stop: float = math.inf) -> float:
+    """Return how many bytes were added within spans that ended in a stretch of time."""
+    return float(np.nansum(points.within[(points.time >= start) & (points.time <= stop)]))
+
+
+def _goes_by_time(points: ComparablePoints, start: float) -> bool:
+    """Return whether growth since a moment is even over the time, and uneven over the spans."""
+    points = points.of(slice(int(np.searchsorted(points.time, start)), None))
+    if len(points) < LEAST_SPANS:
+        return False
+    lines = [theil_sen(*thinned(x, points.allocated)) for x in (points.number, points.time)]
+    by_number, by_time = (line.spread for line in lines)
+    return by_number > max(CLEARLY * by_time, UNEVEN * np.ptp(points.allocated))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import torch
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
+from hfmem_widget.features.leaks.growers import Before
 from hfmem_widget.features.leaks.reruns import Rerun
 from hfmem_widget.features.leaks.trends import Trend
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.testing import scripted_run
 from hfmem_widget.testing.stage import Stage
@@ -41,10 +47,14 @@ def row(path: str, mib: float, kind: Any = "tensors", **more: Any) -> Holder:
     return Holder(path, kind, bytes=int(mib * MIB), shape=(1,), dtype="float32", **held)
 
 
-def told(*rows: Holder, bound: str = "") -> Finding:
+NOTHING_BEFORE = Before(Holders(()))
+"""It was noted that nothing was held when the watch began."""
+
+
+def told(*rows: Holder, bound: str = "", before: Before = NOTHING_BEFORE) -> Finding:
     session = leaking()
     (finding,) = session.findings
-    return with_holder(finding, Holders(rows, seconds=0.41, bound=bound))
+    return with_holder(finding, Holders(rows, seconds=0.41, bound=bound), before)
 
 
 def test_the_name_that_holds_most_of_it_is_told() -> None:
@@ -61,11 +71,49 @@ def test_the_name_that_holds_most_of_it_is_told() -> None:
 
 
 def test_what_was_mostly_there_before_is_not_said_to_grow() -> None:
-    """Such as a list of data beside the one that grows; alone it may be what grows."""
+    """Such as a list of data that the same cell made; alone it may be what grows."""
     data = row("dataset[0..99]", 4000)
+    alone = told(data)
 
     assert told(data, row("losses[0..39]", 400)).title.endswith("losses[0..39] holds 400.0 MiB.")
-    assert told(data).advice[0].startswith("dataset[0..99] may be what grows")
+    assert alone.title.endswith("; what grows may be dataset[0..99] (3.91 GiB).")
+    assert "holder" not in alone.evidence
+    assert "%memholders --since" in alone.advice[0]
+
+
+def test_what_was_there_before_is_told_apart_from_what_was_added() -> None:
+    """An untouched one of the same size is not named, and of one that grew it is said by how much."""
+    then = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern="cache[*]"))))
+    finding = told(
+        row("older[0..39]", 400), row("cache[0..49]", 500, pattern="cache[*]"), before=then
+    )
+
+    assert finding.title.endswith("; cache[0..49] holds 500.0 MiB, 400.0 MiB more than before.")
+
+
+def test_rows_of_one_name_are_summed_up() -> None:
+    """A Trainer in a list has weights and optimizer states, a dict a list for each layer."""
+    weights, states = (
+        row("trials[0..6].model", 140, "weights"),
+        row("trials[0..6].optimizer", 280, "optimizer states"),
+    )
+
+    assert told(weights, states).title.endswith("; trials holds 420.0 MiB.")
+
+
+def test_two_that_grew_are_both_named() -> None:
+    """Neither explains it alone."""
+    finding = told(row("a[0..39]", 220), row("b[0..39]", 200, "NumPy"))
+
+    assert finding.title.endswith("; a[0..39] holds 220.0 MiB and b[0..39] holds 200.0 MiB.")
+    assert [one.partition(" ")[0] for one in finding.advice[:2]] == ["a[0..39]", "b[0..39]"]
+
+
+def test_where_nothing_was_noted_it_only_may_be() -> None:
+    """A watch that began before the name was known, or a search that ran out of time."""
+    finding = told(row("losses[0..39]", 400), before=Before())
+
+    assert finding.title.endswith("; what grows may be losses[0..39] (400.0 MiB).")
 
 
 def test_a_name_without_graphs_is_told_without_them() -> None:
@@ -121,7 +169,25 @@ def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]
 
     assert len(scans) == 1
     assert scans[0]["most_seconds"] <= 1.0
-    assert "losses[0..39] holds" in finding.title
+    assert "losses[0..39]" in finding.title
+
+
+def test_what_is_held_is_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a twentieth of a second; nothing of it is kept alive."""
+    monkeypatch.setattr(search, "user_modules", dict)
+    module = SimpleNamespace(older=[torch.ones(2**20) for _ in range(10)])
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    references = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
+    session, leaks = leaking(), Leaks()
+    leaks.begin(cast("Monitor", None), Stage("train", gpus=0).recorder, session.spans[0])
+    kept = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
+    module.cache = [torch.ones(2**20) for _ in range(10)]
+    on_the_host = {**session.findings[0].evidence, "device": "cpu", "grown": 36 * MIB}
+    session.findings[0] = replace(session.findings[0], evidence=on_the_host)
+    leaks.report(session, session.spans[0])
+
+    assert kept == references
+    assert session.findings[0].evidence["holder"] == "cache[0..9]"
 
 
 def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:

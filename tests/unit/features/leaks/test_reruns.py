@@ -8,8 +8,9 @@ import pytest
 
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.analysis.record_of import record_of
-from hfmem_widget.features.leaks.reruns import reruns
+from hfmem_widget.features.leaks.reruns import reruns, with_names
 from hfmem_widget.session import Finding, Session, Span
+from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import MIB
 
@@ -87,3 +88,31 @@ def test_a_run_on_another_device_does_not_count() -> None:
     elsewhere: Record = replace(other, devices=(device,))
 
     assert reruns(*ran(360, 480), [elsewhere] * 5) == ()
+
+
+FIVE_RUNS: Edges = [(120 * run, 120 * run + 120) for run in range(6)]
+
+
+def advised(mib: float, *, device: str = GPU, bound: str = "") -> str:
+    """Return what is advised where names lead to so many of the 600 MiB that five runs left."""
+    (finding,) = told(FIVE_RUNS)
+    row = Holder("net", "weights", device, int(mib * MIB), 1, (1,), "float32")
+    return " ".join(with_names(finding, Holders((row,), bound=bound)).advice)
+
+
+def test_what_no_name_leads_to_is_said_so() -> None:
+    """Models in cycles: the variable has the newest, and nobody the four before."""
+    assert advised(120).startswith(
+        "No name leads to at least 480.0 MiB of it: %memfree garbage frees what waits for Python's "
+        "garbage collector, which may be all of that."
+    )
+    assert "No name leads to at least 600.0 MiB" in advised(900, device="cpu")
+
+
+@pytest.mark.parametrize(("mib", "bound"), [(600, ""), (5000, ""), (120, "out of time")])
+def test_where_names_may_hold_it_no_reason_is_given(mib: float, bound: str) -> None:
+    """Nor where the search ended early; where to look is said all the same."""
+    advice = advised(mib, bound=bound)
+
+    assert advice.startswith("%memholders lists what holds it")
+    assert "refer" not in advice

@@ -1,0 +1,75 @@
+"""What there was at a moment, in names and figures alone: so it is seen later what is new, and what grew."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, compress
+from operator import not_
+from typing import Any
+
+from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.roots import Root
+
+_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
+
+
+def first_name(path: str) -> str:
+    """Return the name that a path begins with, such as ``losses`` or ``Out[7]``; else the path."""
+    match = _FIRST_NAME.match(path)
+    return path if match is None else match[0]
+
+
+def joined(path: str, rows: Sequence[Holder]) -> Holder:
+    """Return rows as one, with their sums."""
+    fields = ("bytes", "tensors", "graph_bytes", "graphs")
+    sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
+    return replace(rows[0], path=path, **sums)
+
+
+def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
+    """Return how many items each list has that a variable names."""
+    return {
+        name: len(each)
+        for name, each in list(namespace.items())
+        if type(each) is list or type(each) is deque
+    }
+
+
+class NotedNames:
+    """Which names there were, each with the object it named: eight bytes for each.
+
+    Names that hold nothing are left out: in a notebook with a hundred thousand names that is most of them.
+    """
+
+    def __init__(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> None:
+        self._hashes = array("q", map(hash, _bindings(namespace, others)))
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def new(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> set[str]:
+        """Return the names that were not there, or named another object, as far as an address can tell."""
+        known = set(self._hashes)
+        return {each[0] for each in list(_bindings(namespace, others)) if hash(each) not in known}
+
+
+def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterator[tuple[str, int]]:
+    """Return the names that a path can begin with, each with the address of its object."""
+    outputs = namespace.get("Out")
+    numbered = list(_bound(outputs)) if type(outputs) is dict else []
+    return chain(
+        _bound(namespace),
+        [(f"Out[{number}]", at) for number, at in numbered],
+        [(root.name, id(root.value)) for root in others],
+    )
+
+
+def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
+    # In C from end to end: nothing is copied, and no other thread comes in between.
+    holds = map(not_, map(ATOMS.__contains__, map(type, names.values())))
+    return compress(zip(names, map(id, names.values()), strict=False), holds)

@@ -1,0 +1,247 @@
+"""Who is named for memory that grew: by what each name held when the watch began, whatever it holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+from hfmem_widget.features.leaks.growers import Before, growers
+from hfmem_widget.sources.heap import search
+from hfmem_widget.sources.heap.model import Holder, Holders
+from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
+from hfmem_widget.sources.heap.scan import scan
+from hfmem_widget.text import MIB
+
+LARGE = 2**18
+"""Of these float32 are a MiB."""
+
+Names = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def of_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the modules of the tests."""
+    monkeypatch.setattr(search, "user_modules", dict)
+
+
+class Watched:
+    """Some variables, with what was noted of them."""
+
+    def __init__(self, variables: Names, **bounds: Any) -> None:
+        self.variables = variables
+        self._names, self._lengths = NotedNames(variables), lengths_of(variables)
+        self._held = scan(variables, **bounds)
+
+    def told(self, growth: float, let_go: float = 0) -> tuple[list[str], list[str]]:
+        """Return who is named for so many MiB, and who may be."""
+        new = self._names.new(self.variables)
+        added = {
+            name: 1 - self._lengths[name] / max(length, 1)
+            for name, length in lengths_of(self.variables).items()
+            if name in self._lengths and name not in new
+        }
+        before = Before(self._held, new, added, let_go * MIB)
+        sure, may = growers(scan(self.variables).of("cpu"), before, growth * MIB)
+        return [row.path for row, _ in sure], [row.path for row, _ in may]
+
+
+def trained() -> SimpleNamespace:
+    model = torch.nn.Linear(256, 1024, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 256)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return SimpleNamespace(model=model, optimizer=optimizer)
+
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "a tensor": lambda: torch.ones(LARGE),
+    "a tensor with its graph": lambda: torch.exp(torch.ones(LARGE, requires_grad=True) * 2),
+    "an array": lambda: np.ones(LARGE, np.float32),
+    "a data frame": lambda: pd.DataFrame(np.ones((LARGE // 64, 64), np.float32)),
+    "a series": lambda: pd.Series(np.ones(LARGE, np.float32)),
+    "a table of Arrow": lambda: pa.table({"x": pa.array(np.arange(LARGE, dtype=np.float32))}),
+    "a frame of polars": lambda: pl.DataFrame({"x": np.arange(LARGE, dtype=np.float32)}),
+    "a module": lambda: torch.nn.Linear(256, 1024, bias=False),
+    "an optimizer": lambda: trained().optimizer,
+    "a Trainer-like object": trained,
+    "a dict of tensors": lambda: {"logits": torch.ones(LARGE // 2), "loss": torch.ones(LARGE // 2)},
+    "a tuple of arrays": lambda: (np.ones(LARGE // 2, np.float32), np.ones(LARGE // 2, np.float32)),
+}
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
+    """Beside one of the same size and kind that nobody touched."""
+    make = MAKE[kind]
+    watched = Watched({"older": [make() for _ in range(10)], "kept": []})
+    before = scan(watched.variables).explained()["cpu"]
+    watched.variables["kept"] += [make() for _ in range(10)]
+    grown = scan(watched.variables).explained()["cpu"] - before
+
+    (name,), others = watched.told(grown / MIB)
+
+    assert name.startswith("kept")
+    assert others == []
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_an_older_one_that_was_not_touched_is_never_named(kind: str) -> None:
+    """Not even where nothing else is known, and its size is that of the growth."""
+    make = MAKE[kind]
+    watched = Watched({"older": [make() for _ in range(10)]})
+
+    assert watched.told(10) == ([], [])
+
+
+CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] = {
+    "a dict": (dict, lambda kept, number, held: kept.update({number: held})),
+    "a deque": (deque, lambda kept, _, held: kept.append(held)),
+    "a set": (set, lambda kept, _, held: kept.add(held)),
+    "a list in an object": (
+        lambda: SimpleNamespace(history=[]),
+        lambda kept, _, held: kept.history.append(held),
+    ),
+    "lists in a dict": (
+        lambda: {f"layers.{layer}": [] for layer in range(4)},
+        lambda kept, number, held: kept[f"layers.{number % 4}"].append(held),
+    ),
+    "a list in a dict": (
+        lambda: {"outputs": []},
+        lambda kept, _, held: kept["outputs"].append(held),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_what_grew_in_any_container_is_named(kind: str) -> None:
+    """Several of its rows together, and by its own name."""
+    make, add = CONTAINERS[kind]
+    watched = Watched({"older": [torch.ones(LARGE) for _ in range(16)], "kept": make()})
+    for number in range(16):
+        add(watched.variables["kept"], number, torch.ones(LARGE))
+
+    (name,), _ = watched.told(14)
+
+    assert name.startswith("kept")
+
+
+def test_what_was_replaced_item_by_item_has_not_grown() -> None:
+    """A ring of the newest holds as much as before, of other objects."""
+    ring = deque([torch.ones(LARGE) for _ in range(20)], maxlen=20)
+    watched = Watched({"ring": ring, "kept": []})
+    for _ in range(20):
+        ring.append(torch.ones(LARGE))
+        watched.variables["kept"].append(torch.ones(LARGE))
+
+    assert watched.told(18) == (["kept[0..19]"], [])
+
+
+def test_an_older_list_is_named_for_what_was_added_to_it() -> None:
+    """However much it held before."""
+    watched = Watched({"data": [torch.ones(LARGE) for _ in range(90)], "kept": []})
+    watched.variables["data"] += [torch.ones(LARGE) for _ in range(20)]
+
+    assert watched.told(18) == (["data[0..109]"], [])
+
+
+def test_two_that_both_grew_are_both_named() -> None:
+    """Each holds a share that the other does not explain."""
+    watched = Watched({})
+    watched.variables["a"] = [torch.ones(LARGE) for _ in range(10)]
+    watched.variables["b"] = [np.ones(LARGE, np.float32) for _ in range(10)]
+
+    assert watched.told(18) == (["a[0..9]", "b[0..9]"], [])
+
+
+def test_of_two_made_meanwhile_that_each_explain_it_neither_is_sure() -> None:
+    """Data may have been loaded in the same cell, before the loop."""
+    watched = Watched({})
+    watched.variables["data"] = [torch.ones(LARGE) for _ in range(22)]
+    watched.variables["cache"] = [torch.ones(LARGE) for _ in range(20)]
+
+    assert watched.told(18) == ([], ["data[0..21]", "cache[0..19]"])
+
+
+def test_a_list_that_was_bound_anew_counts_from_zero() -> None:
+    """The cell makes it again at each run: the one before held as much."""
+    watched = Watched({"cache": [torch.ones(LARGE) for _ in range(20)]})
+    watched.variables["cache"] = [torch.ones(LARGE) for _ in range(20)]
+
+    assert watched.told(18) == (["cache[0..19]"], [])
+
+
+def test_a_list_that_was_emptied_and_filled_again_may_be_what_grew() -> None:
+    """What was freed meanwhile, and that no name explains, is as much as it may have got again."""
+    watched = Watched({"cache": [torch.ones(LARGE) for _ in range(20)]})
+    watched.variables["cache"].clear()
+    watched.variables["cache"] += [torch.ones(LARGE) for _ in range(20)]
+
+    assert watched.told(18, let_go=20) == ([], ["cache[0..19]"])
+    assert watched.told(18, let_go=2) == ([], [])
+
+
+def test_a_model_and_its_states_of_the_same_cell_have_not_grown_step_by_step() -> None:
+    """They came at once, whatever their size."""
+    watched = Watched({})
+    watched.variables["trainer"] = trained()
+
+    assert watched.told(1) == ([], [])
+
+
+def test_a_model_that_gets_more_and_more_parts_is_named() -> None:
+    """Adapters that are added again and again, to a model that was there."""
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024, bias=False))
+    watched = Watched({"model": model})
+    for number in range(10):
+        model.add_module(f"adapter{number}", torch.nn.Linear(256, 1024, bias=False))
+
+    assert watched.told(9) == (["model"], [])
+
+
+def test_where_the_time_was_too_short_lists_are_judged_by_their_length() -> None:
+    """The bytes are not known then: one of as many items has not grown, one with more has."""
+    variables = {"older": [torch.ones(LARGE) for _ in range(20)], "kept": [torch.ones(LARGE)]}
+    watched = Watched(variables, most_objects=1)
+    watched.variables["kept"] += [torch.ones(LARGE) for _ in range(20)]
+
+    assert watched.told(18) == (["kept[0..20]"], [])
+
+
+def test_where_the_time_was_too_short_the_others_only_may_have_grown() -> None:
+    """A list within an object was not seen when the watch began."""
+    store = SimpleNamespace(history=[torch.ones(LARGE) for _ in range(20)])
+
+    assert Watched({"store": store}, most_objects=1).told(18) == ([], ["store.history[0..19]"])
+
+
+@pytest.mark.parametrize(
+    ("path", "dtype"), [("ids", "list"), ("texts", "dict"), ("images[0..299]", "bytes")]
+)
+def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None:
+    """What holds it is told by its path and its growth, and not by a list of kinds."""
+    kind: Any = "a kind of later"
+    row = Holder(path, kind, "cpu", 80 * 2**20, 300, (), dtype)
+    old = Holder("older[0..299]", kind, "cpu", 80 * 2**20, 300, (), dtype)
+
+    sure, may = growers(Holders((row, old)), Before(Holders((old,))), 70 * MIB)
+
+    assert ([row.path for row, _ in sure], may) == ([path], ())
+
+
+def test_a_sample_of_a_list_that_nobody_touched_is_not_taken_for_growth() -> None:
+    """Numbers are weighed by a sample, which is off by a few per cent."""
+    kind: Any = "Python objects"
+    then, now = (Holder("ids", kind, "cpu", size * 2**20, 9, (), "list") for size in (1000, 1030))
+    before = Before(Holders((then,)), added={"ids": 0.0})
+
+    assert growers(Holders((now,)), before, 60 * MIB) == ([], [])
