@@ -107,7 +107,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
     biggest = max(owners, key=lambda owner: owner.bytes)
     through_graphs = [owner for owner in owners if owner.place.is_graph]
     return Holder(
-        path=_text(paths),
+        path=text_of(paths),
         kind=kind,
         device=device,
         bytes=sum(owner.bytes for owner in owners),
@@ -144,7 +144,7 @@ def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
         of_one_error = other.rank is Rank.ERROR and path[0] == pattern[0]
         if _pattern(path)[: len(pattern)] != pattern and not of_one_error:
             paths.setdefault(_pattern(path), []).append(path)
-    return tuple(map(_text, islice(paths.values(), MOST_ALSO)))
+    return tuple(map(text_of, islice(paths.values(), MOST_ALSO)))
 
 
 def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str, int], ...]:
@@ -154,7 +154,7 @@ def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str,
         # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
         names = part.split(".")
         name = f".{names[1]}" if len(names) > 2 else part
-        sizes[name or _text([path])] += owner.bytes
+        sizes[name or text_of([path])] += owner.bytes
     return tuple(sizes.most_common(MOST_PARTS)) if len(sizes) > 1 else ()
 
 
@@ -162,7 +162,7 @@ def _pattern(path: Path) -> Pattern:
     return tuple("[*]" if isinstance(segment, tuple) else segment for segment in path)
 
 
-def _text(paths: Sequence[Path]) -> str:
+def text_of(paths: Sequence[Path]) -> str:
     """Return alike paths as one, such as ``losses[0..99]``; a long one is shortened in the middle."""
     text = ""
     for place, segment in enumerate(paths[0]):

@@ -17,7 +17,7 @@ from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
 from hfmem_widget.sources.heap.paths import ATOMS, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
-from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
+from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of, text_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
 from hfmem_widget.sources.mapped import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, storages_of
@@ -35,11 +35,13 @@ def scan(
     *,
     most_objects: int = MOST_OBJECTS,
     most_seconds: float = MOST_SECONDS,
+    subjects: list[tuple[str, Any]] | None = None,
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
     The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
-    what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
+    what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest. To a
+    list of `subjects` the models and optimizers themselves are added, with their paths: for who lets them go.
     """
     began = time.perf_counter()
     with tensors.unnoticed():
@@ -47,6 +49,8 @@ def scan(
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others])
         rows = rows_of(search.arrivals, search.other_ways)
+        if subjects is not None:
+            subjects += [(text_of([place.path()]), value) for place, value in search.subjects]
     explained = Counter(Holders(rows).explained())
     explained["cpu"] -= search.beside_malloc()
     remainders = tuple(
@@ -66,6 +70,7 @@ class _Search(Search):
         self.arrivals: Arrivals = {}
         self.other_ways: dict[int, list[Place]] = {}
         self.is_too_deep = False
+        self.subjects: list[tuple[Place, Any]] = []
         self._mapped = MappedFiles()
         self._lent: dict[tuple[int, str], int] = {}
         self._beside_malloc: set[tuple[int, str]] = set()
@@ -183,6 +188,7 @@ class _Search(Search):
             if known.role == "module":
                 self._look_into_module(place, value)
             elif known.role == "optimizer":
+                self.subjects.append((place, value))
                 for name, held in tensors.states_in(value):
                     self.arrive(place.of("optimizer states", name, _rank(place)), "", held)
                 for segment, held in kept_fields(value, frozenset({"state"})):
@@ -201,6 +207,7 @@ class _Search(Search):
 
     def _look_into_module(self, place: Place, model: Any) -> None:
         """Follow a model: parameters, buffers and gradients are its own, all else is as in any object."""
+        self.subjects.append((place, model))
         for path, module in list(tensors.modules_in(model)):
             own = place
             if module is not model:
