@@ -54,10 +54,11 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
     shell, users = running_shell(), {"__main__", *roots.user_modules()}
     found: list[tuple[str, Any]] = []
     with tensors.unnoticed():
-        running = list(_running(cause.__traceback__, users))
         name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
         first = error.__traceback__ and error.__traceback__.tb_frame
         callers = [frame for frame in outwards(first) if _is_among(frame, users)]
+        running = [held for frame in callers for _, held in in_frame(frame)]
+        running += _running(cause.__traceback__, users)
         others = [
             *roots.kernel_roots(shell),
             *(
