@@ -22,7 +22,7 @@ SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two 
 
 def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
     """Return whether an error's text may be about an event of the allocator."""
-    if said.origin not in {"cuda", "no batch size"}:
+    if said.origin not in {"cuda", "no batch size", "other"}:
         return False
     if said.device and said.device != event.device:
         return False
