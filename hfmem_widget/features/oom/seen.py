@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
@@ -57,7 +57,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
         first = error.__traceback__ and error.__traceback__.tb_frame
         callers = [frame for frame in outwards(first) if _is_among(frame, users)]
-        running = [held for frame in callers for _, held in in_frame(frame)]
+        running: list[Any] = [held for frame in callers for _, held in in_frame(frame)]
         running += _running(cause.__traceback__, users)
         others = [
             *roots.kernel_roots(shell),
@@ -69,7 +69,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         ]
         held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=found)
         rows = held.of(device).rows
-        models, stepping = Subjects(lambda: dict(enumerate(running))).all()
+        models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
         used = {id(weight): weight for model in models for weight in _weights_of(model)}
         known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
         stepping = [one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one)))]
@@ -89,11 +89,11 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         )
 
 
-def _is_among(frame: FrameType, modules: Iterable[str]) -> bool:
+def _is_among(frame: FrameType, modules: Collection[str]) -> bool:
     return frame.f_globals.get("__name__") in modules
 
 
-def _running(traceback: TracebackType | None, users: Iterable[str]) -> Iterator[Any]:
+def _running(traceback: TracebackType | None, users: Collection[str]) -> Iterator[Any]:
     """Yield what the code had that ran: its functions' variables, and the globals that its lines name."""
     while traceback is not None:
         frame, at = traceback.tb_frame, traceback.tb_lasti
@@ -159,21 +159,15 @@ def _others(
     # What an object has whose method runs is in use as well, such as a Trainer's reference model.
     objects = {id(each) for each in running if type(each) not in CONTAINERS}
     users = {name for name, value in list(main_variables().items()) if id(value) in objects}
-    paths, whole = [], 0
-    what = ""
+    paths, whole, what = [], 0, ""
     for path, model in found:
         weights = list(_weights_of(model)) if type(model) in classes else []
         ids = set(map(id, weights))
         if not _bytes(weights, device) or ids & set(used) or re.split(r"[.\[]", path)[0] in users:
             continue
+        optimizers = [(at, one) for at, one in found if _groups(one)]
         steppers = [
-            (at, one)
-            for at, one in found
-            if one is not model and ids & set(map(id, _weights_of(one)))
-        ]
-        steppers = [(at, one) for at, one in found if _groups(one)]
-        steppers = [
-            (at, one) for at, one in steppers if not ids.isdisjoint(map(id, _weights_of(one)))
+            each for each in optimizers if not ids.isdisjoint(map(id, _weights_of(each[1])))
         ]
         states = [state for _, one in steppers for _, state in tensors.states_in(one)]
         whole += _bytes([*weights, *map(tensors.gradient_of, weights), *states], device)
@@ -181,8 +175,8 @@ def _others(
         paths.append(around if any(at.startswith(f"{around}[") for at, _ in steppers) else path)
         count = sum(each.numel() for each in weights)
         size = f"{count / 1e6:,.0f} M" if count >= MILLION else format_count(count)
-        optimizer = " with its optimizer" if steppers else ""
-        what = f"another {plain(type(model).__name__)} of {size} parameters{optimizer}"
+        what = f"another {plain(type(model).__name__)} of {size} parameters"
+        what += " with its optimizer" if steppers else ""
     if len(paths) > 1:
         what = f"{len(paths)} other models of the same class"
     return what, ", ".join(paths[:MOST_NAMED]), whole
@@ -192,10 +186,10 @@ def _states_to_come(optimizer: Any, device: str) -> int:
     """Return the bytes of the states that an optimizer has not made yet; 0 where its kind is not known."""
     fields, size = fields_of(optimizer), 0
     for group in _groups(optimizer) if type(optimizer).__name__.lower() in STATES else ():
-        each = STATES[type(optimizer).__name__.lower()] + sum(
-            bool(group.get(more)) for more in _ONE_MORE
-        )
-        new = [one for one in group["params"] if _is_trained(one) and not fields["state"].get(one)]
+        each = STATES[type(optimizer).__name__.lower()]
+        each += sum(bool(group.get(setting)) for setting in _ONE_MORE)
+        weights = filter(_is_trained, group["params"])
+        new = (weight for weight in weights if not dict.get(fields["state"], weight))
         size += each * _bytes(new, device)
     return size
 
@@ -213,16 +207,15 @@ def _cache(error: BaseException, device: str) -> Cache | None:
     for cache in filter(is_cache, variables) if lengths else ():
         growth, storages = growth_of(cache), storages_in(cache)
         layers = fields_of(fields_of(cache).get("self_attention_cache", cache)).get("layers") or []
-        shapes = [getattr(fields_of(layer).get("keys"), "shape", ()) for layer in layers]
+        shapes: list[Any] = [getattr(fields_of(layer).get("keys"), "shape", ()) for layer in layers]
         filled = [shape for shape in shapes if len(shape) == 4]
         if growth is None or not filled or {place for _, place, _, _ in storages} != {device}:
             continue
         length = growth.limit or lengths[-1]
-        row = growth.token_bytes * length + growth.window_bytes * min(
-            length, growth.window or length
-        )
+        whole = growth.token_bytes * length
+        whole += growth.window_bytes * min(length, growth.window or length)
         # In a prefill that has not come to the last layer, the others will be like those it has.
-        whole = row * len(layers) / len(filled)
+        whole *= len(layers) / len(filled)
         held = float(sum(size for _, _, size, _ in storages))
         sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole)))
     return max(sizes, key=lambda each: each.whole, default=None)
