@@ -70,7 +70,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=found)
         rows = held.of(device).rows
         models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
-        used = {id(weight): weight for model in models for weight in _weights_of(model)}
+        used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
         known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
         stepping = [one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one)))]
         stepping = list({id(one): one for one in stepping}.values())
