@@ -26,6 +26,7 @@ from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surroun
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
+from hfmem_widget.sources.heap.frames import variables_of
 from hfmem_widget.unseen import OVER, unseen
 
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
@@ -86,6 +87,8 @@ class Generation:
             _here.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
             return
+        if error is not None:  # a prefill has handed no cache over yet
+            self._monitor.attribution.cache_grew(*filter(is_cache, variables_of(error)))
         if self._phase and self._monitor.is_open(self._session, self._phase):
             self._monitor.close_span(
                 self._session, self._phase, outcome_of(error), self._counts_now()

@@ -67,6 +67,11 @@ def _figure(name: str, value: Callable[[Incident], float]) -> Change:
     return change
 
 
+def _seen(**figures: float) -> Change:
+    changed: dict[str, Any] = figures
+    return lambda one: replace(one, seen=replace(one.seen, **changed))
+
+
 def _part(name: str, value: Callable[[Incident], float]) -> Change:
     def change(one: Incident) -> Incident:
         if one.anatomy is None:
@@ -218,8 +223,8 @@ EDGES: dict[str, Change] = {
     "tokens: one": _counts(tokens=1),
     "tokens: none": _counts(tokens=0),
     "the largest of several batches": _counts(largest_batch=2048),
-    "left: just enough": _figure("left_behind", lambda _: KEPT_FROM),
-    "left: a byte less": _figure("left_behind", lambda _: KEPT_FROM - 1),
+    "left: just enough": _seen(freed=KEPT_FROM),
+    "left: a byte less": _seen(freed=KEPT_FROM - 1),
     "parameters: none": lambda one: replace(one, contents=Contents()),
     "parameters: half are trained": lambda one: replace(
         one, contents=replace(one.contents, trainable=one.contents.parameters // 2)
@@ -235,6 +240,10 @@ EDGES: dict[str, Change] = {
 
 
 RULES = {
+    "other_model": "earlier run",
+    "no_graphs": "without their graphs",
+    "less_cache": "fewer sequences",
+    "truncate": "Truncate",
     "expandable": "expandable_segments",
     "even_lengths": "fixed lengths",
     "release_pools": "CUDA graphs",

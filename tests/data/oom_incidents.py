@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.features.oom.model import Blocks, HostLimit, Incident, LiveBlocks, ModelFacts
+from hfmem_widget.features.oom.model import (
+    Blocks,
+    Cache,
+    HostLimit,
+    Incident,
+    LiveBlocks,
+    ModelFacts,
+    Seen,
+)
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Part, Sample, Span, SpanKind
+from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.text import GIB, MIB
 
 GPU = Device("cuda:0", "NVIDIA H200", "GPU-0", 140 * GIB)
@@ -61,7 +70,7 @@ def incident(
     )
     allocated = more.pop("allocated", held) * GIB
     reserved = more.pop("reserved", (allocated / GIB) + parts.get("cache", 0.0)) * GIB
-    for name in ("allowed", "others", "grown", "left_behind"):
+    for name in ("allowed", "others", "grown"):
         if name in more:
             more[name] *= GIB
     device = more.pop("device", GPU)
@@ -99,6 +108,10 @@ BFLOAT16 = Contents(
 LORA = Contents(
     ("PeftModel",), ("AdamW",), 20_000_000_000, 20_000_000, {"bfloat16": int(40e9)}, 900, 0
 )
+KEPT = Holder(
+    "kept[0..29]", "tensors", "cuda:0", int(3.88 * GIB), 60, (4096, 2048), "float32", int(3.88 * GIB), 30,
+    pattern="kept[*]",
+)  # fmt: skip
 LEAK = Finding(
     "leak", "warn", "Allocated memory grows by 1.20 GiB a step since step 3: 48.0 GiB so far.",
     {"device": "cuda:0", "grown": int(48 * GIB)},
@@ -193,8 +206,9 @@ CASES = (
             asked=0.5, free=0.2, parts={"weights": 26, "gradients": 26, "optimizer": 26, "context": 0.6},
             path=FIRST_STEP, contents=FLOAT32, capability=(9, 0),
             calls=("torch.optim.adamw._init_group", "torch.optim.adamw.step"),
+            seen=Seen(states=int(26 * GIB), optimizers=("AdamW",)),
         ),
-        "full",
+        "training",
         ("Train adapters", 'Use optim="adamw_8bit"'),
         ("checkpointing", "fused"),
     ),
@@ -430,9 +444,95 @@ CASES = (
     ),
     Case(
         "an error leaves its tensors behind",
-        incident(asked=2, free=1, parts={"weights": 77}, contents=BFLOAT16, left_behind=31.0),
+        incident(asked=2, free=1, parts={"weights": 77}, contents=BFLOAT16, seen=Seen(freed=int(31 * GIB))),
         "full",
         ("load_in_4bit=True", "%memfree errors"),
+    ),
+    Case(
+        "losses kept with their graphs, under a limit",
+        incident(
+            asked=0.03, free=74.5, allowed=4.0, parts={"weights": 0.06, "unattributed": 3.9},
+            seen=Seen(kept=KEPT),
+        ),
+        "graphs",
+        ("Store values in kept[0..29]", "Raise the limit"),
+        ("%memfree errors",),
+    ),
+    Case(
+        "a model of an earlier run, under a limit",
+        incident(
+            asked=0.01, free=73.4, allowed=5.0,
+            parts={"weights": 0.82, "optimizer": 0.62, "gradients": 0.82, "libraries": 0.06, "before": 2.46},
+            path=spans("step", "optimizer"), contents=FLOAT32,
+            seen=Seen(
+                other="another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
+                other_bytes=int(2.46 * GIB), states=int(1.02 * GIB), optimizers=("AdamW",),
+            ),
+        ),
+        "another model",
+        ("Delete what an earlier run has left: runs[0]", "Raise the limit"),
+        ("LoRA",),
+    ),
+    Case(
+        "a training that does not fit",
+        incident(
+            asked=0.19, free=76.6, allowed=2.0,
+            parts={"weights": 0.76, "gradients": 0.57, "libraries": 0.06, "activations": 0.38, "cache": 0.05},
+            path=spans("train", "epoch", "step", "backward", samples=1, longest=128, tokens=128),
+            contents=FLOAT32,
+            seen=Seen(gradients=int(0.19 * GIB), states=int(1.52 * GIB), optimizers=("AdamW",)),
+        ),
+        "training",
+        ("Train adapters", "adamw_8bit", "Raise the limit"),
+        ("Halve the batch",),
+    ),
+    Case(
+        "one long row among short ones",
+        incident(
+            asked=0.375, free=72.7, allowed=6.0, parts={"weights": 0.25, "activations": 5.48},
+            path=spans("train", "epoch", "step", "forward", samples=64, longest=512, tokens=64 * 512),
+            contents=FLOAT32, capability=(9, 0), autocast=False, usual=(48.0, 48.0),
+        ),
+        "long rows",
+        ("Truncate to a shorter length (max_length=48)",),
+    ),
+    Case(
+        "rows twice as long as the others, nearly",
+        incident(
+            asked=0.375, free=0.1, total=6.0, parts={"weights": 0.25, "activations": 5.48},
+            path=spans("train", "epoch", "step", "forward", samples=64, longest=511, tokens=64 * 511),
+            contents=FLOAT32, usual=(48.0, 256.0),
+        ),
+        "full",
+    ),
+    Case(
+        "a KV cache that grows, in a prefill",
+        incident(
+            asked=0.17, free=75.6, allowed=3.0, blocks=blocks(0.36, 0.0625),
+            parts={"weights": 1.01, "kv_cache": 1.0, "activations": 0.47, "cache": 0.36},
+            path=spans("block", "prefill"), seen=Seen(cache=Cache(64, 2256, GIB, 8.8125 * GIB)),
+        ),
+        "kv cache",
+        ("Generate for fewer sequences at a time", "Raise the limit"),
+        ("expandable_segments",),
+    ),
+    Case(
+        "a KV cache that fits, in pieces",
+        incident(
+            asked=4, free=0.8, parts={"weights": 20, "kv_cache": 20, "cache": 28}, blocks=blocks(28, 1.1),
+            path=spans("block", "decode"), seen=Seen(cache=Cache(4, 2256, 20 * GIB, 30 * GIB)),
+        ),
+        "fragmentation",
+        ("expandable_segments",),
+    ),
+    Case(
+        "pieces of segments, while the states are yet to come",
+        incident(
+            asked=4, free=0.8, parts={"weights": 20, "activations": 30, "cache": 28}, path=TRAINING,
+            blocks=blocks(28, 1.1),
+            seen=Seen(gradients=int(20 * GIB), states=int(40 * GIB), optimizers=("AdamW",)),
+        ),
+        "training",
     ),
     Case(
         "CPU: more than the machine has",

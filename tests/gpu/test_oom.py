@@ -264,8 +264,8 @@ CASES = {
     ),
     "logits": Provoked(LOGITS, "huge", "Compute the loss without all logits"),
     "a limit": Provoked(LIMIT, "limit", "Raise the limit"),
-    "losses with their graphs": Provoked(LEAK, "leak", "Free what accumulates"),
-    "states of the first step": Provoked(FIRST_STEP, "full", "adamw_8bit"),
+    "losses with their graphs": Provoked(LEAK, "leak", "Store values in"),
+    "states of the first step": Provoked(FIRST_STEP, "training", "adamw_8bit"),
     "predictions of an evaluation": Provoked(
         EVALUATION, "full", "Set eval_accumulation_steps", attach=ATTACH
     ),

@@ -224,6 +224,23 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
     assert decode.counts["tokens_per_second"] > 0
 
 
+def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
+    """It was handed over by nobody yet, and is found in what the error still holds."""
+    model = made(llama)
+
+    def run_out(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CPU out of memory.")
+
+    model.model.layers[1].mlp.forward = run_out
+    with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:
+        model.generate(IDS, max_new_tokens=NEW)
+    (prefill,) = of_kind(session, "prefill")
+
+    assert prefill.after is not None
+    assert session.value(prefill.after, "cpu/kv_cache") == 2 * 2 * 2 * 8 * 4 * 3 * 12
+    assert [one.kind for one in session.findings] == ["oom"]
+
+
 def test_what_comes_on_top_within_a_generation_is_no_riddle() -> None:
     """Neither weights nor cache nor there before: activations and temporaries."""
     session, _, _ = generate(made(llama))

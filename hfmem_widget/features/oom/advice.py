@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident
+from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES
+from hfmem_widget.features.oom.diagnosis import limit
+from hfmem_widget.features.oom.model import Advice, Cache, Cause, Diagnosis, Incident
 from hfmem_widget.features.oom.places import running
-from hfmem_widget.features.oom.savings import savings
-from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
+from hfmem_widget.features.oom.savings import of_states, savings
+from hfmem_widget.text import GIB, MIB, format_count, format_counted, size_text, torch_module
 
 MOST = 5
 VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
 KEPT_FROM = 256 * MIB
+BEFORE_A_LIMIT = frozenset({"another model", "graphs", "leak", "kv cache", "training", "long rows"})
+ENOUGH = (BEFORE_A_LIMIT | {"fragmentation"}) - {"long rows"}
 
 
 def advise(incident: Incident, diagnosis: Diagnosis) -> tuple[Advice, ...]:
     """Return what the diagnosis calls for, then what saves most."""
     first = list(remedies(incident, diagnosis.cause))
     # After these nothing need be made smaller, once they have a remedy.
-    is_enough = first and diagnosis.cause in {"fragmentation", "leak"}
+    is_enough = first and diagnosis.cause in ENOUGH
     more = sorted(
         [] if is_enough else savings(incident), key=lambda advice: advice.bytes, reverse=True
     )
     last = list(_left_behind(incident))
+    if diagnosis.cause in BEFORE_A_LIMIT and limit(incident) is not None:
+        last.insert(0, _raise_limit(incident))
     return (*[*first, *more][: MOST - len(last)], *last)
 
 
@@ -31,14 +37,8 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
     """Yield what a cause calls for, the most useful first."""
     if cause == "fragmentation":
         yield from _of_fragmentation(incident)
-    elif cause == "leak":
-        yield Advice(
-            "Free what accumulates from step to step; %memholders lists what holds it",
-            "a loss stored with its graph, a list of outputs or a cache grows with every step "
-            "(loss.item() is only the number)",
-            size_text(incident.known_growth),
-            incident.known_growth,
-        )
+    elif cause in BEFORE_A_LIMIT:
+        yield from _of_what_was_seen(incident, cause)
     elif cause == "limit":
         yield _raise_limit(incident)
     elif cause == "huge" and not (running(incident, "attention") or running(incident, "loss")):
@@ -51,6 +51,44 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
             "the library asked the driver, which cannot hand out memory that PyTorch has reserved",
             f"up to {size_text(incident.cache)}",
             incident.cache,
+        )
+
+
+def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
+    if cause == "training":
+        yield from sorted(of_states(incident), key=lambda advice: -advice.bytes)
+    elif cause == "another model":
+        yield Advice(
+            f"Delete what an earlier run has left: {incident.seen.other_at}",
+            "it is no part of what ran; a cell that is run again makes its model anew, beside the one before",
+            size_text(incident.seen.other_bytes),
+            incident.seen.other_bytes,
+        )
+    elif cause in {"leak", "graphs"} and (kept := incident.seen.kept):
+        yield Advice(
+            f"Store values in {kept.path}, without their graphs: .item() for one number, else .detach()",
+            "a tensor with a graph holds everything that its backward pass needs",
+            size_text(kept.bytes),
+            kept.bytes,
+        )
+    elif cause == "leak":
+        yield Advice(
+            "Free what accumulates from step to step; %memholders lists what holds it",
+            "a loss stored with its graph, a list of outputs or a cache grows with every step "
+            "(loss.item() is only the number)",
+            size_text(incident.known_growth),
+            incident.known_growth,
+        )
+    elif cause == "kv cache" and (cache := incident.seen.cache):
+        yield from _less_cache(incident, cache)
+    elif cause == "long rows":
+        longest, usual = incident.count("longest"), incident.usual[1]
+        saved = (1 - usual / longest) * incident.part("activations")
+        yield Advice(
+            f"Truncate to a shorter length (max_length={usual:.0f}), or group sequences by length",
+            "a batch is padded to its longest sequence, so one long row makes all of its rows long",
+            f"about {size_text(saved)}",
+            saved,
         )
 
 
@@ -79,6 +117,22 @@ def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
             size_text(blocks.private_free),
             blocks.private_free,
         )
+
+
+def _less_cache(incident: Incident, cache: Cache) -> Iterator[Advice]:
+    share = (1 - LEFT_FOR_TEMPORARIES) * incident.room_for_cache / cache.whole
+    rows, length = int(share * cache.rows), int(share * cache.length)
+    fits = [f"{format_counted(rows, 'sequence')} of that length"] if rows else []
+    fits += (
+        [f"{format_count(length)} tokens for each of the {format_count(cache.rows)}"]
+        if cache.rows > 1
+        else []
+    )
+    fits = fits or [f"{format_count(length)} tokens"]
+    yield Advice(
+        "Generate for fewer sequences at a time, or set a smaller max_new_tokens",
+        f"about {' or '.join(fits)} would fit, prompt included, with a tenth left for temporaries",
+    )
 
 
 def _stop_processes(incident: Incident) -> Advice:
@@ -121,13 +175,12 @@ def _in_chunks(incident: Incident) -> Advice:
 
 
 def _left_behind(incident: Incident) -> Iterator[Advice]:
-    """Yield what to do about what is still allocated after the cell."""
-    kept = incident.left_behind
-    if kept >= KEPT_FROM and not incident.on_the_host:
+    """Yield what to do about what only the error still holds."""
+    if incident.seen.freed >= KEPT_FROM:
+        freed = size_text(incident.seen.freed)
         yield Advice(
             "Run %memfree errors before the next attempt; %memholders lists what else is held",
-            f"{size_text(kept)} more than before the cell is still allocated; the traceback of the last "
-            "error holds the tensors of its functions",
-            f"up to {size_text(kept)}",
-            kept,
+            f"the traceback of the last error alone holds {freed}",
+            freed,
+            incident.seen.freed,
         )

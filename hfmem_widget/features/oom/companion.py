@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from contextlib import suppress
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,11 +89,19 @@ class OutOfMemory(Companion):
             return
         from hfmem_widget.features.oom.failed import failure_of
 
-        models = monitor.attribution.subjects.all()[0] if monitor else ()
-        failure = failure_of(error, recorder.session.last_sample, models, ran_out=bool(self._count))
+        session = recorder.session
+        models, optimizers = monitor.attribution.subjects.all() if monitor else ((), ())
+        failure = failure_of(error, session.last_sample, models, ran_out=bool(self._count))
         if failure is None:
             return
         self._failure = failure
+        with suppress(Exception):  # the rest of the card does without it
+            from hfmem_widget.features.oom.incident import belongs_to, device_of
+            from hfmem_widget.features.oom.seen import seen_in
+
+            events = [event for event, *_ in self._events if belongs_to(failure.said, event)]
+            device = device_of(session, failure.said, events[-1] if events else None, span)
+            self._failure = replace(failure, seen=seen_in(error, device.key, optimizers))
         for around in _watching:
             if self._shows:
                 around._shown_within = failure.said  # noqa: SLF001  (one of its own kind)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.features.oom.model import Diagnosis, Incident
-from hfmem_widget.features.oom.places import running
+from hfmem_widget.features.oom.places import running, to_come
 from hfmem_widget.session import HELD
-from hfmem_widget.text import size_text
+from hfmem_widget.text import format_count, format_counted, size_text
 
 # The least shares of what there is:
 GROWN_FROM = 0.15  # growth that can have filled it
 FRAGMENTED_FROM = 0.1  # free pieces that can be the cause; a few are always there
 HUGE_FROM = 1 / 3  # a request that is the cause whatever else there is
 LARGE_FROM = 0.1  # a request that can be the cause at all
+MADE_OF_ACTIVATIONS = 0.35  # of what is allocated, where the batch is what takes it
+LONG_FROM = 2.0  # times the longest sequence of any other step
 OTHERS_FROM = 0.1  # use by other processes that is worth naming
 OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if its size is unknown
 
@@ -21,14 +23,20 @@ OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if 
 def diagnose(incident: Incident) -> Diagnosis:
     """Return why memory ran out.
 
-    The causes are tried in the order in which one makes the others pointless: free memory in pieces, growth
-    until nothing is left, a limit, a request that no device could serve, other processes.
+    The causes are tried in the order in which one makes the others pointless: what would have to change
+    comes before what the allocator met with, for what follows must fit, too.
     """
     return (
         _beside_the_gpu(incident)
-        or _fragmentation(incident)
+        or (huge(incident) if incident.is_beyond else None)
+        or _another_model(incident)
         or _growth(incident)
-        or _limit(incident)
+        or _graphs(incident)
+        or _kv_cache(incident)
+        or _training(incident)
+        or _long_rows(incident)
+        or _fragmentation(incident)
+        or limit(incident)
         or _page_cache(incident)
         or huge(incident)
         or _other_processes(incident)
@@ -54,12 +62,75 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
     )
 
 
+def _another_model(incident: Incident) -> Diagnosis | None:
+    seen = incident.seen
+    if not seen.other or seen.other_bytes < GROWN_FROM * incident.ceiling:
+        return None
+    what = f"{seen.other[:1].upper()}{seen.other[1:]}"
+    held = f"{seen.other_at} ({size_text(seen.other_bytes)})"
+    return Diagnosis(
+        "another model",
+        f"{what} {'is' if seen.other.startswith('another') else 'are'} alive: {held}.",
+    )
+
+
+def _graphs(incident: Incident) -> Diagnosis | None:
+    kept = incident.seen.kept
+    if kept is None or kept.bytes < GROWN_FROM * incident.ceiling:
+        return None
+    share = f"{100 * kept.bytes / incident.allocated:.0f} % of allocated memory"
+    graphs = f"the graphs of {format_counted(kept.graphs, 'tensor')}"
+    held = f"{kept.path} holds {size_text(kept.bytes)}, {share}"
+    return Diagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
+
+
+def _kv_cache(incident: Incident) -> Diagnosis | None:
+    cache = incident.seen.cache
+    if cache is None or not incident.room_for_cache < cache.whole:
+        return None
+    return Diagnosis(
+        "kv cache",
+        f"KV cache: {format_counted(cache.rows, 'sequence')} of {format_count(cache.length)} tokens need "
+        f"{size_text(cache.whole)}; beside the rest there is room for {size_text(incident.room_for_cache)}.",
+    )
+
+
+def _training(incident: Incident) -> Diagnosis | None:
+    seen, held = incident.seen, sum(incident.part(name) for name in HELD)
+    # Even with nothing else allocated, so a smaller batch does not help.
+    if seen.cache or not to_come(incident) > max(0.0, incident.allocated + incident.room - held):
+        return None
+    parts = [f"{size_text(seen.gradients)} of gradients"] if seen.gradients else []
+    if seen.states:
+        parts.append(f"{size_text(seen.states)} of optimizer states ({', '.join(seen.optimizers)})")
+    return Diagnosis(
+        "training",
+        f"Training does not fit, whatever the batch: {' and '.join(parts)} are still to come, beside "
+        f"{size_text(held)} of weights, gradients and states that are there.",
+    )
+
+
+def _long_rows(incident: Incident) -> Diagnosis | None:
+    longest = incident.count("longest")
+    if not incident.usual or not longest >= LONG_FROM * incident.usual[1]:
+        return None
+    if not incident.part("activations") >= MADE_OF_ACTIVATIONS * incident.allocated:
+        return None
+    usual = " to ".join(dict.fromkeys(map(format_count, incident.usual)))
+    rows = f"{format_count(incident.batch_samples)} \u00d7 " if incident.batch_samples > 0 else ""
+    return Diagnosis(
+        "long rows",
+        f"One long batch: {rows}{format_count(longest)} tokens; the other steps had {usual}.",
+    )
+
+
 def _fragmentation(incident: Incident) -> Diagnosis | None:
     asked, largest = incident.asked, incident.largest_free
     enough = max(asked, FRAGMENTED_FROM * incident.ceiling)
     if incident.on_the_host or incident.origin != "cuda" or not incident.slack >= enough:
         return None
-    if largest >= asked:
+    # What follows must fit, too.
+    if largest >= asked or asked + to_come(incident) > incident.room:
         return None
     pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
     return Diagnosis(
@@ -77,7 +148,8 @@ def _growth(incident: Incident) -> Diagnosis | None:
     return Diagnosis("leak", f"Leak: {finding.title[:1].lower()}{finding.title[1:]}")
 
 
-def _limit(incident: Incident) -> Diagnosis | None:
+def limit(incident: Incident) -> Diagnosis | None:
+    """Return that a limit on this process is the cause, if nothing but that is."""
     if incident.on_the_host:
         host = incident.host
         sentence = (

@@ -1,7 +1,8 @@
 """Which errors are about memory, and what their texts say: those of PyTorch 1.0 to 2.15 and its libraries.
 
 An error counts only by its type, or if its text begins as theirs do: "out of memory" in the middle of
-somebody's sentence means nothing. Sizes are as exact as the text, with two decimals. No error is kept.
+somebody's sentence, or of a ValueError, means nothing. Sizes are as exact as the text, with two decimals.
+No error is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 
 Origin = Literal[
     "cuda", "cuda async", "cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes", "mps", "xpu", "cpu",
-    "numpy", "python", "no batch size",
+    "numpy", "python", "no batch size", "other",
 ]  # fmt: skip
 """What could not have the memory that it requested."""
 
@@ -61,6 +62,8 @@ _SIZE = r"(\d{1,20}(?:\.\d{0,3})? (?:bytes|[KMGTPE]i?B))"
 _OF_NCCL = r"Cuda failure(?: \d+)? 'out of memory'|Failed to CUDA \w+ \d+ bytes"
 _OF_THE_HOST = r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
 
+_GOES_ON = r" (?:error|exception|while|when|allocating|on|during|at|in)\b"
+
 _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "cuda": (
         # Alone it is what a user's own tests raise, and transformers' and accelerate's.
@@ -71,6 +74,7 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "cuda runtime": (
         r"(?:CUDA|HIP)(?: driver)? error: out of memory",
         r"(?:cuda|HIP) runtime error \(2\) ?: out of memory",
+        r"std::bad_alloc: (?:out_of_memory: )?CUDA error",
     ),
     "cublas": (
         r"(?:CUDA|HIP) error: \w{1,20}_STATUS_ALLOC_FAILED when calling",
@@ -91,6 +95,8 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
         r"Current platform can NOT allocate memory block with size larger than",
     ),
     "cpu": (
+        r"CPU out of memory\b",
+        r"could not create a memory object",  # oneDNN's
         rf"\[enforce fail at .{{0,300}}\] .{{0,80}}?{_OF_THE_HOST}",
         _OF_THE_HOST,
         r"\$ Torch: not enough memory: you tried to allocate",
@@ -98,6 +104,12 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
     ),
     "numpy": (r"Unable to allocate (?:array|.{1,40} for an array) with shape",),
     "no batch size": (r"No executable batch size found, reached zero\.",),
+    "other": (
+        # What others write, and tests that play it: a few words before it, and none that it is out of.
+        rf"(?:[\w.:-]{{1,30}} ){{0,3}}[Oo]ut of memory(?:(?! ?[\w'])|{_GOES_ON})",
+        r"RESOURCE_EXHAUSTED: ",
+        r"FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
+    ),
 }
 
 _BEGINNINGS: Final[Mapping[Origin, tuple[re.Pattern[str], ...]]] = {
@@ -107,7 +119,7 @@ _SIZES: Final[Mapping[str, tuple[re.Pattern[str], ...]]] = {
     name: tuple(re.compile(pattern.replace("SIZE", _SIZE)) for pattern in patterns)
     for name, patterns in {
         "asked": (
-            r"[Tt]ried to allocate SIZE", r"Requested +: SIZE", r"Requested size: SIZE",
+            r"[Tt]r(?:ied|ying) to allocate SIZE", r"Requested +: SIZE", r"Requested size: SIZE",
             r"Unable to allocate SIZE", r"Failed to CUDA \w+ SIZE", r"unable to mmap SIZE",
         ),
         "total": (r"SIZE total capacity", r"total capaci?ty of SIZE", r"Device limit +: SIZE"),
@@ -161,9 +173,12 @@ def _read(error: BaseException) -> OutOfMemoryText | None:
     if by_type is None and not isinstance(error, RuntimeError):
         return None
     try:
-        return read_text(str(error)) or by_type
+        said = read_text(str(error))
     except Exception:  # noqa: BLE001  (an error of the user's may not be able to say what it is)
         return by_type
+    # CuPy's is a MemoryError as well, and of a GPU.
+    is_known = by_type is not None and not any(module == "cupy" for module, _ in kinds)
+    return by_type if said is None or (is_known and said.origin == "other") else said
 
 
 def read_text(text: str) -> OutOfMemoryText | None:

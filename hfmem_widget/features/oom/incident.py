@@ -22,7 +22,7 @@ SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two 
 
 def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
     """Return whether an error's text may be about an event of the allocator."""
-    if said.origin not in {"cuda", "no batch size"}:
+    if said.origin not in {"cuda", "no batch size", "other"}:
         return False
     if said.device and said.device != event.device:
         return False
@@ -95,7 +95,6 @@ def incident_of(
     if said.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = whole - free
     allocated, reserved = read("allocated"), read("reserved")
-    left = session.value(later, series) if later is not None else NOT_AVAILABLE
     is_host = ":" not in device.key
     parts = parts_of(read, known_of(device.total, total), is_host=is_host, is_shared=is_shared)
     process = reserved if is_host else reserved + read("context")
@@ -110,7 +109,15 @@ def incident_of(
         certainty="sampled" if event is None else "exact",
     )
     evaluations = [part for part in path if part.kind in {"evaluate", "predict"}]
-    lengths = [step.longest for step in session.steps if step.longest > 0]
+    steps = [step for step in session.steps if step.longest > 0]
+    lengths = [step.longest for step in steps]
+    current = next((part for part in reversed(path) if part.kind == "step"), None)
+    number = current.counts.get("step") if current is not None else None
+    usual = [
+        step.longest
+        for step in steps
+        if current is None or not step.first <= (number or 0) <= step.last
+    ]
     return Incident(
         device=device,
         origin=said.origin,
@@ -135,7 +142,8 @@ def incident_of(
         growth=_growth_on(device.key, session, span),
         grown=_grown_since(evaluations[-1] if evaluations else None, session, series, allocated),
         lengths=(min(lengths), max(lengths)) if lengths else (),
-        left_behind=_grown_since(span, session, series, left),
+        usual=(min(usual), max(usual)) if usual else (),
+        seen=failure.seen,
     )
 
 

@@ -15,17 +15,24 @@ from hfmem_widget.features.oom.errors import (
 )
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Sample, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.heap.model import Holder
 
 Cause = Literal[
-    "fragmentation", "leak", "limit", "huge", "others", "machine", "page cache", "full", "unknown"
-]
+    "another model", "leak", "graphs", "kv cache", "training", "long rows", "fragmentation", "limit", "huge",
+    "others", "machine", "page cache", "full", "unknown",
+]  # fmt: skip
 
 DRIVER_KEEPS = 0.02
 """The most that the driver keeps for itself, as a share of what a device has for programs."""
 
 NAMES: dict[Cause, str] = {
-    "fragmentation": "fragmentation",
+    "another model": "another model",
     "leak": "leak",
+    "graphs": "graphs kept",
+    "kv cache": "KV cache",
+    "training": "training does not fit",
+    "long rows": "a long batch",
+    "fragmentation": "fragmentation",
     "limit": "memory limit",
     "huge": "oversized request",
     "others": "other processes",
@@ -96,6 +103,31 @@ class HostLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Cache:
+    """The KV cache of a call of ``generate``; bytes."""
+
+    rows: int
+    length: int  # tokens of each row that were asked for, prompt included
+    held: float
+    whole: float  # at that length
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of the device while the error was alive; bytes."""
+
+    freed: int = 0  # by `%memfree errors`: what nothing else holds
+    kept: Holder | None = None  # the name that holds most through the graphs of several tensors
+    other: str = ""  # a model like those in use that is none of them, in words; or several
+    other_at: str = ""  # the names that hold them
+    other_bytes: int = 0  # with their gradients and states
+    gradients: int = 0  # that the weights in use do not have yet, and their optimizers' states
+    states: int = 0
+    optimizers: tuple[str, ...] = ()
+    cache: Cache | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """What is known of the error that ended the code, when it does."""
 
@@ -104,6 +136,7 @@ class Failure:
     calls: tuple[str, ...] = ()  # the functions that ran, innermost first
     model: ModelFacts = field(default_factory=ModelFacts)
     host: HostLimit = field(default_factory=HostLimit)
+    seen: Seen = field(default_factory=Seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +166,8 @@ class Incident:
     growth: Finding | None = None  # the leak that was found on the device
     grown: float = 0.0  # allocated since the innermost evaluation began; 0 outside of one
     lengths: tuple[float, ...] = ()  # the steps' shortest and longest sequence, if known
-    left_behind: float = 0.0  # what the cell left allocated
+    usual: tuple[float, ...] = ()  # the same of the other steps alone
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def on_the_host(self) -> bool:
@@ -193,6 +227,20 @@ class Incident:
     def largest_free(self) -> float:
         """The largest piece of that."""
         return NOT_AVAILABLE if self.blocks is None else self.blocks.largest_free
+
+    @property
+    def room(self) -> float:
+        """What this process could still have, in whatever pieces; NaN if unknown."""
+        left = known_of(self.allowed - self.reserved, self.free)
+        return self.slack + max(0.0, min(self.free, left))
+
+    @property
+    def room_for_cache(self) -> float:
+        """What a KV cache could take with what it has: temporaries make way for it."""
+        held = self.seen.cache.held if self.seen.cache else 0.0
+        # What was counted of the cache is no temporary; where it was not counted yet, it is among these.
+        temporary = self.part("activations") - max(0.0, held - self.part("kv_cache"))
+        return self.room + held + max(0.0, temporary)
 
     @property
     def known_growth(self) -> float:

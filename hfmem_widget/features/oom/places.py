@@ -67,6 +67,15 @@ def in_backward(incident: Incident) -> bool:
     return incident.within("backward") is not None or BACKWARD in incident.calls
 
 
+def to_come(incident: Incident) -> float:
+    """Return what the code would certainly have needed next: gradients and states, or more of a KV cache."""
+    seen, cache = incident.seen, incident.seen.cache
+    is_step = in_backward(incident) or in_optimizer(incident) or incident.within("train", "step")
+    if cache is not None or not is_step or evaluating(incident):
+        return cache.whole - cache.held if cache is not None else 0.0
+    return seen.gradients + seen.states
+
+
 def recomputing(incident: Incident) -> bool:
     """Return whether a backward pass was recomputing the activations of a checkpoint."""
     return in_backward(incident) and any(

@@ -85,7 +85,7 @@ def savings(incident: Incident) -> Iterator[Advice]:
     yield from _of_the_request(incident)
     if evaluating(incident):
         yield from _of_evaluation(incident)
-    yield from _of_states(incident)
+    yield from of_states(incident)
     if training(incident):
         yield from _of_activations(incident)
     yield from _of_weights(incident)
@@ -146,9 +146,10 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
         )
 
 
-def _of_states(incident: Incident) -> Iterator[Advice]:
+def of_states(incident: Incident) -> Iterator[Advice]:
+    """Yield what makes gradients and optimizer states smaller."""
     contents, states = incident.contents, incident.part("optimizer")
-    missing = _states_to_come(incident)
+    missing = incident.seen.states
     whole = states + missing
     is_there = training(incident) or in_optimizer(incident)
     if (
@@ -159,7 +160,7 @@ def _of_states(incident: Incident) -> Iterator[Advice]:
         adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
         yield Advice(
             'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
-            f"the optimizer was allocating its states: {size_text(whole)} for two per trainable weight"
+            f"the optimizer's states will take {size_text(whole)}"
             if missing
             else f"the optimizer states take {size_text(states)}",
             f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (in our "
@@ -168,7 +169,7 @@ def _of_states(incident: Incident) -> Iterator[Advice]:
             adafactor.saved(whole),
             is_measured=True,
         )
-    freed = incident.part("gradients") + whole
+    freed = incident.part("gradients") + incident.seen.gradients + whole
     is_all = 0 < contents.parameters <= contents.trainable
     if training(incident) and is_all and freed >= DOMINATES_FROM * incident.allocated:
         yield Advice(
@@ -191,14 +192,6 @@ def _may_be_adam(incident: Incident) -> bool:
     """Return whether an optimizer keeps two states as large as the weights; by its name, if that is known."""
     names = [name.lower() for name in incident.contents.optimizers]
     return not names or any("adam" in name and "8bit" not in name for name in names)
-
-
-def _states_to_come(incident: Incident) -> float:
-    """Return the bytes of AdamW's states that the optimizer was about to make."""
-    states, contents = incident.part("optimizer"), incident.contents
-    share = contents.trainable / contents.parameters if contents.parameters else 1.0
-    both = 2 * share * incident.part("weights") if _may_be_adam(incident) else 0.0
-    return both - states if in_optimizer(incident) and states < 0.9 * both else 0.0
 
 
 def _of_activations(incident: Incident) -> Iterator[Advice]:

@@ -27,6 +27,7 @@ WHO: dict[Origin, str] = {
     "numpy": "NumPy",
     "python": "Python",
     "no batch size": "the search for a batch size",
+    "other": "a library",
 }
 
 _EVIDENCE = (

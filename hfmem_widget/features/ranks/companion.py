@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,8 @@ class FollowedRanks(Companion):
         if run is None:
             return NOTHING
         run.finish(was_interrupted=self._was_interrupted)
+        # Of no span here: the ranks' own card shows them.
+        session.findings += [replace(found, span_id=0) for found in run.findings]
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
         if self._is_quiet:

@@ -6,6 +6,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterator
+from traceback import walk_tb
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
@@ -77,6 +78,15 @@ def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
     for name, held in items:
         if type(held) not in ATOMS or is_big(held):
             yield f"{ARROW}{name}", held
+
+
+def variables_of(error: BaseException) -> Iterator[Any]:
+    """Yield the variables of the functions that an error came through, outermost first, and dicts' values."""
+    for frame, _ in walk_tb(error.__traceback__):
+        for _, held in in_frame(frame):
+            yield held
+            if type(held) is dict:
+                yield from held.values()
 
 
 def in_generator(generator: Any) -> Iterator[Held]:

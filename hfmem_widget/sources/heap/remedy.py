@@ -8,7 +8,7 @@ from hfmem_widget.sources.heap.kept import LAST_OUTPUTS
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.paths import OPEN_FIGURES, UNNAMED
 
-_ERROR = re.compile(
+OF_AN_ERROR = re.compile(
     r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
 )
 _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
@@ -29,7 +29,7 @@ def remedy(row: Holder) -> str:
 
     `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """
-    if _ERROR.match(row.path):
+    if OF_AN_ERROR.match(row.path):
         return "%memfree errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):
         return "%memfree all frees the last result, whether error or output."

@@ -117,7 +117,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
     biggest = max(owners, key=lambda owner: owner.bytes)
     through_graphs = [owner for owner in owners if owner.place.is_graph]
     return Holder(
-        path=_text(paths),
+        path=text_of(paths),
         kind=kind,
         device=device,
         bytes=sum(owner.bytes for owner in owners),
@@ -155,7 +155,7 @@ def _also(pattern: Pattern, others: Sequence[Place]) -> tuple[str, ...]:
         is_name = not of_one_error and other.rank is not Rank.NOBODY
         if _pattern(path)[: len(pattern)] != pattern and is_name:
             paths.setdefault(_pattern(path), []).append(path)
-    return tuple(map(_text, islice(paths.values(), MOST_ALSO)))
+    return tuple(map(text_of, islice(paths.values(), MOST_ALSO)))
 
 
 def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str, int], ...]:
@@ -167,7 +167,7 @@ def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str,
             # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
             names = owner.place.part.split(".")
             name = ".".join(names[: min(deeper, max(len(names) - 1, 2))])
-            sizes[name or _text([path])] += owner.bytes
+            sizes[name or text_of([path])] += owner.bytes
         # A wrapper, such as PEFT's, DDP's or a compiled model, has all or nearly all of it in one part.
         if max(sizes.values()) < _NEARLY_ALL * total:
             break
@@ -178,7 +178,7 @@ def _pattern(path: Path) -> Pattern:
     return tuple("[*]" if isinstance(segment, tuple) else segment for segment in path)
 
 
-def _text(paths: Sequence[Path]) -> str:
+def text_of(paths: Sequence[Path]) -> str:
     """Return alike paths as one, such as ``losses[0..99]``; a long one is shortened in the middle."""
     text = ""
     for place, segment in enumerate(paths[0]):

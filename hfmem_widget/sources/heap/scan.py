@@ -20,7 +20,7 @@ from hfmem_widget.sources.heap.own import LEAST
 from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
-from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of
+from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of, text_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
 from hfmem_widget.sources.mapped import MappedFiles, shared_memory
 from hfmem_widget.sources.storages import MANAGED, storages_of
@@ -41,12 +41,14 @@ def scan(
     most_objects: int = MOST_OBJECTS,
     most_seconds: float = MOST_SECONDS,
     is_thorough: bool = False,
+    subjects: list[tuple[str, Any]] | None = None,
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
     The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
     what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
-    A thorough search goes on to what libraries hold, and to what no name leads to.
+    A thorough search goes on to what libraries hold, and to what no name leads to. To a list of `subjects`
+    the models and optimizers themselves are added, with their paths: for who lets them go.
     """
     began = time.perf_counter()
     with Search.undisturbed(), tensors.unnoticed():
@@ -54,6 +56,8 @@ def scan(
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others], is_thorough=is_thorough)
         rows = rows_of(search.arrivals, search.other_ways)
+        if subjects is not None:
+            subjects += [(text_of([place.path()]), value) for place, value in search.subjects]
     # What libraries hold by the byte is nobody's concern.
     rows = tuple(row for row in rows if row.bytes >= LEAST or not paths.is_beyond_names(row.path))
     explained = Counter(Holders(rows).explained())
@@ -76,6 +80,7 @@ class _Search(Search):
         self.arrivals: Arrivals = {}
         self.other_ways: dict[int, list[Place]] = {}
         self.is_too_deep = False
+        self.subjects: list[tuple[Place, Any]] = []
         self._mapped = MappedFiles()
         self._lent: dict[tuple[int, str], int] = {}
         self._unnamed = 0
@@ -256,6 +261,7 @@ class _Search(Search):
             if known.role == "module":
                 self._look_into_module(place, value)
             elif known.role == "optimizer":
+                self.subjects.append((place, value))
                 for name, held in tensors.states_in(value):
                     self.arrive(place.of("optimizer states", name, _rank(place)), "", held)
                 for segment, held in kept_fields(value, frozenset({"state"})):
@@ -274,6 +280,7 @@ class _Search(Search):
 
     def _look_into_module(self, place: Place, model: Any) -> None:
         """Follow a model: parameters, buffers and gradients are its own, all else is as in any object."""
+        self.subjects.append((place, model))
         for path, module in list(tensors.modules_in(model)):
             own = place
             if module is not model:

@@ -145,7 +145,7 @@ SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
 )
 def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
     """Whatever is known or not, there is a diagnosis in a sentence, and advice with reasons."""
-    names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "left_behind")
+    names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "grown")
     base = case.incident
     incident = Incident(
         device=GPU,
@@ -157,6 +157,8 @@ def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case
         contents=base.contents,
         model=base.model,
         growth=base.growth,
+        usual=base.usual,
+        seen=base.seen,
     )
     diagnosis = diagnose(incident)
     assert diagnosis.sentence

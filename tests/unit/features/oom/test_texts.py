@@ -93,6 +93,21 @@ def test_types_decide_where_they_can() -> None:
     assert out_of_memory(AcceleratorError("CUDA error: out of memory\nSearch for")) is not None
 
 
+def test_a_type_knows_better_than_a_general_text() -> None:
+    """MemoryError is of the host and torch's of its device, whatever they say; CuPy's is of a GPU."""
+    arrow = type("ArrowMemoryError", (MemoryError,), {"__module__": "pyarrow.lib"})
+    cupy = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
+    said = [
+        MemoryError("out of memory"),
+        TorchsOwn("out of memory"),
+        arrow("malloc of size 8589934592 failed"),
+        cupy("Out of memory allocating 8,000,000,000 bytes (allocated so far: 0 bytes)."),
+    ]
+    assert [told.origin for one in said if (told := out_of_memory(one))] == [
+        "python", "cuda", "python", "other",
+    ]  # fmt: skip
+
+
 def test_a_namesake_is_not_torchs() -> None:
     """An OutOfMemoryError of somebody else's says nothing about ours."""
     assert out_of_memory(SomebodyElses("the backpack is full")) is None

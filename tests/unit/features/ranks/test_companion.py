@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.ranks.companion import FollowedRanks
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
@@ -130,6 +131,18 @@ def test_a_quiet_cell_collects_and_shows_nothing() -> None:
 
     assert cell.end() == ""
     assert cell.session.run.world == 2
+
+
+def test_the_session_has_what_was_found_over_ranks() -> None:
+    """Once, quiet or not: the cell's own card leaves it to that of the ranks."""
+    for quiet in (False, True):
+        cell = Cell(quiet=quiet)
+        SimulatedRun(Script(world=2, out_of_memory={1: 12})).write(cell.directory, 60.0)
+        cell.end()
+
+        (found,) = [one for one in cell.session.findings if one.kind == "rank-oom"]
+        assert found.title == cell.session.run.findings[0].title
+        assert found not in findings_of(cell.session, cell.span)
 
 
 def test_the_card_draws_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,221 @@
+"""What only an error that is still alive shows: who holds memory, and what the code would have needed next.
+
+Of all that is looked at, texts and figures alone are kept.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any
+
+from hfmem_widget.features.oom.errors import about_memory
+from hfmem_widget.features.oom.model import Cache, Seen
+from hfmem_widget.features.oom.observer import outwards
+from hfmem_widget.monitor.subjects import Subjects, main_variables
+from hfmem_widget.sources.caches import growth_of, is_cache, storages_in
+from hfmem_widget.sources.heap import roots, tensors
+from hfmem_widget.sources.heap.frames import in_frame, variables_of
+from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.paths import ARROW
+from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of
+from hfmem_widget.sources.heap.remedy import OF_AN_ERROR
+from hfmem_widget.sources.heap.scan import scan
+from hfmem_widget.sources.storages import storages_of
+from hfmem_widget.text import format_count, plain
+from hfmem_widget.view.front_end import running_shell
+
+MOST_SECONDS = 1.5  # nobody waits for the result of a cell that failed
+MOST_NAMED = 3
+MILLION = 1e6
+
+STATES = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "nadam", "radam", "adamax", "adadelta"), 2),
+    **dict.fromkeys(("adagrad", "rmsprop", "lion"), 1),
+    "sgd": 0,
+}
+"""States as large as the weight that optimizers with these names keep of each weight."""
+
+_ONE_MORE = ("amsgrad", "momentum", "centered")  # settings with which there is one state more
+_OF_ONE_OUTPUT = re.compile(
+    r"hidden_states|attentions|past_key_values"
+)  # lists in what a model returns
+
+_Found = Sequence[tuple[str, Any]]
+"""Models and optimizers with their paths."""
+
+
+def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
+    """Return what an error shows of a device; `optimizers` are some that there are."""
+    cause, _ = about_memory(error) or (error, None)
+    shell, users = running_shell(), {"__main__", *roots.user_modules()}
+    found: list[tuple[str, Any]] = []
+    with tensors.unnoticed():
+        name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
+        first = error.__traceback__ and error.__traceback__.tb_frame
+        callers = [frame for frame in outwards(first) if _is_among(frame, users)]
+        running: list[Any] = [held for frame in callers for _, held in in_frame(frame)]
+        running += _running(cause.__traceback__, users)
+        others = [
+            *roots.kernel_roots(shell),
+            *(
+                roots.Root(f"{each.f_code.co_name}()", each, roots.Rank.VARIABLE)
+                for each in callers
+            ),
+            roots.Root(name, error, roots.Rank.ERROR),
+        ]
+        held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=found)
+        rows = held.of(device).rows
+        models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
+        used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
+        known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
+        stepping = [one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one)))]
+        stepping = list({id(one): one for one in stepping}.values())
+        ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
+        other, other_at, other_bytes = _others(models, used.keys(), running, found, device)
+        return Seen(
+            freed=0 if held.bound else sum(row.bytes for row in rows if _is_errors(row)),
+            kept=next(map(_without_error, filter(_is_kept, rows)), None),
+            other=other,
+            other_at=other_at,
+            other_bytes=other_bytes,
+            gradients=_bytes(filter(_is_trained, ungraded), device) if stepping else 0,
+            states=sum(_states_to_come(each, device) for each in stepping),
+            optimizers=tuple(dict.fromkeys(plain(type(each).__name__) for each in stepping)),
+            cache=_cache(cause, device),
+        )
+
+
+def _is_among(frame: FrameType, modules: Collection[str]) -> bool:
+    return frame.f_globals.get("__name__") in modules
+
+
+def _running(traceback: TracebackType | None, users: Collection[str]) -> Iterator[Any]:
+    """Yield what the code had that ran: its functions' variables, and the globals that its lines name."""
+    while traceback is not None:
+        frame, at = traceback.tb_frame, traceback.tb_lasti
+        yield from (held for _, held in in_frame(frame))
+        if _is_among(frame, users):
+            # What it was yet to assign is an earlier run's.
+            assigned: dict[str, int] = {}
+            for step in dis.get_instructions(frame.f_code):
+                if step.opname in {"STORE_NAME", "STORE_GLOBAL"}:
+                    assigned.setdefault(step.argval, step.offset)
+            named = (name for name in frame.f_code.co_names if assigned.get(name, -1) <= at)
+            yield from (frame.f_globals[name] for name in named if name in frame.f_globals)
+        traceback = traceback.tb_next
+
+
+def _is_errors(row: Holder) -> bool:
+    """Return whether `%memfree errors` frees a row: nothing but errors reaches it."""
+    return all(map(OF_AN_ERROR.match, (row.path, *row.also)))
+
+
+def _is_kept(row: Holder) -> bool:
+    """Return whether a row is several tensors with their graphs, and not what one forward pass returned."""
+    is_graphs = row.graphs > 1 and 2 * row.graph_bytes >= row.bytes
+    return is_graphs and row.pattern.endswith("[*]") and not _OF_ONE_OUTPUT.search(row.pattern)
+
+
+def _without_error(row: Holder) -> Holder:
+    """Return a row that begins with the function, where an error keeps that."""
+    of_error, _, path = row.path.partition(ARROW)
+    return replace(row, path=path) if path and OF_AN_ERROR.match(of_error) else row
+
+
+def _groups(subject: Any) -> Any:
+    """Return the groups of an optimizer; none of what is no optimizer, or wraps one."""
+    return fields_of(subject).get("param_groups") or ()
+
+
+def _weights_of(subject: Any) -> Iterator[Any]:
+    """Yield the weights of a model, or those that an optimizer steps."""
+    for group in _groups(subject):
+        yield from group["params"]
+    for _, module in tensors.modules_in(subject):
+        owned = tensors.own_tensors(module)
+        yield from (each for kind, _, each in owned if kind == "weights" and each is not None)
+
+
+def _is_trained(weight: Any) -> bool:
+    return bool(weight.requires_grad and weight.is_leaf)
+
+
+def _bytes(found: Iterable[Any], device: str) -> int:
+    """Return the bytes of tensors on a device, each storage counted once."""
+    storages = (storage for tensor in found for storage in storages_of(tensor))
+    return sum({key: size for key, place, size, _ in storages if place == device}.values())
+
+
+def _others(
+    models: Sequence[Any], used: Iterable[int], running: Sequence[Any], found: _Found, device: str
+) -> tuple[str, str, int]:
+    """Return models of the same classes as those in use that are none of them, their names and bytes."""
+    inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
+    classes = {type(model) for model in models if id(model) not in inner}
+    # What an object has whose method runs is in use as well, such as a Trainer's reference model.
+    objects = {id(each) for each in running if type(each) not in CONTAINERS}
+    users = {name for name, value in list(main_variables().items()) if id(value) in objects}
+    paths, whole, what = [], 0, ""
+    for path, model in found:
+        weights = list(_weights_of(model)) if type(model) in classes else []
+        ids = set(map(id, weights))
+        if not _bytes(weights, device) or ids & set(used) or re.split(r"[.\[]", path)[0] in users:
+            continue
+        optimizers = [(at, one) for at, one in found if _groups(one)]
+        steppers = [
+            each for each in optimizers if not ids.isdisjoint(map(id, _weights_of(each[1])))
+        ]
+        states = [state for _, one in steppers for _, state in tensors.states_in(one)]
+        whole += _bytes([*weights, *map(tensors.gradient_of, weights), *states], device)
+        around = path.rpartition("[")[0]
+        paths.append(around if any(at.startswith(f"{around}[") for at, _ in steppers) else path)
+        count = sum(each.numel() for each in weights)
+        size = f"{count / 1e6:,.0f} M" if count >= MILLION else format_count(count)
+        what = f"another {plain(type(model).__name__)} of {size} parameters"
+        what += " with its optimizer" if steppers else ""
+    if len(paths) > 1:
+        what = f"{len(paths)} other models of the same class"
+    return what, ", ".join(paths[:MOST_NAMED]), whole
+
+
+def _states_to_come(optimizer: Any, device: str) -> int:
+    """Return the bytes of the states that an optimizer has not made yet; 0 where its kind is not known."""
+    fields, size = fields_of(optimizer), 0
+    for group in _groups(optimizer) if type(optimizer).__name__.lower() in STATES else ():
+        each = STATES[type(optimizer).__name__.lower()]
+        each += sum(bool(group.get(setting)) for setting in _ONE_MORE)
+        weights = filter(_is_trained, group["params"])
+        new = (weight for weight in weights if not dict.get(fields["state"], weight))
+        size += each * _bytes(new, device)
+    return size
+
+
+def _cache(error: BaseException, device: str) -> Cache | None:
+    """Return the KV cache of a call of `generate`, and what it takes at the length that was asked for."""
+    variables = list(variables_of(error))
+    lengths = [
+        length
+        for each in variables
+        if type(each).__name__ == "GenerationConfig"
+        if type(length := fields_of(each).get("max_length")) is int
+    ]
+    sizes: list[Cache] = []
+    for cache in filter(is_cache, variables) if lengths else ():
+        growth, storages = growth_of(cache), storages_in(cache)
+        layers = fields_of(fields_of(cache).get("self_attention_cache", cache)).get("layers") or []
+        shapes: list[Any] = [getattr(fields_of(layer).get("keys"), "shape", ()) for layer in layers]
+        filled = [shape for shape in shapes if len(shape) == 4]
+        if growth is None or not filled or {place for _, place, _, _ in storages} != {device}:
+            continue
+        length = growth.limit or lengths[-1]
+        whole = growth.token_bytes * length
+        whole += growth.window_bytes * min(length, growth.window or length)
+        # In a prefill that has not come to the last layer, the others will be like those it has.
+        whole *= len(layers) / len(filled)
+        held = float(sum(size for _, _, size, _ in storages))
+        sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole)))
+    return max(sizes, key=lambda each: each.whole, default=None)
