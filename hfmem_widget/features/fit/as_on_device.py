@@ -55,6 +55,9 @@ _LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
 
 _ALIGNED_HEAD: Final = 8  # what cuDNN takes is a multiple
 
+_ALIGNED_HEAD_BYTES: Final = 16  # and what the efficient kernel takes
+_ALIGNED_MASK: Final = 8  # elements between the rows of its mask
+
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""
 
@@ -184,7 +187,7 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
         return _multiplied_out(query, key, value, mask, dropout, scale=given.get("scale"))
     if not kernel:
         return func(*args, **kwargs)
-    bias = None if mask is None else _bias(mask, query, key)
+    bias = None if mask is None else _bias(mask, query, key, padded=kernel == "efficient_attention")
     operator = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}")
     if kernel in {"cudnn_attention", "efficient_attention"}:
         kept = {"compute_log_sumexp": True, "dropout_p": dropout, "is_causal": is_causal}
@@ -209,25 +212,37 @@ def _multiplied_out(
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
-    """Return the kernel that PyTorch chooses; empty where none can do without the scores."""
-    if query.dim() != 4 or (mask is not None and mask.requires_grad):
+    """Return the kernel that PyTorch chooses; empty where none can do without the scores.
+
+    As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
+    """
+    if query.dim() != 4:
+        return ""
+    # Only the efficient kernel returns the gradient of a mask. T5's lies across its rows, which none takes.
+    learns = mask is not None and mask.requires_grad
+    if device == "cuda" and mask is not None and mask.stride(-1) != 1:
         return ""
     is_even = query.shape[-1] == value.shape[-1]
     widths = (query.shape[-1], value.shape[-1])
     is_aligned = max(widths) <= _LARGEST_HEAD and not any(one % _ALIGNED_HEAD for one in widths)
-    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn():
+    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and not learns:
         return "cudnn_attention"
     if device == "cpu":
-        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even else ""
+        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even and not learns else ""
     if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
         return "flash_attention"
     # Only the flash kernel takes heads that share keys and values.
-    return "" if grouped else "efficient_attention"
+    is_whole = not any(one * query.element_size() % _ALIGNED_HEAD_BYTES for one in widths)
+    return "efficient_attention" if is_whole and not grouped else ""
 
 
-def _bias(mask: Any, query: Any, key: Any) -> Any:
-    """Return a mask as kernels add it."""
+def _bias(mask: Any, query: Any, key: Any, *, padded: bool) -> Any:
+    """Return a mask as kernels add it: the efficient one pads its rows."""
     bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
+    if padded and any(one % _ALIGNED_MASK for one in bias.stride()[:-1]):
+        length = bias.shape[-1]
+        more = _ALIGNED_MASK - length % _ALIGNED_MASK
+        bias = torch.nn.functional.pad(bias, (0, more))[..., :length]
     return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])
 
 

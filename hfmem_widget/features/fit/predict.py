@@ -57,6 +57,11 @@ ROUTED: Final = (
     "transformers does by default (grouped_mm)."
 )
 
+ASSUMED_CLASS: Final = (
+    "Assumed: {}, since the configuration names no class of transformers. To name another, set its "
+    'architectures, as in config.architectures = ["NameOfClass"].'
+)
+
 EVENLY: Final = (
     "Where the model's code goes by values that only weights give, such as the experts of each token, tokens "
     "are spread evenly and masks are full."
@@ -105,7 +110,11 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
         optimizer=optimizer,
         checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
     )
-    return _forecast(model, setting, known, partial=partial)
+    forecast = _forecast(model, setting, known, partial=partial)
+    named = getattr(config, "architectures", None)
+    if not is_config or (isinstance(named, list | tuple) and forecast.model in named):
+        return forecast
+    return replace(forecast, notes=(*forecast.notes, ASSUMED_CLASS.format(plain(forecast.model))))
 
 
 def forecast_of(

@@ -55,6 +55,21 @@ def test_a_json_file_is_enough(tmp_path: Path) -> None:
     assert fit(str(path), length=32).forecast.model == "BertForMaskedLM"
 
 
+@pytest.mark.parametrize("named", [None, ["ClassOfMyOwn"]])
+def test_a_class_that_was_assumed_is_said(named: list[str] | None) -> None:
+    """With how to name another; where the configuration names one of transformers, nothing is."""
+    config = llama()
+    silent = fit(config, length=32).forecast.notes
+    config.architectures = named
+    said = set(fit(config, length=32).forecast.notes) - set(silent)
+
+    (note,) = said
+    assert note.startswith(
+        "Assumed: LlamaForCausalLM, since the configuration names no class of transformers."
+    )
+    assert note.endswith('as in config.architectures = ["NameOfClass"].')
+
+
 def test_what_transformers_does_not_know_is_said_with_its_reason(tmp_path: Path) -> None:
     """An unknown kind of model is named, with what transformers says of it."""
     path = tmp_path / "config.json"

@@ -106,13 +106,23 @@ def test_cross_entropy_under_autocast_keeps_its_shares_in_both_types() -> None:
     assert live.now == 128 * 64 * (2 + 4) + 2 * 4  # the loss, and the sum of the weights
 
 
-def attended(device: str, *, learned: bool, width: int = 16, dropout: float = 0.0) -> int:
-    """Return the bytes that attention keeps for the backward pass."""
+def attended(
+    device: str,
+    *,
+    learned: bool,
+    width: int = 16,
+    dropout: float = 0.0,
+    length: int = LENGTH,
+    across: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> int:
+    """Return the bytes that attention keeps for the backward pass; a mask may lie `across` its rows."""
     query, key, value = (
-        torch.empty(1, 2, LENGTH, size, device="meta", requires_grad=True)
+        torch.empty(1, 2, length, size, device="meta", requires_grad=True, dtype=dtype)
         for size in (16, 16, width)
     )
-    mask = torch.empty(1, 2, LENGTH, LENGTH, device="meta", requires_grad=learned)
+    mask = torch.empty(1, 2, length, length, device="meta", dtype=dtype)
+    mask = (mask.mT if across else mask).requires_grad_(learned)
     live = LiveBytes()
     live.leave_out([query, key, value, mask])
     with live, AsOnDevice(device):
@@ -122,11 +132,42 @@ def attended(device: str, *, learned: bool, width: int = 16, dropout: float = 0.
     return kept
 
 
-def test_dropout_in_attention_with_a_learned_mask_keeps_bytes() -> None:
-    """A byte and the result for each score, beside the softmax."""
-    more = attended("cuda", learned=True, dropout=0.1) - attended("cuda", learned=True)
+def test_dropout_in_attention_without_a_kernel_keeps_bytes() -> None:
+    """A byte and the result for each score, beside the softmax; as where T5's learned mask lies across."""
+    more = attended("cuda", learned=True, across=True, dropout=0.1) - attended(
+        "cuda", learned=True, across=True
+    )
 
     assert more == SCORES * (1 + 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_learned_mask_needs_no_scores_on_a_gpu(dtype: torch.dtype) -> None:
+    """The efficient kernel returns its gradient, as in Swin; the host's kernel does not."""
+    assert attended("cuda", learned=True, dtype=dtype) < SCORES * dtype.itemsize
+    assert attended("cpu", learned=True, dtype=dtype) > SCORES * dtype.itemsize
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_mask_that_lies_across_its_rows_needs_the_scores(*, learned: bool) -> None:
+    """No kernel of a GPU takes one."""
+    assert attended("cuda", learned=learned, across=True) > SCORES * 4
+
+
+def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
+    """To a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
+    padded = attended("cuda", learned=False, length=49) - 2 * 49 * 16 * 4
+
+    assert padded >= 2 * 49 * 56 * 4
+    assert padded == pytest.approx(2 * 49 * 56 * 4, abs=2 * 64 * 4 + 64)
+
+
+@pytest.mark.parametrize("width", [18, 20])
+def test_heads_that_the_efficient_kernel_does_not_take_need_the_scores(width: int) -> None:
+    """It takes rows of whole 16 bytes."""
+    needs_scores = attended("cuda", learned=False, width=width) > SCORES * 4
+
+    assert needs_scores == bool(width % 4)
 
 
 def test_values_of_another_width_need_no_scores() -> None:
