@@ -166,8 +166,8 @@ BESIDE: Mapping[str, str] = {
     "stalled": "waiting for memory (%)",
 }
 """Metrics that are there from when there is any. In private memory are those in use in malloc, by Python's
-objects and in Arrow's pool, and the pages of *shared*. *Untouched* is the least that malloc has handed out and
-nobody has written, which takes no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and
+objects and in Arrow's pool, and the pages of *shared*. *Untouched* is the least that malloc has handed out
+and nobody has written, which takes no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and
 offloading. *Shared memory* is the machine's, without what is resident in this process."""
 
 

@@ -136,7 +136,7 @@ def test_a_fork_shares_what_it_has_not_written() -> None:
         processes = LinuxProcesses()
         assert child in processes.found()
         held = processes.held(child)
-        assert 20 * MB < held.bytes < 0.75 * LinuxMemory().resident()
+        assert 20 * MB < held.bytes < 0.75 * LinuxMemory().own().resident
         assert held.is_proportional
     finally:
         os.kill(child, 9)

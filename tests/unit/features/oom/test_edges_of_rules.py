@@ -380,7 +380,7 @@ def test_growth_is_the_evaluations_where_most_is_made_within_them(
     time = np.array([0.0, 3.0, 6.0])
     points = ComparablePoints("cpu", "an evaluation", 1, time, time, time, time, np.array(within))
 
-    assert _explains_better(there, points, steps) is better
+    assert _explains_better(there, steps, {}, points) is better
 
 
 @pytest.mark.parametrize(("grown", "better"), [(9.0, False), (10.0, False), (11.0, True)])
@@ -390,7 +390,7 @@ def test_of_two_rows_of_steps_the_one_that_grew_more_is_told(grown: float, *, be
     nothing = np.empty(0)
     points = ComparablePoints("cpu", "a step", 1, *[nothing] * 5)
 
-    assert _explains_better(replace(known, grown=grown), points, known) is better
+    assert _explains_better(replace(known, grown=grown), known, {}, points) is better
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from hfmem_widget.features.holders.left_behind import Known, LeftBehind, named
 from hfmem_widget.features.leaks.companion import with_holder
+from hfmem_widget.features.leaks.growers import Before
 from hfmem_widget.session import Finding
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.remedy import remedy
@@ -57,6 +58,10 @@ def holder(path: str, kind: Any, *, graphs: bool) -> Holder:
     )  # fmt: skip
 
 
+NOTHING = Before(Holders(()))
+"""Nothing was held when the watch began."""
+
+
 @pytest.mark.parametrize(("path", "kind", "graphs", "said"), CASES)
 def test_the_remedy_is_for_the_kind_of_holder(
     path: str, kind: str, graphs: bool, said: str
@@ -90,5 +95,5 @@ def test_what_is_left_behind_is_advised_by_it(
 def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
     """So does the finding of a leak."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
-    finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)))
+    finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING)
     assert said in finding.advice[0]
