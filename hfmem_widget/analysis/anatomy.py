@@ -10,6 +10,7 @@ import numpy as np
 
 from hfmem_widget.analysis import readings
 from hfmem_widget.analysis.children import told_of
+from hfmem_widget.analysis.malloc import kept_text
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (
@@ -46,7 +47,7 @@ FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
 PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, beside private memory."
 SHARED_NOTE = "{} of it is shared memory, which other processes may have, too."
 UNTOUCHED_NOTE = (
-    "At least {} more was asked of malloc and not written yet; it takes memory once it is written."
+    "At least {} more was allocated and not written yet: it takes memory once it is written."
 )
 POOLS_NOTE = (
     "Up to {} of the cache is in private pools, as of CUDA graphs; other tensors cannot use it."
@@ -247,5 +248,5 @@ class _OnDevice:
             process=read("process") if is_shared else process,
             parts=tuple(replace(p, note=who) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
-            notes=(*notes, *more),
+            notes=(*notes, *more, *filter(None, [kept_text(read) if is_host else ""])),
         )

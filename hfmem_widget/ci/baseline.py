@@ -72,7 +72,9 @@ def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
     name = plain(path)
     try:
         text = read_regular(path, MOST_BYTES).decode() if os.path.lexists(path) else None
-    except (OptionError, ValueError) as error:
+    except OptionError as error:
+        raise OptionError(f"the baseline {error}") from None
+    except ValueError as error:
         raise OptionError(f"the baseline {name} cannot be read: {plain(error)}") from error
     if text is None:
         if may_be_missing and path.parent.is_dir():

@@ -20,7 +20,7 @@ from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import plain
 
 HOST = "cpu"
-"""The device of this process' own memory: its heap, where that can be read."""
+"""The device of this process' own memory, as far as it is private."""
 
 __tracebackhide__ = True  # pytest leaves these frames out of a test's traceback
 
@@ -33,8 +33,8 @@ class Figures:
     peak: float  # the highest allocated, above what was allocated at the start
     left: float  # what is allocated at the end, above the same
     reserved: float  # the highest reserved, with what was reserved at the start
-    certainty: Certainty = "exact"  # of the peak; the heap's is read at both ends alone
-    environment: str = ""  # what peaks depend on; empty of the heap
+    certainty: Certainty = "exact"  # of the peak; the host's is read at both ends alone
+    environment: str = ""  # what peaks depend on; empty of the host
 
     def properties(self) -> list[tuple[str, object]]:
         """Return names and values; what is not known has none."""
@@ -62,7 +62,7 @@ class _Reading:
     """What is allocated by device, at one instant."""
 
     gpus: Mapping[str, float]
-    heap: float
+    private: float
     resident: float
 
 
@@ -70,7 +70,7 @@ class Memory:
     """The GPU memory of a test, or of a part of it; the fixture `memory`.
 
     All figures are bytes. Allocated memory is counted above what was allocated at the start. Where no GPU is
-    used, the figures are of this process' heap, and peaks are lower bounds: it has no peak counter.
+    used, the figures are of its private memory, and peaks are lower bounds: it has no peak counter.
     """
 
     def __init__(self, host: HostSource) -> None:
@@ -134,14 +134,14 @@ class Memory:
             part.end()
 
     def figures(self) -> tuple[Figures, ...]:
-        """Return the figures of each GPU that can be used, and of the heap at the end."""
+        """Return the figures of each GPU that can be used, and of the host at the end."""
         if self._window is not None:
             readings = self._readings()
             peaks, end = self._ledger.so_far().get(self._window, {}), self._read(readings)
         else:
             peaks, end = self._peaks, self._end
         gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
-        grown, resident = end.heap - self._start.heap, max(self._start.resident, end.resident)
+        grown, resident = end.private - self._start.private, max(self._start.resident, end.resident)
         return (*gpus, Figures(HOST, max(0.0, grown), grown, resident, "at least"))
 
     def _gpu(self, device: str, peaks: Peaks, after: float) -> Figures:
@@ -175,19 +175,19 @@ class Memory:
     def _read(self, readings: Readings) -> _Reading:
         allocator = self._ledger.allocator
         metrics = (each.metric for each in self._host.series)
-        heap = dict(zip(metrics, self._host.read(time.monotonic()), strict=False))
+        host = dict(zip(metrics, self._host.read(time.monotonic()), strict=False))
         gpus = dict.fromkeys(set(allocator.devices()).difference(allocator.opened()), 0.0)
         gpus |= {index: each.allocated for index, each in readings.items()}
         kind = allocator.device_type
         return _Reading(
             {f"{kind}:{at}": size for at, size in sorted(gpus.items()) if not math.isnan(size)},
-            heap.get("allocated", math.nan),
-            heap.get("reserved", math.nan),
+            host.get("allocated", math.nan),
+            host.get("reserved", math.nan),
         )
 
 
 def busiest(figures: tuple[Figures, ...]) -> Figures:
-    """Return the figures of the GPU with the highest peak; those of the heap where there is no GPU."""
+    """Return the figures of the GPU with the highest peak; those of the host where there is no GPU."""
     return max(figures[:-1] or figures, key=lambda each: each.peak)
 
 

@@ -206,7 +206,7 @@ def _comparison(what: str, size: float, limit: float, figures: Figures) -> str:
     shown, allowed = format_bytes(size), format_bytes(limit)
     if shown == allowed or limit < 0.01 * MIB:
         shown, allowed = f"{size:,.0f} bytes", f"{limit:,.0f} bytes"
-    where = "in this process' heap" if figures.device == HOST else f"on {figures.device}"
+    where = "in this process' private memory" if figures.device == HOST else f"on {figures.device}"
     bound = "" if figures.certainty == "exact" or what == "left" else "≥ "
     return f"{what} {bound}{shown} is above the limit of {allowed} {where}"
 

@@ -16,7 +16,10 @@ from hfmem_widget.view.table import aligned
 MOST_ROWS = 10
 MOST_NAMES = 5
 
-HEAP = "No GPU was used: these figures are of the process' heap, read at each test's start and end alone."
+HEAP = (
+    "No GPU was used: these figures are of the process' private memory, read at each test's start and "
+    "end alone."
+)
 
 
 class Summary:

@@ -132,7 +132,7 @@ class Series:
     metric : str
         One of `ROLES`, or another metric of the source that reads it.
     label : str
-        What people read, such as "allocated" on a GPU and "heap in use" on the CPU. Default: that of
+        What people read, such as "allocated" on a GPU and "private memory" on the CPU. Default: that of
         `series.TABLE`.
     """
 

@@ -115,8 +115,8 @@ class LinuxMemory:
         # Linux before 4.5, and gVisor, do not have the first two.
         private += shared + sum(value for value in (swap, huge) if value > 0)
         shared = max(shared, 0.0) if private > 0 else 0.0
-        resident_and_peak = kibibytes(status, b"VmRSS:"), kibibytes(status, b"VmHWM:")
-        self._own = Own(*resident_and_peak, private, shared, swap)
+        total = float(resident * self._page) if resident else NOT_AVAILABLE
+        self._own = Own(total, kibibytes(status, b"VmHWM:"), private, shared, swap)
         return self._own
 
     def lacking_in_heap(self) -> float:

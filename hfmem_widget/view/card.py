@@ -16,6 +16,7 @@ from hfmem_widget.analysis.facts import (
     samples_in,
 )
 from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.malloc import untouched_text
 from hfmem_widget.analysis.moved import Movement, movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Device, Polling, Session, Span
@@ -81,7 +82,8 @@ def card_bundle(
             each for each in findings if (each.kind, each.severity) != ("oom", "critical")
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
-    said = list(filter(None, (kv_cache_text(session, span), children_text(session, span))))
+    texts = (kv_cache_text, children_text, untouched_text)
+    said = list(filter(None, (text(session, span) for text in texts)))
     card = kit.bundle(
         _header(
             session,

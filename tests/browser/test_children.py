@@ -20,7 +20,7 @@ pynvml.nvmlLib = ctypes.CDLL({library!r})
 
 
 def test_the_head_and_the_chart_are_of_the_devices_in_use(lab: Lab, tmp_path: Path) -> None:
-    """The figure is of a device, not of this process' heap, and a sentence names the children."""
+    """The figure is of a device, not of this process' memory, and a sentence names the children."""
     try:
         library = build_stub(tmp_path)
     except NoCompilerError as error:

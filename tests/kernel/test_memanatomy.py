@@ -45,7 +45,7 @@ def error(result: Result) -> str:
 
 
 def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) -> None:
-    """On the CPU: the heap in use, the resident set, and what of them nobody explains."""
+    """On the CPU: private memory, the resident set, and what of them nobody explains."""
     reloaded.run(WATCH)
     bundle = shown(reloaded.run("%memanatomy"))
     assert set(bundle) == {"text/html", "text/plain"}
@@ -55,7 +55,7 @@ def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) 
     *names, share = re.split(r"  +", head)
     assert names == ["part", "at the end", "at the peak (sampled)"]
     assert re.fullmatch(r"of [\d.]+ GiB", share)
-    heap = next(row for row in rows if row.startswith("heap in use"))
+    heap = next(row for row in rows if row.startswith("private memory"))
     end, peak = (float(one) for one in re.findall(r"([\d.]+) MiB", heap))
     assert 30 < peak - end < 50
     assert bundle["text/html"].count('<svg role="img"') == 2

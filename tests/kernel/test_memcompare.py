@@ -160,7 +160,7 @@ def test_the_outputs_survive_without_a_kernel(watched: Kernel) -> None:
     page, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
 
     assert "memcompare" in page
-    assert "heap in use since the start of the cell" in page
+    assert "private memory since the start of the cell" in page
     assert page.count('role="img"') == 1
 
 

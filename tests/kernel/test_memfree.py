@@ -201,7 +201,7 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
     (display,) = result.displays
     text = display.content["data"]["text/plain"]
     assert "Interrupted: second" in text
-    assert "cpu heap in use" in text
+    assert "cpu private memory" in text
     assert printed(fresh.run("print('first' in dir(), 'second' in dir())")) == "False True\n"
 
 

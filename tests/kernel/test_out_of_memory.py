@@ -49,7 +49,7 @@ def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
     assert "requested 1.00 PiB" in card["text/plain"]
     assert "Check the shape" in card["text/html"]
     assert card["text/html"].count("Out of memory") == 1
-    assert "heap in use, start" in card["text/html"]
+    assert "private memory, start" in card["text/html"]
 
 
 def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
@@ -172,7 +172,7 @@ def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: 
     (error,) = (at for at, one in enumerate(outputs) if one.output_type == "error")
     assert (at < error) == above
     if above:
-        assert shown[at].index("Out of memory") < shown[at].index("heap in use, start")
+        assert shown[at].index("Out of memory") < shown[at].index("private memory, start")
 
 
 def test_a_script_is_told_in_plain_text(kernel: Kernel) -> None:

@@ -48,7 +48,7 @@ def prediction(session: Session, device: str) -> Prediction:
     optimizer = _optimizer_of(model, optimizers)
     forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
     parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
-    if device != "cpu":  # whose heap holds much besides models
+    if device != "cpu":  # whose memory holds much besides models
         parts["allocated"] = sum(parts.values())
     return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
 

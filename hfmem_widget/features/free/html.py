@@ -21,7 +21,7 @@ from hfmem_widget.view.table import Column, Row, table
 
 MOST_PARTS = 4
 LATER = 16 * MIB  # the least that is told of what was foretold and is not measured
-HOST_MOVED = MIB  # the least change of the heap that is shown beside a GPU
+HOST_MOVED = MIB  # the least change of the host that is shown beside a GPU
 
 ALL = ("errors", "outputs")
 HOW_TO = "Nothing has been freed yet. %memfree all frees both; variables must be named."
@@ -137,7 +137,7 @@ def _what_stays(release: Release) -> list[kit.Content]:
 
 
 def _devices_in_use(release: Release) -> dict[str, Change]:
-    """Return the devices in use and their allocated memory; the host if it is alone, or its heap moved."""
+    """Return the devices in use and their allocated memory; the host if it is alone, or its memory moved."""
     allocated = {
         change.device: change
         for change in reversed(release.changes)

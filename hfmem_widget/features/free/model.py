@@ -31,7 +31,7 @@ class Change:
 
     device: str
     metric: str  # "allocated", "reserved" or "device_used"
-    label: str  # what the device calls it, such as "heap in use"
+    label: str  # what the device calls it, such as "private memory"
     before: float
     after: float
 

@@ -12,7 +12,7 @@ from hfmem_widget.text import MIB, format_count, format_counted, format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, Row, table
 
-ABOUT_MANAGED = "mapped files, shared memory and pinned memory, outside the heap"
+ABOUT_MANAGED = "mapped files, shared memory and pinned memory"
 
 Held = TypeVar("Held", Holder, Grown)
 

@@ -96,7 +96,7 @@ def _steps(
                 continue
             allocated = rows[:, after]
             if ":" not in device.key and len(steps) == len(rows):
-                # The heap is read where every step begins, and where it ends only now and then.
+                # The host is read where every step begins, and where it ends only now and then.
                 key = f"{device.key}/allocated"
                 allocated = np.array([session.value(step.before, key) for step in steps])
             count = rows[:, column["last"]] - rows[:, column["first"]] + 1

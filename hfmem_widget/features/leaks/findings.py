@@ -136,7 +136,7 @@ def _left(session: Session, device: str) -> float:
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
     )
-    # The allocator uses its cache first; what the heap has freed does not count as in use.
+    # The allocator uses its cache first; what malloc has free does not count as in use.
     cache = max(reserved - allocated, 0.0) if ":" in device else 0.0
     used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)

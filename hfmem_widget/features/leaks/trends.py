@@ -50,7 +50,7 @@ class _Caution(NamedTuple):
 
 _ON_A_DEVICE = _Caution(bytes=2 * MIB, spreads=3.0, z=1.96)
 _ON_THE_HOST = _Caution(bytes=24 * MIB, spreads=6.0, z=2.58)
-"""The heap holds everything that Python and its libraries make, not only tensors."""
+"""Private memory holds everything that Python and its libraries make, not only tensors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ def _full_host(incident: Incident) -> str:
     sentence = f"Memory is full: {size_text(incident.free)} of {there_is} was free"
     if biggest := _biggest_part(incident):
         share, label = biggest
-        sentence += f"; {share} of this process's heap ({size_text(incident.allocated)}) is {label}"
+        sentence += f"; {share} of this process's private memory ({size_text(incident.allocated)}) is {label}"
     return f"{sentence}."
 
 

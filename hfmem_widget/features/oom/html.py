@@ -74,7 +74,7 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
         ("requested", incident.asked, f"by {WHO[incident.origin]}"),
         ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
         ("allowed", incident.limit, whose),
-        ("heap in use" if on_the_host else "allocated", incident.allocated, ""),
+        ("private memory" if on_the_host else "allocated", incident.allocated, ""),
     ]
     if not on_the_host and incident.cache >= LEAST_CACHE:
         figures.append(("cache", incident.cache, "free, but reserved"))
@@ -182,7 +182,7 @@ def parts_of(incident: Incident) -> tuple[Part, ...]:
         return parts
     heap = tuple(part for part in parts if part.name in OF_ALLOCATED)
     beside = incident.host.used - sum(part.bytes for part in heap)
-    return (*heap, Part("cache", "mapped outside the heap", beside)) if beside > 0 else heap
+    return (*heap, Part("cache", "mapped, not private memory", beside)) if beside > 0 else heap
 
 
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:

@@ -48,18 +48,18 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     first, *others = line(session, span).splitlines()
     assert how_many in first
     assert first.endswith(who)
-    assert others[0].strip().startswith("cpu \u00b7 heap")
+    assert others[0].strip().startswith("cpu \u00b7 private")
 
     html = card_bundle(session, span, with_chart=False)["text/html"]
-    assert html.index(how_many) < html.index("heap")
+    assert html.index(how_many) < html.index("private memory")
     assert html.index(who) < html.index("<svg") < html.index("this process itself")
-    assert html.index("this process itself") < html.index("heap")
+    assert html.index("this process itself") < html.index("private memory")
     assert html.count('scope="row"') == (0 if devices == 1 else devices)
     header = "cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200"
     assert header in html
 
     quick = compact_bundle(session, span)["text/html"]
-    assert quick.index(how_many.partition(", ")[0]) < quick.index("heap")
+    assert quick.index(how_many.partition(", ")[0]) < quick.index("private memory")
 
     scene = build_scene(session, span, columns=100)
     assert scene is not None

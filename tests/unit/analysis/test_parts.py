@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, allocated_parts, parts_of
-from hfmem_widget.session import HELD
+from hfmem_widget.session.series import COUNTED
 from hfmem_widget.text import GIB
 
 NAN = math.nan
 BYTES = st.integers(0, 2**40).map(float) | st.just(NAN)
 METRICS = (
     *("allocated", "reserved", "requested", "active", "device_used", "driver_reserved"),
-    *("context", "others", "before", "unattributed", *HELD),
+    *("context", "others", "before", "unattributed", *COUNTED),
     *("children", "children_shared", "shared_memory"),
 )
 READINGS = st.fixed_dictionaries(dict.fromkeys(METRICS, BYTES))
@@ -30,11 +30,11 @@ def parts(
 
 
 def held(values: dict[str, float]) -> float:
-    return sum(values[metric] for metric in HELD if values[metric] > 0)
+    return sum(values[metric] for metric in COUNTED if values[metric] > 0)
 
 
 def beside_gradients(values: dict[str, float]) -> float:
-    return sum(values[one] for one in HELD if one != "gradients" and values[one] > 0)
+    return sum(values[one] for one in COUNTED if one != "gradients" and values[one] > 0)
 
 
 @given(READINGS)
@@ -68,7 +68,7 @@ def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host
     """No remainder, and no rounding, ever takes from it; of gradients some may have been freed since."""
     told = parts(values, is_host=is_host)
     if values["allocated"] > 0:
-        lasting = [name for name in HELD if name != "gradients"]
+        lasting = [name for name in COUNTED if name != "gradients"]
         assert {name: told[name] for name in lasting if name in told} == {
             name: values[name] for name in lasting if values[name] > 0
         }
@@ -151,14 +151,14 @@ def test_what_a_stream_still_uses_is_neither_allocated_nor_cache() -> None:
     assert told == {"unattributed": 3.0, "pending": 2.0, "cache": 4.0}
 
 
-def test_the_host_has_a_heap_resident_pages_and_a_machine_around_it() -> None:
+def test_the_host_has_private_memory_mapped_files_and_a_machine_around_it() -> None:
     """On the host the parts have the names of its own kinds of memory."""
     values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
     told = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
     assert [(part.label, part.bytes) for part in told] == [
         ("weights", 2.0),
         ("not attributed", 1.0),
-        ("resident, outside the heap", 2.0),
+        ("mapped files and libraries", 2.0),
         ("rest of the machine", 4.0),
         ("free", 3.0),
     ]
@@ -170,7 +170,7 @@ def test_children_and_shared_memory_are_told_from_the_rest_of_the_machine() -> N
     values |= {"children_shared": 1.0, "shared_memory": 3.0}
 
     assert parts(values, 24.0, is_host=True) == {
-        "cache": 5.0, "children": 4.0, "shared_memory": 2.0, "others": 9.0, "free": 4.0,
+        "files": 5.0, "children": 4.0, "shared_memory": 2.0, "others": 9.0, "free": 4.0,
     }  # fmt: skip
     assert (
         parts(values | {"shared_memory": NAN, "children": NAN}, 24.0, is_host=True)["others"] == 15
@@ -186,7 +186,7 @@ def test_nothing_read_is_nothing_told(is_host: bool) -> None:
 def test_allocated_stands_below_what_the_allocator_keeps() -> None:
     """What makes up the allocated bytes is the bottom of the stack, without a gap."""
     of_training = "weights buffers optimizer gradients"
-    rest = "kv_cache libraries before unattributed activations rounding"
+    rest = "kv_cache libraries python arrow before unattributed activations rounding"
     assert " ".join(OF_ALLOCATED) == f"{of_training} {rest}"
 
 
@@ -198,7 +198,7 @@ def test_gradients_freed_since_they_were_counted_are_not_told() -> None:
 
 
 def test_weights_outside_the_allocator_take_nothing_from_gradients() -> None:
-    """Weights that are mapped from a file are more than the heap, and gradients stand as counted."""
+    """Weights that are mapped from a file are more than private memory, and gradients stand as counted."""
     counted = {"allocated": 100.0, "weights": 600.0, "gradients": 60.0}
 
     assert parts(counted, is_host=True) == {"weights": 600.0, "gradients": 60.0}

@@ -300,14 +300,14 @@ class Growing(FakeSource):
     [
         (
             "bare",
-            {"'8 MiB'": "peak ≥ 16.0 MiB is above the limit of 8.00 MiB in this process' heap",
-             "left='8 MiB'": "left 16.0 MiB is above the limit of 8.00 MiB in this process' heap",
+            {"'8 MiB'": "peak ≥ 16.0 MiB is above the limit of 8.00 MiB in this process' private memory",
+             "left='8 MiB'": "left 16.0 MiB is above the limit of 8.00 MiB in this process' private memory",
              "'8 MiB', device='cuda:0'": ""},
             {"'64 MiB'": "there is no GPU to measure the limit on"},
         ),
         (
             "gpu",
-            {"'8 MiB'": "", "'8 MiB', device='cpu'": "in this process' heap"},
+            {"'8 MiB'": "", "'8 MiB', device='cpu'": "in this process' private memory"},
             {"'64 MiB'": "", "'64 MiB', device='cuda:5'": "there is no cuda:5 to measure the limit on"},
         ),
     ],

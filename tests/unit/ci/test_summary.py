@@ -62,7 +62,7 @@ def test_without_a_gpu_the_table_is_of_the_heap(play: Play) -> None:
     play.allocator.initialized = False
     text = play.text("def test_it(): pass", "--hfmem")
 
-    assert "No GPU was used: these figures are of the process' heap" in text
+    assert "No GPU was used: these figures are of the process' private memory" in text
     assert "≥ " in text
 
 

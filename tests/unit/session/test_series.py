@@ -41,7 +41,7 @@ def test_layers_that_lie_on_one_another_have_colours_of_their_own() -> None:
     ("series", "label"),
     [
         (Series("cuda:0", "allocated"), "allocated"),
-        (Series("cpu", "allocated"), "heap in use"),
+        (Series("cpu", "allocated"), "private memory"),
         (Series("cpu", "weights"), "weights"),
         (Series("cpu", "allocated", "resident"), "resident"),
         (Series("cuda:0", "utilization"), ""),

@@ -196,10 +196,10 @@ def test_where_nothing_was_found_it_says_so() -> None:
 
 
 def test_the_host_has_its_own_words() -> None:
-    """On the CPU the sums are the heap and the resident memory, not allocated and reserved."""
+    """On the CPU the sums are private memory and the resident memory, not allocated and reserved."""
     session = scripted_run("cpu")
     told = anatomy_bundle([session.anatomy("peak")])["text/plain"]
-    assert "\nheap in use " in told
+    assert "\nprivate memory " in told
     assert "\nresident " in told
     assert "this process" not in told
 

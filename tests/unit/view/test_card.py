@@ -117,9 +117,9 @@ def test_a_quick_cells_line_says_nothing_of_parts() -> None:
 
 
 def test_the_cpus_card_has_the_cpus_words() -> None:
-    """On the CPU a card speaks of the heap, the resident memory and the machine."""
+    """On the CPU a card speaks of private memory, the resident memory and the machine."""
     shown = text(card("cpu"))
-    assert "heap in use, start → end" in shown
+    assert "private memory, start → end" in shown
     assert "resident 1.00 GiB" in shown
     assert "machine in use 9.40 of 15.6 GiB" in shown
 

@@ -146,9 +146,9 @@ def test_columns_that_nobody_fills_are_not_there() -> None:
 
 
 def test_the_host_has_its_own_words() -> None:
-    """On the CPU memory is the heap and what is resident."""
+    """On the CPU memory is what is private and what is resident."""
     told = text(table_bundle(two("cpu"))["text/html"])
-    assert "heap in use, peak" in told
+    assert "private memory, peak" in told
     assert "resident, peak" in told
 
 

@@ -223,11 +223,11 @@ def test_the_host_needs_more_to_be_suspected() -> None:
 
 
 def test_the_host_is_called_by_its_own_name() -> None:
-    """What is allocated there is heap in use."""
+    """What is allocated there is private memory."""
     session = trained(leaking, device="cpu", stage=Stage("train", gpus=0))
     (finding,) = leaks(session, session.spans[0])
 
-    assert finding.title.startswith("Heap in use grows by 12.5 MiB a step")
+    assert finding.title.startswith("Private memory grows by 12.5 MiB a step")
 
 
 def test_batches_that_get_longer_are_no_leak() -> None:

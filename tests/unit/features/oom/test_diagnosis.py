@@ -221,7 +221,7 @@ def test_a_full_machine_is_told_by_its_own_figures(total: float, told: list[str]
     [
         (
             {"device": HOST, "origin": "cpu", "total": 64},
-            "75 % of this process's heap (40.0 GiB) is weights",
+            "75 % of this process's private memory (40.0 GiB) is weights",
         ),
         (
             {"origin": "cublas"},

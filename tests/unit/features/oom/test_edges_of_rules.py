@@ -388,7 +388,7 @@ def test_of_two_rows_of_steps_the_one_that_grew_more_is_told(grown: float, *, be
     """The first of equals."""
     known = Trend("cpu", "a step", 1, 0, 9, 0.0, 9.0, 1, 1, 1, 0.0, grown=10.0, spread=1, points=9)
     nothing = np.empty(0)
-    points = ComparablePoints("cpu", "a step", 1, *[nothing] * 5)
+    points = ComparablePoints("cpu", "a step", 1, nothing, nothing, nothing, nothing, nothing)
 
     assert _explains_better(replace(known, grown=grown), known, {}, points) is better
 

@@ -224,7 +224,7 @@ def test_the_parts_are_what_is_taken(one: Case) -> None:
 
     assert bool(line) is bool(parts)
     for part in parts:
-        # What malloc keeps is in what is mapped outside the heap, where the whole is a limit of that.
-        if part.name != "cache" or "mapped outside the heap" not in line[0]:
+        # What malloc keeps is in what is mapped, not private memory, where the whole is a limit of that.
+        if part.name != "cache" or "mapped, not private memory" not in line[0]:
             assert f"{part.label} {size_text(part.bytes)}" in line[0]
     assert not any("free" in text.rpartition("parts: ")[2].split() for text in line)

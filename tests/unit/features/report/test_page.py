@@ -199,7 +199,9 @@ def test_nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     told = document.text + frame + str(document.tags)
     secrets = ["a-token", "a-password", "train.py", os.getcwd(), socket.gethostname(), "GPU-cuda"]  # noqa: PTH109
 
-    assert [one for one in (*secrets, str(Path.home()) + "/") if one in told] == []
+    # A name of two letters is among the bytes of a frame by chance.
+    told_of = [one for one in (*secrets, str(Path.home()) + "/") if len(one) > 3 and one in told]
+    assert told_of == []
     assert getpass.getuser() == "root" or getpass.getuser() not in told
 
 
@@ -247,13 +249,13 @@ def test_the_cells_of_a_notebook_are_listed() -> None:
 
 
 def test_the_cells_of_a_cpu_have_its_words() -> None:
-    """What is counted there is the heap in use, as on the card; with a GPU it is what is allocated."""
+    """What is counted there is private memory, as on the card; with a GPU it is what is allocated."""
     stage = Stage("notebook", gpus=0)
     for number in range(2):
         with stage.span("cell", f"cell {number}"):
             stage.hold({"cpu": number * GIB}, 0.2)
     text = Document(page(stage.finish(), static=True)).text
-    assert "heap in use, start" in text
+    assert "private memory, start" in text
     assert "allocated, start" not in text
     assert "allocated, start" in Document(page(notebook_of_cells(), static=True)).text
 

@@ -58,7 +58,7 @@ def holder(path: str, kind: Any, *, graphs: bool) -> Holder:
     )  # fmt: skip
 
 
-NOTHING = Before(Holders(()))
+NOTHING_BEFORE = Before(Holders(()))
 """Nothing was held when the watch began."""
 
 
@@ -95,5 +95,5 @@ def test_what_is_left_behind_is_advised_by_it(
 def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
     """So does the finding of a leak."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
-    finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING)
+    finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING_BEFORE)
     assert said in finding.advice[0]
