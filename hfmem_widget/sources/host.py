@@ -279,7 +279,7 @@ class HostSource(BaseSource):
         """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
         used, kept = self._read_heap(now)
         python, free = self._read_arenas(own, now)
-        kept -= min(kept, self._lacking_of(kept, own.private - used, now))
+        kept -= min(kept, self._lacking_of(kept, own.private - used - kept, now))
         self._put(malloc=used, cached=kept, python=python, python_free=free)
         self._put(arrow=self._read_arrow(), shared=own.shared)
         if math.isnan(own.private):
@@ -310,7 +310,7 @@ class HostSource(BaseSource):
         return self._arenas
 
     def _lacking_of(self, kept: float, beside: float, now: float) -> float:
-        """Return what malloc keeps and is not in memory; looked up again once what is `beside` it changes."""
+        """Return what malloc keeps and is not in memory; looked up again once what is `beside` changes."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
         if kept < MUCH_FREE or lacking is None:
             return 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ _PROBE_BYTES = 8 * 2**20
 _OF_A_THREAD = 64 * 2**20
 """Bytes that a heap of a thread other than the first reserves, and at a multiple of which it begins."""
 
-_MAPPING = re.compile(rb"(\w+)-(\w+) (rw|--)-p 00000000 00:00 0 *(\S*)\n")
+_ANONYMOUS = b" 00000000 00:00 0"
+"""What stands in a line of ``/proc/self/maps`` of memory that is no file's."""
 
 
 class Mallinfo(ctypes.Structure):
@@ -63,6 +63,10 @@ def in_use(heap: Mallinfo) -> int:
     return int(heap.uordblks) + int(heap.hblkhd)
 
 
+def _is_anonymous(line: bytes) -> bool:
+    return _ANONYMOUS in line
+
+
 class HeapPages:
     """The pages of malloc's heaps, for what is counted as free and takes no memory.
 
@@ -83,14 +87,14 @@ class HeapPages:
 
     def _heaps(self) -> Iterator[tuple[int, int]]:
         last = (0, 0)
-        for start, stop, access, name in _MAPPING.findall(self._maps.read_bytes()):
-            first, end = int(start, 16), int(stop, 16)
-            if name == b"[heap]":
+        for line in filter(_is_anonymous, self._maps.read_bytes().splitlines()):
+            first, end = (int(each, 16) for each in line.partition(b" ")[0].split(b"-"))
+            if line.endswith(b"[heap]"):
                 yield first, end
             # What a thread's heap has not taken yet follows it, and is reserved.
-            elif access == b"--" and first == last[1] and end - last[0] == _OF_A_THREAD:
+            elif b" ---p " in line and first == last[1] and end - last[0] == _OF_A_THREAD:
                 yield last
-            last = (first, end) if access == b"rw" and not first % _OF_A_THREAD else (0, 0)
+            last = (first, end) if b" rw-p " in line and not first % _OF_A_THREAD else (0, 0)
 
     def _absent_of(self, start: int, stop: int) -> int:
         pages = (stop - start) // self._page
