@@ -190,6 +190,17 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
     )
 
 
+def test_what_a_script_made_and_makes_anew_is_named(notebook: Callable[..., Notebook]) -> None:
+    """The code that runs has assigned the variable, and reads it nowhere."""
+    seen = notebook(make=LlamaForCausalLM, config=CONFIG).see(
+        "model = make(config)\n"
+        "def load():\n    new = make(config)\n    fail()\n    return new\n"
+        "def main():\n    global model\n    model = load()\n"
+        "main()"
+    )
+    assert seen.other_at == "model"
+
+
 @pytest.mark.parametrize(
     "cell",
     [
@@ -197,6 +208,10 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
         "student = made\nteacher = other\ndef step(model):\n    fail()\nstep(student); teacher",
         "def step(student):\n    teacher\n    fail()\nstep(student)",
         "trainer = Trainer(student, teacher)\ndel teacher, other\ntrainer.train()",
+        "def loss():\n    teacher\ndef step(model):\n    fail()\n    loss()\nstep(student)",
+        "class Loss:\n    def of(self):\n        teacher\nloss = Loss()\ndef step(model, loss):\n    fail()\n"
+        "step(student, loss)",
+        "for _ in range(2):\n    teacher\n    (lambda model: fail())(student)\n    teacher = None",
     ],
 )
 def test_a_model_that_the_code_uses_is_no_other(
@@ -259,6 +274,7 @@ def test_a_cache_is_known_at_the_length_that_was_asked_for(
     )
     assert seen.cache is not None
     assert (seen.cache.rows, seen.cache.length) == (4 * beams, 216)
+    assert seen.cache.layers == (6 if call == 1 else 8)
     assert seen.cache.whole == pytest.approx(8 * 2 * 2 * 16 * 2 * 4 * beams * 216, rel=0.05)
 
 
