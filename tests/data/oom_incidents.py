@@ -465,7 +465,7 @@ CASES = (
             parts={"weights": 0.82, "optimizer": 0.62, "gradients": 0.82, "libraries": 0.06, "before": 2.46},
             path=spans("step", "optimizer"), contents=FLOAT32,
             seen=Seen(
-                other="another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
+                other="Another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
                 other_bytes=int(2.46 * GIB), states=int(1.02 * GIB), optimizers=("AdamW",),
             ),
         ),

@@ -123,12 +123,11 @@ def _less_cache(incident: Incident, cache: Cache) -> Advice:
     # Blocks that grow leave pieces behind, up to a second cache; temporaries of all rows had all the room.
     rows = int(cache.rows * room / (2 * cache.whole + room)) if cache.layers > 1 else 0
     size = size_text(rows * cache.whole / cache.rows)
+    fewer = "Generate for fewer sequences at a time, or set" if cache.rows > 1 else "Set"
     return Advice(
-        "Generate for fewer sequences at a time, or set a smaller max_new_tokens"
-        if cache.rows > 1
-        else "Set a smaller max_new_tokens",
-        f"about {format_count(rows)} of those {format_count(cache.rows)} sequences fit, prompt included: their "
-        f"cache takes {size}, and the rest of the room is left for copies and temporaries"
+        f"{fewer} a smaller max_new_tokens",
+        f"about {format_count(rows)} of those {format_count(cache.rows)} sequences fit, prompt included: "
+        f"their cache takes {size}, and the rest of the room is left for copies and temporaries"
         if rows
         else "the cache grows with each sequence and each token",
     )

@@ -31,7 +31,6 @@ from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.5  # nobody waits for the result of a cell that failed
 MOST_NAMED = 3
-MILLION = 1e6
 
 STATES = {
     **dict.fromkeys(("adam", "adamw", "fusedadam", "nadam", "radam", "adamax", "adadelta"), 2),
@@ -41,12 +40,8 @@ STATES = {
 """States as large as the weight that optimizers with these names keep of each weight."""
 
 _ONE_MORE = ("amsgrad", "momentum", "centered")  # settings with which there is one state more
-_OF_ONE_OUTPUT = re.compile(
-    r"hidden_states|attentions|past_key_values"
-)  # lists in what a model returns
-
-_Found = Sequence[tuple[str, Any]]
-"""Models and optimizers with their paths."""
+# Lists in what a model returns:
+_OF_ONE_OUTPUT = re.compile(r"hidden_states|attentions|past_key_values")
 
 
 def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
@@ -57,9 +52,9 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
     with tensors.unnoticed():
         name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
         first = error.__traceback__ and error.__traceback__.tb_frame
-        callers = [frame for frame in outwards(first) if frame.f_globals.get("__name__") in users]
-        ran = [(frame, frame.f_lasti) for frame in callers]
-        ran += _steps(cause.__traceback__)
+        callers = ((frame, frame.f_lasti) for frame in outwards(first and first.f_back))
+        ran = [each for each in callers if each[0].f_globals.get("__name__") in users]
+        ran += [*_steps(error.__traceback__), *_steps(cause.__traceback__)]
         running = [held for frame, _ in ran for _, held in in_frame(frame)]
         running += _globals_read(ran, users)
         # What handles the error, within the function that catches it, has it only until that is done.
@@ -72,8 +67,8 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
         used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
         known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
-        stepping = [one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one)))]
-        stepping = list({id(one): one for one in stepping}.values())
+        used_by = (one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one))))
+        stepping = list({id(one): one for one in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
         other, other_at, other_bytes = _others(models, used.keys(), running, found, device)
         return Seen(
@@ -101,13 +96,11 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
 
     One that is only assigned, or before it is read, is of an earlier run: nothing that ran needs it.
     """
-    waiting = [
-        (frame.f_code, at, frame.f_globals)
-        for frame, at in ran
-        if frame.f_globals.get("__name__") in users
-    ]
+    waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
     known = {code for code, *_ in waiting}
     for code, at, variables in waiting:
+        if variables.get("__name__") not in users:
+            continue
         read, assigned = set(), set()
         for step in dis.get_instructions(code):
             if step.opname in {"STORE_NAME", "STORE_GLOBAL"} and step.offset > at:
@@ -121,10 +114,8 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
         functions = [each for each in (*values, *methods) if type(each) is FunctionType]
         more = [(each.__code__, each.__globals__) for each in functions]
         more += [(each, variables) for each in code.co_consts if type(each) is CodeType]
-        for within, globals_of_it in more:
-            if within not in known and globals_of_it.get("__name__") in users:
-                known.add(within)
-                waiting.append((within, -1, globals_of_it))
+        waiting += [(within, -1, beside) for within, beside in more if within not in known]
+        known.update(within for within, _ in more)
 
 
 def _is_errors(row: Holder) -> bool:
@@ -169,7 +160,7 @@ def _bytes(found: Iterable[Any], device: str) -> int:
 
 
 def _others(
-    models: Sequence[Any], used: Iterable[int], running: Sequence[Any], found: _Found, device: str
+    models: list[Any], used: Iterable[int], running: list[Any], found: list[Any], device: str
 ) -> tuple[str, str, int]:
     """Return models of the same classes as those in use that are none of them, their names and bytes."""
     inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
@@ -192,8 +183,8 @@ def _others(
         around = path.rpartition("[")[0]
         paths.append(around if any(at.startswith(f"{around}[") for at, _ in steppers) else path)
         count = sum(each.numel() for each in weights)
-        size = f"{count / 1e6:,.0f} M" if count >= MILLION else format_count(count)
-        what = f"another {plain(type(model).__name__)} of {size} parameters"
+        size = f"{count / 1e6:,.0f} M" if count >= 1e6 else format_count(count)
+        what = f"Another {plain(type(model).__name__)} of {size} parameters"
         what += " with its optimizer" if steppers else ""
     if len(paths) > 1:
         what = f"{len(paths)} other models of the same class"

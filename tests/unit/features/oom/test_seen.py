@@ -171,7 +171,7 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
         "for _ in range(3):\n"
         "    runs.append(again())"
     )
-    assert seen.other == "another LlamaForCausalLM of 336,960 parameters with its optimizer"
+    assert seen.other == "Another LlamaForCausalLM of 336,960 parameters with its optimizer"
     assert seen.other_at == "runs[0]"
     weights = bytes_of(LlamaForCausalLM(CONFIG))
     assert 3 * weights <= seen.other_bytes <= 3 * weights + 4096
@@ -185,7 +185,7 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
         "def load():\n    new = make(config)\n    fail()\n    return new\nmodel = load()"
     )
     assert (seen.other, seen.other_at) == (
-        "another LlamaForCausalLM of 336,960 parameters",
+        "Another LlamaForCausalLM of 336,960 parameters",
         "model",
     )
 
@@ -209,8 +209,7 @@ def test_what_a_script_made_and_makes_anew_is_named(notebook: Callable[..., Note
         "def step(student):\n    teacher\n    fail()\nstep(student)",
         "trainer = Trainer(student, teacher)\ndel teacher, other\ntrainer.train()",
         "def loss():\n    teacher\ndef step(model):\n    fail()\n    loss()\nstep(student)",
-        "class Loss:\n    def of(self):\n        teacher\nloss = Loss()\ndef step(model, loss):\n    fail()\n"
-        "step(student, loss)",
+        "class Loss:\n    def of(self):\n        teacher\nloss = Loss()\nfail(student, loss)",
         "for _ in range(2):\n    teacher\n    (lambda model: fail())(student)\n    teacher = None",
     ],
 )
