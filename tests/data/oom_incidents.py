@@ -465,7 +465,7 @@ CASES = (
             parts={"weights": 0.82, "optimizer": 0.62, "gradients": 0.82, "libraries": 0.06, "before": 2.46},
             path=spans("step", "optimizer"), contents=FLOAT32,
             seen=Seen(
-                other="another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
+                other="Another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
                 other_bytes=int(2.46 * GIB), states=int(1.02 * GIB), optimizers=("AdamW",),
             ),
         ),
@@ -510,7 +510,7 @@ CASES = (
         incident(
             asked=0.17, free=75.6, allowed=3.0, blocks=blocks(0.36, 0.0625),
             parts={"weights": 1.01, "kv_cache": 1.0, "activations": 0.47, "cache": 0.36},
-            path=spans("block", "prefill"), seen=Seen(cache=Cache(64, 2256, GIB, 8.8125 * GIB)),
+            path=spans("block", "prefill"), seen=Seen(cache=Cache(64, 2256, GIB, 8.8125 * GIB, 8)),
         ),
         "kv cache",
         ("Generate for fewer sequences at a time", "Raise the limit"),
@@ -520,7 +520,7 @@ CASES = (
         "a KV cache that fits, in pieces",
         incident(
             asked=4, free=0.8, parts={"weights": 20, "kv_cache": 20, "cache": 28}, blocks=blocks(28, 1.1),
-            path=spans("block", "decode"), seen=Seen(cache=Cache(4, 2256, 20 * GIB, 30 * GIB)),
+            path=spans("block", "decode"), seen=Seen(cache=Cache(4, 2256, 20 * GIB, 30 * GIB, 8)),
         ),
         "fragmentation",
         ("expandable_segments",),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES
 from hfmem_widget.features.oom.diagnosis import limit
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Diagnosis, Incident
-from hfmem_widget.features.oom.places import running
+from hfmem_widget.features.oom.places import running, to_come
 from hfmem_widget.features.oom.savings import of_states, savings
-from hfmem_widget.text import GIB, MIB, format_count, format_counted, size_text, torch_module
+from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
 
 MOST = 5
 VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
@@ -80,7 +79,7 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
             incident.known_growth,
         )
     elif cause == "kv cache" and (cache := incident.seen.cache):
-        yield from _less_cache(incident, cache)
+        yield _less_cache(incident, cache)
     elif cause == "long rows":
         longest, usual = incident.count("longest"), incident.usual[1]
         saved = (1 - usual / longest) * incident.part("activations")
@@ -119,19 +118,18 @@ def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
         )
 
 
-def _less_cache(incident: Incident, cache: Cache) -> Iterator[Advice]:
-    share = (1 - LEFT_FOR_TEMPORARIES) * incident.room_for_cache / cache.whole
-    rows, length = int(share * cache.rows), int(share * cache.length)
-    fits = [f"{format_counted(rows, 'sequence')} of that length"] if rows else []
-    fits += (
-        [f"{format_count(length)} tokens for each of the {format_count(cache.rows)}"]
-        if cache.rows > 1
-        else []
-    )
-    fits = fits or [f"{format_count(length)} tokens"]
-    yield Advice(
-        "Generate for fewer sequences at a time, or set a smaller max_new_tokens",
-        f"about {' or '.join(fits)} would fit, prompt included, with a tenth left for temporaries",
+def _less_cache(incident: Incident, cache: Cache) -> Advice:
+    room = incident.room_for_cache
+    # Blocks that grow leave pieces behind, up to a second cache; temporaries of all rows had all the room.
+    rows = int(cache.rows * room / (2 * cache.whole + room)) if cache.layers > 1 else 0
+    size = size_text(rows * cache.whole / cache.rows)
+    fewer = "Generate for fewer sequences at a time, or set" if cache.rows > 1 else "Set"
+    return Advice(
+        f"{fewer} a smaller max_new_tokens",
+        f"about {format_count(rows)} of those {format_count(cache.rows)} sequences fit, prompt included: "
+        f"their cache takes {size}, and the rest of the room is left for copies and temporaries"
+        if rows
+        else "the cache grows with each sequence and each token",
     )
 
 
@@ -153,7 +151,7 @@ def _raise_limit(incident: Incident) -> Advice:
             f"Raise the limit ({incident.host.command}, or the memory of the batch job)",
             f"this process may map {size_text(incident.host.limit)} in total",
         )
-    needed = incident.reserved + incident.asked
+    needed = incident.reserved + max(incident.asked, to_come(incident))
     twentieths = math.ceil(20 * needed / incident.total) if needed < incident.total else 20
     module = torch_module(incident.device.key)
     return Advice(

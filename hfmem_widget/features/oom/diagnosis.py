@@ -66,12 +66,9 @@ def _another_model(incident: Incident) -> Diagnosis | None:
     seen = incident.seen
     if not seen.other or seen.other_bytes < GROWN_FROM * incident.ceiling:
         return None
-    what = f"{seen.other[:1].upper()}{seen.other[1:]}"
+    alive = f"{'is' if seen.other.startswith('Another') else 'are'} alive"
     held = f"{seen.other_at} ({size_text(seen.other_bytes)})"
-    return Diagnosis(
-        "another model",
-        f"{what} {'is' if seen.other.startswith('another') else 'are'} alive: {held}.",
-    )
+    return Diagnosis("another model", f"{seen.other} {alive}: {held}.")
 
 
 def _graphs(incident: Incident) -> Diagnosis | None:

@@ -111,13 +111,9 @@ def incident_of(
     evaluations = [part for part in path if part.kind in {"evaluate", "predict"}]
     steps = [step for step in session.steps if step.longest > 0]
     lengths = [step.longest for step in steps]
-    current = next((part for part in reversed(path) if part.kind == "step"), None)
-    number = current.counts.get("step") if current is not None else None
-    usual = [
-        step.longest
-        for step in steps
-        if current is None or not step.first <= (number or 0) <= step.last
-    ]
+    numbers = (part.counts.get("step", 0) for part in reversed(path) if part.kind == "step")
+    current = next(numbers, NOT_AVAILABLE)
+    usual = [step.longest for step in steps if not step.first <= current <= step.last]
     return Incident(
         device=device,
         origin=said.origin,

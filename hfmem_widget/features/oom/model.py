@@ -110,6 +110,7 @@ class Cache:
     length: int  # tokens of each row that were asked for, prompt included
     held: float
     whole: float  # at that length
+    layers: int = 0  # that have a part of it already
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,6 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
 
 def _where(frames: Sequence[Mapping[str, Any]]) -> str:
     """Return the innermost line of the user's code, or of any Python code if there is none."""
-    # Typed or generated code has a name in angle brackets; C++ has a library's, or none.
     python = [frame for frame in frames if _PYTHON.fullmatch(str(frame.get("filename", "")))]
     own = [frame for frame in python if not any(part in frame["filename"] for part in _LIBRARIES)]
     frame = next(iter(own or python), None)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dis
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from hfmem_widget.features.oom.errors import about_memory
@@ -30,7 +31,6 @@ from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.5  # nobody waits for the result of a cell that failed
 MOST_NAMED = 3
-MILLION = 1e6
 
 STATES = {
     **dict.fromkeys(("adam", "adamw", "fusedadam", "nadam", "radam", "adamax", "adadelta"), 2),
@@ -40,12 +40,8 @@ STATES = {
 """States as large as the weight that optimizers with these names keep of each weight."""
 
 _ONE_MORE = ("amsgrad", "momentum", "centered")  # settings with which there is one state more
-_OF_ONE_OUTPUT = re.compile(
-    r"hidden_states|attentions|past_key_values"
-)  # lists in what a model returns
-
-_Found = Sequence[tuple[str, Any]]
-"""Models and optimizers with their paths."""
+# Lists in what a model returns:
+_OF_ONE_OUTPUT = re.compile(r"hidden_states|attentions|past_key_values")
 
 
 def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
@@ -56,24 +52,23 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
     with tensors.unnoticed():
         name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
         first = error.__traceback__ and error.__traceback__.tb_frame
-        callers = [frame for frame in outwards(first) if _is_among(frame, users)]
-        running: list[Any] = [held for frame in callers for _, held in in_frame(frame)]
-        running += _running(cause.__traceback__, users)
-        others = [
-            *roots.kernel_roots(shell),
-            *(
-                roots.Root(f"{each.f_code.co_name}()", each, roots.Rank.VARIABLE)
-                for each in callers
-            ),
-            roots.Root(name, error, roots.Rank.ERROR),
-        ]
+        callers = ((frame, frame.f_lasti) for frame in outwards(first and first.f_back))
+        ran = [each for each in callers if each[0].f_globals.get("__name__") in users]
+        ran += [*_steps(error.__traceback__), *_steps(cause.__traceback__)]
+        running = [held for frame, _ in ran for _, held in in_frame(frame)]
+        running += _globals_read(ran, users)
+        # What handles the error, within the function that catches it, has it only until that is done.
+        stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
+        inner = stack[: stack.index(id(first))] if id(first) in stack else []
+        others = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
+        others.append(roots.Root(name, error, roots.Rank.ERROR))
         held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=found)
         rows = held.of(device).rows
         models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
         used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
         known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
-        stepping = [one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one)))]
-        stepping = list({id(one): one for one in stepping}.values())
+        used_by = (one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one))))
+        stepping = list({id(one): one for one in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
         other, other_at, other_bytes = _others(models, used.keys(), running, found, device)
         return Seen(
@@ -89,24 +84,38 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         )
 
 
-def _is_among(frame: FrameType, modules: Collection[str]) -> bool:
-    return frame.f_globals.get("__name__") in modules
-
-
-def _running(traceback: TracebackType | None, users: Collection[str]) -> Iterator[Any]:
-    """Yield what the code had that ran: its functions' variables, and the globals that its lines name."""
+def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames that an error came through, and the instruction that each was at."""
     while traceback is not None:
-        frame, at = traceback.tb_frame, traceback.tb_lasti
-        yield from (held for _, held in in_frame(frame))
-        if _is_among(frame, users):
-            # What it was yet to assign is an earlier run's.
-            assigned: dict[str, int] = {}
-            for step in dis.get_instructions(frame.f_code):
-                if step.opname in {"STORE_NAME", "STORE_GLOBAL"}:
-                    assigned.setdefault(step.argval, step.offset)
-            named = (name for name in frame.f_code.co_names if assigned.get(name, -1) <= at)
-            yield from (frame.f_globals[name] for name in named if name in frame.f_globals)
+        yield traceback.tb_frame, traceback.tb_lasti
         traceback = traceback.tb_next
+
+
+def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) -> Iterator[Any]:
+    """Yield the globals that the user's code which ran reads, or a function that it names.
+
+    One that is only assigned, or before it is read, is of an earlier run: nothing that ran needs it.
+    """
+    waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
+    known = {code for code, *_ in waiting}
+    for code, at, variables in waiting:
+        if variables.get("__name__") not in users:
+            continue
+        read, assigned = set(), set()
+        for step in dis.get_instructions(code):
+            if step.opname in {"STORE_NAME", "STORE_GLOBAL"} and step.offset > at:
+                assigned.add(step.argval)
+            elif step.opname in {"LOAD_NAME", "LOAD_GLOBAL"} and step.argval not in assigned:
+                read.add(step.argval)
+        values = [variables[name] for name in read if name in variables]
+        yield from values
+        kinds = (each if issubclass(type(each), type) else type(each) for each in values)
+        methods = [each for kind in kinds for base in kind.__mro__ for each in vars(base).values()]
+        functions = [each for each in (*values, *methods) if type(each) is FunctionType]
+        more = [(each.__code__, each.__globals__) for each in functions]
+        more += [(each, variables) for each in code.co_consts if type(each) is CodeType]
+        waiting += [(within, -1, beside) for within, beside in more if within not in known]
+        known.update(within for within, _ in more)
 
 
 def _is_errors(row: Holder) -> bool:
@@ -151,7 +160,7 @@ def _bytes(found: Iterable[Any], device: str) -> int:
 
 
 def _others(
-    models: Sequence[Any], used: Iterable[int], running: Sequence[Any], found: _Found, device: str
+    models: list[Any], used: Iterable[int], running: list[Any], found: list[Any], device: str
 ) -> tuple[str, str, int]:
     """Return models of the same classes as those in use that are none of them, their names and bytes."""
     inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
@@ -174,8 +183,8 @@ def _others(
         around = path.rpartition("[")[0]
         paths.append(around if any(at.startswith(f"{around}[") for at, _ in steppers) else path)
         count = sum(each.numel() for each in weights)
-        size = f"{count / 1e6:,.0f} M" if count >= MILLION else format_count(count)
-        what = f"another {plain(type(model).__name__)} of {size} parameters"
+        size = f"{count / 1e6:,.0f} M" if count >= 1e6 else format_count(count)
+        what = f"Another {plain(type(model).__name__)} of {size} parameters"
         what += " with its optimizer" if steppers else ""
     if len(paths) > 1:
         what = f"{len(paths)} other models of the same class"
@@ -217,5 +226,5 @@ def _cache(error: BaseException, device: str) -> Cache | None:
         # In a prefill that has not come to the last layer, the others will be like those it has.
         whole *= len(layers) / len(filled)
         held = float(sum(size for _, _, size, _ in storages))
-        sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole)))
+        sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole), len(filled)))
     return max(sizes, key=lambda each: each.whole, default=None)

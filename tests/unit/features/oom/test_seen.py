@@ -171,7 +171,7 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
         "for _ in range(3):\n"
         "    runs.append(again())"
     )
-    assert seen.other == "another LlamaForCausalLM of 336,960 parameters with its optimizer"
+    assert seen.other == "Another LlamaForCausalLM of 336,960 parameters with its optimizer"
     assert seen.other_at == "runs[0]"
     weights = bytes_of(LlamaForCausalLM(CONFIG))
     assert 3 * weights <= seen.other_bytes <= 3 * weights + 4096
@@ -185,9 +185,20 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
         "def load():\n    new = make(config)\n    fail()\n    return new\nmodel = load()"
     )
     assert (seen.other, seen.other_at) == (
-        "another LlamaForCausalLM of 336,960 parameters",
+        "Another LlamaForCausalLM of 336,960 parameters",
         "model",
     )
+
+
+def test_what_a_script_made_and_makes_anew_is_named(notebook: Callable[..., Notebook]) -> None:
+    """The code that runs has assigned the variable, and reads it nowhere."""
+    seen = notebook(make=LlamaForCausalLM, config=CONFIG).see(
+        "model = make(config)\n"
+        "def load():\n    new = make(config)\n    fail()\n    return new\n"
+        "def main():\n    global model\n    model = load()\n"
+        "main()"
+    )
+    assert seen.other_at == "model"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +208,9 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
         "student = made\nteacher = other\ndef step(model):\n    fail()\nstep(student); teacher",
         "def step(student):\n    teacher\n    fail()\nstep(student)",
         "trainer = Trainer(student, teacher)\ndel teacher, other\ntrainer.train()",
+        "def loss():\n    teacher\ndef step(model):\n    fail()\n    loss()\nstep(student)",
+        "class Loss:\n    def of(self):\n        teacher\nloss = Loss()\nfail(student, loss)",
+        "for _ in range(2):\n    teacher\n    (lambda model: fail())(student)\n    teacher = None",
     ],
 )
 def test_a_model_that_the_code_uses_is_no_other(
@@ -259,6 +273,7 @@ def test_a_cache_is_known_at_the_length_that_was_asked_for(
     )
     assert seen.cache is not None
     assert (seen.cache.rows, seen.cache.length) == (4 * beams, 216)
+    assert seen.cache.layers == (6 if call == 1 else 8)
     assert seen.cache.whole == pytest.approx(8 * 2 * 2 * 16 * 2 * 4 * beams * 216, rel=0.05)
 
 
