@@ -199,14 +199,16 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
 def _multiplied_out(
     query: Any, key: Any, value: Any, mask: Any, dropout: float, *, scale: float | None
 ) -> Any:
-    """Do what PyTorch does without a kernel, but keep the dropout mask as bytes, as on a GPU."""
+    """Do what PyTorch does without a kernel, in float32, but keep the dropout mask as bytes, as on a GPU."""
+    dtype = query.dtype
+    query, key, value = map(_to_full, (query, key, value))
     factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
     scores = (query * factor) @ (key.mT * factor)
     if mask is not None:
         scores.add_(torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask)
     shares = torch.ops.aten._safe_softmax(scores, -1)  # noqa: SLF001  (an operator's name)
     del scores
-    return torch.native_dropout(shares, dropout, train=True)[0] @ value
+    return (torch.native_dropout(shares, dropout, train=True)[0] @ value).to(dtype)
 
 
 def _kernel(
@@ -216,19 +218,20 @@ def _kernel(
 
     As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
     """
-    if query.dim() != 4:
+    if query.dim() != 4 or (not grouped and query.shape[:2] != value.shape[:2]):
         return ""
-    # Only the efficient kernel returns the gradient of a mask. T5's lies across its rows, which none takes.
-    learns = mask is not None and mask.requires_grad
+    # Only the efficient kernel returns a mask's gradient or takes one of three dimensions. T5's lies across its
+    # rows, which none takes.
+    is_plain = mask is None or (not mask.requires_grad and mask.dim() in {2, 4})
     if device == "cuda" and mask is not None and mask.stride(-1) != 1:
         return ""
     is_even = query.shape[-1] == value.shape[-1]
     widths = (query.shape[-1], value.shape[-1])
     is_aligned = max(widths) <= _LARGEST_HEAD and not any(one % _ALIGNED_HEAD for one in widths)
-    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and not learns:
+    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and is_plain:
         return "cudnn_attention"
     if device == "cpu":
-        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even and not learns else ""
+        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even and is_plain else ""
     if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
         return "flash_attention"
     # Only the flash kernel takes heads that share keys and values.

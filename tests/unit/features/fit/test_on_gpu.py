@@ -115,13 +115,15 @@ def attended(
     length: int = LENGTH,
     across: bool = False,
     dtype: torch.dtype = torch.float32,
+    heads_of_keys: int = 2,
+    mask_of: tuple[int, ...] = (1, 2),
 ) -> int:
     """Return the bytes that attention keeps for the backward pass; a mask may lie `across` its rows."""
     query, key, value = (
-        torch.empty(1, 2, length, size, device="meta", requires_grad=True, dtype=dtype)
-        for size in (16, 16, width)
+        torch.empty(1, heads, length, size, device="meta", requires_grad=True, dtype=dtype)
+        for heads, size in ((2, 16), (heads_of_keys, 16), (heads_of_keys, width))
     )
-    mask = torch.empty(1, 2, length, length, device="meta", dtype=dtype)
+    mask = torch.empty(*mask_of, length, length, device="meta", dtype=dtype)
     mask = (mask.mT if across else mask).requires_grad_(learned)
     live = LiveBytes()
     live.leave_out([query, key, value, mask])
@@ -139,6 +141,28 @@ def test_dropout_in_attention_without_a_kernel_keeps_bytes() -> None:
     )
 
     assert more == SCORES * (1 + 4)
+
+
+def test_attention_without_a_kernel_is_done_in_float32() -> None:
+    """Though what goes in has half the bytes, as in UMT5 under autocast."""
+    half = attended("cuda", learned=True, across=True, dropout=0.1, dtype=torch.bfloat16)
+
+    assert half > SCORES * (4 + 1 + 4)
+
+
+def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
+    """cuDNN refuses it, and so does the host's kernel: an H100's choice, and a CPU's."""
+    half = {"learned": False, "dtype": torch.bfloat16}
+    padded = attended("cuda", length=49, mask_of=(2,), **half)
+
+    assert padded >= attended("cuda", length=49, **half) + 2 * 49 * 56 * 2
+    assert attended("cpu", learned=False, mask_of=(2,)) > SCORES * 4
+
+
+def test_a_head_of_keys_that_is_broadcast_needs_the_scores() -> None:
+    """No kernel takes it without `enable_gqa`: as in Falcon."""
+    assert attended("cuda", learned=False, heads_of_keys=1, dtype=torch.bfloat16) > SCORES * 4
+    assert attended("cpu", learned=False, heads_of_keys=1) > SCORES * 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
