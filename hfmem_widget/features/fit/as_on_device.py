@@ -11,6 +11,7 @@ a token is a row for each of its experts.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from types import FunctionType
 from typing import Any, Final
@@ -112,13 +113,7 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         if name in _ASKING:
             return _told(func, args, kwargs)
         if self._autocast is not None:
-            if name in _LOWER:
-                args, kwargs = tree_map(self._to_half, (args, kwargs))
-            elif self._device == "cuda" and name in _FULL_INSIDE:
-                if args and _is_float(args[0]):
-                    kwargs["dtype"] = kwargs.get("dtype") or torch.float32
-            elif name in _FULL[self._device]:
-                args, kwargs = tree_map(_to_full, (args, kwargs))
+            args, kwargs = self._cast(name, args, kwargs)
         if name == "scaled_dot_product_attention":
             return _attention(self._device, func, *args, **kwargs)
         if name in _GROUPED:
@@ -130,10 +125,18 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
             func = partial(_dropout, func)
         elif self._device == "cuda" and name == "cross_entropy" and self._autocast is not None:
             func = partial(_cross_entropy, func)
-        elif (opened := _opened(func)) is not None:
-            with self:
-                return opened(*args, **kwargs)
-        return func(*args, **kwargs)
+        with self if (opened := _opened(func)) else nullcontext():
+            return (opened or func)(*args, **kwargs)
+
+    def _cast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return an operation's arguments as autocast gives them."""
+        if name in _LOWER:
+            return tree_map(self._to_half, (args, kwargs))
+        if name in _FULL[self._device]:
+            return tree_map(_to_full, (args, kwargs))
+        if self._device == "cuda" and name in _FULL_INSIDE and args and _is_float(args[0]):
+            kwargs["dtype"] = kwargs.get("dtype") or torch.float32
+        return args, kwargs
 
     def _to_half(self, value: Any) -> Any:
         if not _is_float(value) or value.dtype == self._autocast:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import chain
@@ -190,13 +190,15 @@ def _forecast(
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in trained),
     )
-    needed = None
-    if optimizer is not None:
-        needed = optimizers.needs(optimizer, _trained(model, trained))
+
+    def needed(unused: Container[int] = ()) -> Needs:
+        """Return what the optimizer needs: no states for weights that get no gradient."""
+        used = (one for one in trained if id(one) not in unused)
+        return optimizers.needs(optimizer, _trained(model, used))
 
     def without_a_run(why: str) -> Forecast:
         fresh = allocator_of(setting.device)  # a run that failed has left things in the other
-        states = 0 if needed is None else given(fresh, needed.sizes)
+        states = given(fresh, needed().sizes) if setting.training else 0
         gradients = given(fresh, map(_bytes, trained)) if setting.training else 0
         return _of_what_is_held(held, states, gradients, why)
 
@@ -277,7 +279,7 @@ def _dry(
     held: Forecast,
     *,
     unpacked: int,
-    needed: Needs | None,
+    needed: Callable[[Container[int]], Needs],
     allocator: Allocator,
 ) -> Forecast:
     setting = held.setting
@@ -287,7 +289,7 @@ def _dry(
         libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
     waiting = idle(model)
-    if needed is None:
+    if not setting.training:
         run = inference(model, inputs, device=setting.device)
         before = allocator.allocated
         peak = play(run.events, allocator).peaks[-1].bytes - before
@@ -301,8 +303,9 @@ def _dry(
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
         )
-        step, states = second_step(step, allocator, needed.sizes)
-        forecast = _of_training(held, unpacked, step, needed, states)
+        needs = needed(step.unused)
+        step, states = second_step(step, allocator, needs.sizes)
+        forecast = _of_training(held, unpacked, step, needs, states)
     # What is unpacked or quantised as it goes is in no event.
     is_whole = setting.device == "cuda" and not (unpacked or setting.kv)
     reserved = max(allocator.reserved, forecast.total) if is_whole else 0
