@@ -212,6 +212,26 @@ def test_no_layer_is_left_out_by_chance() -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize("kind", ["phi3", "gpt2"])
+def test_a_step_is_told_with_a_cache_or_without_whichever_is_larger(kind: str) -> None:
+    """A Trainer sets use_cache to False, a loop does not: so Phi-3 is told without and GPT-2 with it."""
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
+    more = (
+        {"intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 0}
+        if kind == "phi3"
+        else {}
+    )
+    both = transformers.CONFIG_MAPPING[kind](**size, **more, use_cache=True)
+    without = transformers.CONFIG_MAPPING[kind](**size, **more, use_cache=False)
+
+    told = predict(both, Setting(batch=2, length=64, device="cpu"))
+
+    assert told.total >= predict(without, Setting(batch=2, length=64, device="cpu")).total
+    assert any("use_cache=False, as in a Trainer" in note for note in told.notes) == (
+        kind == "phi3"
+    )
+
+
 def led(**more: Any) -> Any:
     """Return a small one."""
     layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8}
