@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-MOST: Final = 1 << 20  # elements of a tensor whose values are kept
+MOST: Final = 1 << 22  # elements of a tensor whose values are kept
 
-_MOST_FLOATS: Final = 1 << 12  # the same for fractions, of which few are of use
 _HIGHEST_CHANCE: Final = 1 - 2**-24  # what the host draws, so that no layer is left out by chance
 _NAME: Final = "_hfmem_known"
 _ATEN: Final = torch.ops.aten
@@ -194,9 +193,7 @@ def _device(kwargs: dict[str, Any]) -> str:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return int(tensor.numel()) <= (
-        _MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST
-    )
+    return int(tensor.numel()) <= MOST
 
 
 def _host(value: Any) -> Any:
