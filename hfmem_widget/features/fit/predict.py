@@ -199,12 +199,14 @@ def _forecast(
 
     def needed(unused: Container[int] = ()) -> Needs:
         """Return what the optimizer needs: no states for weights that get no gradient."""
+        if optimizer is None:
+            return Needs((), 0, 0)
         used = (one for one in trained if id(one) not in unused)
         return optimizers.needs(optimizer, _trained(model, used))
 
     def without_a_run(why: str) -> Forecast:
         fresh = allocator_of(setting.device)  # a run that failed has left things in the other
-        states = given(fresh, needed().sizes) if setting.training else 0
+        states = given(fresh, needed().sizes)
         gradients = given(fresh, map(_bytes, trained)) if setting.training else 0
         return _of_what_is_held(held, states, gradients, why)
 

@@ -232,6 +232,19 @@ def test_a_step_is_told_with_a_cache_or_without_whichever_is_larger(kind: str) -
     )
 
 
+def test_outputs_are_not_asked_by_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of them transformers warns once in a process, which is for the user to be told."""
+    from transformers.utils import generic
+
+    asked: list[Any] = []
+    monkeypatch.setattr(generic.logger, "warning_once", asked.append)
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
+    told = predict(config, Setting(batch=1, length=8, training=False, device="cpu"))
+
+    assert told.bytes("kv_cache") == 2 * 8 * 32 * 4
+    assert asked == []
+
+
 def led(**more: Any) -> Any:
     """Return a small one."""
     layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8}
