@@ -11,7 +11,9 @@ a token is a row for each of its experts.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -36,12 +38,21 @@ _FULL: Final = {
     "cuda": {
         *("__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "asin", "cosh", "erfinv"),
         *("exp", "expm1", "log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sinh"),
-        *("tan", "cumprod", "cumsum", "dist", "norm", "normalize", "prod", "renorm", "sum"),
+        *("tan", "dist", "norm", "normalize", "renorm"),
         *("cosine_similarity", "group_norm", "layer_norm", "log_softmax", "softmax", "softmin"),
         *("softplus", "binary_cross_entropy_with_logits", "cosine_embedding_loss"),
         *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss"),
         *("mse_loss", "multi_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss"),
-        *("soft_margin_loss", "triplet_margin_loss"),
+        *("soft_margin_loss", "triplet_margin_loss", "cdist", "logsumexp"),
+        *("multilabel_margin_loss", "pdist", "_upsample_bicubic2d_aa"),
+        *(
+            "_upsample_bilinear2d_aa",
+            "upsample_bicubic2d",
+            "upsample_bilinear2d",
+            "upsample_linear1d",
+        ),
+        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_trilinear3d"),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
     },
     "cpu": {
         *("binary_cross_entropy", "cosine_embedding_loss", "cross_entropy", "ctc_loss"),
@@ -50,6 +61,16 @@ _FULL: Final = {
     },
 }
 """What autocast computes in float32, by device."""
+
+_FULL_INSIDE: Final = {
+    "cumprod",
+    "cumsum",
+    "linalg_matrix_norm",
+    "linalg_vector_norm",
+    "prod",
+    "sum",
+}
+"""What autocast on a GPU tells to compute in float32; what goes in is kept as it is."""
 
 _LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
 
@@ -87,15 +108,12 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name in _ASKING:
             return _told(func, args, kwargs)
         if self._autocast is not None:
-            if name in _LOWER:
-                args, kwargs = tree_map(self._to_half, (args, kwargs))
-            elif name in _FULL[self._device]:
-                args, kwargs = tree_map(_to_full, (args, kwargs))
+            args, kwargs = self._cast(name, args, kwargs)
         if name == "scaled_dot_product_attention":
             return _attention(self._device, func, *args, **kwargs)
         if name in _GROUPED:
@@ -107,7 +125,18 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
             func = partial(_dropout, func)
         elif self._device == "cuda" and name == "cross_entropy" and self._autocast is not None:
             func = partial(_cross_entropy, func)
-        return func(*args, **kwargs)
+        with self if (opened := _opened(func)) else nullcontext():
+            return (opened or func)(*args, **kwargs)
+
+    def _cast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return an operation's arguments as autocast gives them."""
+        if name in _LOWER:
+            return tree_map(self._to_half, (args, kwargs))
+        if name in _FULL[self._device]:
+            return tree_map(_to_full, (args, kwargs))
+        if self._device == "cuda" and name in _FULL_INSIDE and args and _is_float(args[0]):
+            kwargs["dtype"] = kwargs.get("dtype") or torch.float32
+        return args, kwargs
 
     def _to_half(self, value: Any) -> Any:
         if not _is_float(value) or value.dtype == self._autocast:
@@ -117,6 +146,21 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         if id(value) not in self.casts:
             self.casts[id(value)] = value.to(self._autocast)
         return self.casts[id(value)]
+
+
+def _opened(func: Any) -> Any:
+    """Return a function of `torch.nn.functional` that lets its own operations be seen, or None for any other.
+
+    It would ask whether a mode is on and hand itself over whole, as `interpolate` and the attention of
+    `MultiheadAttention` do; it is done again with that answer given.
+    """
+    if not isinstance(func, FunctionType) or func.__globals__ is not vars(torch.nn.functional):
+        return None
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    known = func.__globals__ | dict.fromkeys(names, lambda *_: False)
+    made = FunctionType(func.__code__, known, func.__name__, func.__defaults__, func.__closure__)
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
 
 
 def _told(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -199,14 +243,16 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
 def _multiplied_out(
     query: Any, key: Any, value: Any, mask: Any, dropout: float, *, scale: float | None
 ) -> Any:
-    """Do what PyTorch does without a kernel, but keep the dropout mask as bytes, as on a GPU."""
+    """Do what PyTorch does without a kernel, in float32, but keep the dropout mask as bytes, as on a GPU."""
+    dtype = query.dtype
+    query, key, value = map(_to_full, (query, key, value))
     factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
     scores = (query * factor) @ (key.mT * factor)
     if mask is not None:
         scores.add_(torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask)
     shares = torch.ops.aten._safe_softmax(scores, -1)  # noqa: SLF001  (an operator's name)
     del scores
-    return torch.native_dropout(shares, dropout, train=True)[0] @ value
+    return (torch.native_dropout(shares, dropout, train=True)[0] @ value).to(dtype)
 
 
 def _kernel(
@@ -216,19 +262,20 @@ def _kernel(
 
     As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
     """
-    if query.dim() != 4:
+    if query.dim() != 4 or (not grouped and query.shape[:2] != value.shape[:2]):
         return ""
-    # Only the efficient kernel returns the gradient of a mask. T5's lies across its rows, which none takes.
-    learns = mask is not None and mask.requires_grad
+    # Only the efficient kernel returns a mask's gradient, or takes one of three dimensions. T5's lies across
+    # its rows, which none takes.
+    is_plain = mask is None or (not mask.requires_grad and mask.dim() in {2, 4})
     if device == "cuda" and mask is not None and mask.stride(-1) != 1:
         return ""
     is_even = query.shape[-1] == value.shape[-1]
     widths = (query.shape[-1], value.shape[-1])
     is_aligned = max(widths) <= _LARGEST_HEAD and not any(one % _ALIGNED_HEAD for one in widths)
-    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and not learns:
+    if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and is_plain:
         return "cudnn_attention"
     if device == "cpu":
-        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even and not learns else ""
+        return "flash_attention_for_cpu" if dropout_p == 0.0 and is_even and is_plain else ""
     if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
         return "flash_attention"
     # Only the flash kernel takes heads that share keys and values.

@@ -27,6 +27,8 @@ from hfmem_widget.features.fit.replay import Allocator, Event, given, play
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
+_CACHES = {"cache", "past_key_values"}  # what models call their keys and values
+
 _one_at_a_time = threading.RLock()
 
 MakeInputs = Callable[[], Mapping[str, Any]]
@@ -52,6 +54,9 @@ class Step:
     backward: Pass
     kept: int  # between the two: what was saved for the backward pass, and the batch
     gradients: int  # all of them, when they are complete
+    unused: frozenset[int] = (
+        frozenset()
+    )  # identities of parameters that the model's own loss does not reach
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
@@ -84,8 +89,10 @@ def training_step(
     live = LiveBytes(GRANULARITY[device])
     live.leave_out(chain(model.parameters(), model.buffers()))
     counted: set[int] = set()
+    reached: set[int] = set()
 
     def accumulated(leaf: torch.Tensor) -> None:
+        reached.add(id(leaf))
         is_new = isinstance(leaf, torch.nn.Parameter) and id(leaf) not in counted
         if is_new and leaf.grad is not None:
             counted.add(id(leaf))
@@ -101,10 +108,13 @@ def training_step(
                 if parameter.requires_grad:
                     parameter.grad = torch.empty_like(parameter)
                     accumulated(parameter)
+        reached.clear()
         live.restart()
         batch = dict(inputs())
         outputs = model(**batch)
         del batch
+        # Without one, the user's loss may well reach what the first result does not.
+        has_loss = getattr(outputs, "loss", None) is not None
         mode.leave_autocast()
         if autocast is not None:
             cast_to_float(outputs)
@@ -117,7 +127,8 @@ def training_step(
         run_backward(roots, accumulated)
         backward = Pass(live.peak, live.marked_at_peak)
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
-    return Step(forward, backward, kept, live.marked, routes, assumed, events)
+    unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
+    return Step(forward, backward, kept, live.marked, unused, routes, assumed, events)
 
 
 def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tuple[Step, int]:
@@ -146,7 +157,9 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
     with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
         outputs = model(**batch, **options)
-        cache = _storages(getattr(outputs, "past_key_values", None))
+        # Not asked by name: transformers warns of its former ones, once, which is for the user to be told.
+        named = outputs.items() if isinstance(outputs, Mapping) else ()
+        cache = _storages([each for name, each in named if name in _CACHES], depth=5)
         kept = sum(map(live.rounded, cache.values()))
         events = tuple(live.events)
         return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-MOST: Final = 1 << 20  # elements of a tensor whose values are kept
+MOST: Final = 1 << 22  # elements of a tensor whose values are kept
 
-_MOST_FLOATS: Final = 1 << 12  # the same for fractions, of which few are of use
+_HIGHEST_CHANCE: Final = 1 - 2**-24  # what the host draws, so that no layer is left out by chance
 _NAME: Final = "_hfmem_known"
 _ATEN: Final = torch.ops.aten
 _ITEM: Final = _ATEN._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
@@ -180,6 +180,8 @@ def _choose_all(mask: torch.Tensor) -> None:
 
 def _to_meta(func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
     made = func(*args, **kwargs)
+    if func is _ATEN.rand.default:
+        made.fill_(_HIGHEST_CHANCE)
     if func is _COPY and _device(kwargs) == "meta" and given[0].numel() <= MOST:
         remember(made, Values(given[0].to(made.dtype, copy=True)))
     return made
@@ -191,9 +193,7 @@ def _device(kwargs: dict[str, Any]) -> str:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return int(tensor.numel()) <= (
-        _MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST
-    )
+    return int(tensor.numel()) <= MOST
 
 
 def _host(value: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -60,6 +61,11 @@ ROUTED: Final = (
 ASSUMED_CLASS: Final = (
     "Assumed: {}, since the configuration names no class of transformers. To name another, set its "
     'architectures, as in config.architectures = ["NameOfClass"].'
+)
+
+AS_IN: Final = (
+    "Counted with use_cache=True, as outside a Trainer, which sets it to False and needs less.",
+    "Counted with use_cache=False, as in a Trainer; a loop of your own, with True, needs less.",
 )
 
 EVENLY: Final = (
@@ -190,13 +196,17 @@ def _forecast(
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in trained),
     )
-    needed = None
-    if optimizer is not None:
-        needed = optimizers.needs(optimizer, _trained(model, trained))
+
+    def needed(unused: Container[int] = ()) -> Needs:
+        """Return what the optimizer needs: no states for weights that get no gradient."""
+        if optimizer is None:
+            return Needs((), 0, 0)
+        used = (one for one in trained if id(one) not in unused)
+        return optimizers.needs(optimizer, _trained(model, used))
 
     def without_a_run(why: str) -> Forecast:
         fresh = allocator_of(setting.device)  # a run that failed has left things in the other
-        states = 0 if needed is None else given(fresh, needed.sizes)
+        states = given(fresh, needed().sizes)
         gradients = given(fresh, map(_bytes, trained)) if setting.training else 0
         return _of_what_is_held(held, states, gradients, why)
 
@@ -277,7 +287,7 @@ def _dry(
     held: Forecast,
     *,
     unpacked: int,
-    needed: Needs | None,
+    needed: Callable[[Container[int]], Needs],
     allocator: Allocator,
 ) -> Forecast:
     setting = held.setting
@@ -287,13 +297,14 @@ def _dry(
         libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
     waiting = idle(model)
-    if needed is None:
+    if not setting.training:
         run = inference(model, inputs, device=setting.device)
         before = allocator.allocated
         peak = play(run.events, allocator).peaks[-1].bytes - before
         forecast = _of_inference(held, unpacked, replace(run, peak=peak))
     else:
-        step = training_step(
+        run_once = partial(
+            training_step,
             model,
             inputs,
             device=setting.device,
@@ -301,8 +312,11 @@ def _dry(
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
         )
-        step, states = second_step(step, allocator, needed.sizes)
-        forecast = _of_training(held, unpacked, step, needed, states)
+        step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
+        needs = needed(step.unused)
+        step, states = second_step(step, allocator, needs.sizes)
+        forecast = _of_training(held, unpacked, step, needs, states)
+        forecast = replace(forecast, notes=(*forecast.notes, *cached))
     # What is unpacked or quantised as it goes is in no event.
     is_whole = setting.device == "cuda" and not (unpacked or setting.kv)
     reserved = max(allocator.reserved, forecast.total) if is_whole else 0
@@ -321,6 +335,22 @@ def _dry(
     note = f"{names} {NO_INPUT[len(outer) > 1]}"
     forecast = _activations_as(forecast, "lower")
     return replace(forecast, notes=(*forecast.notes, note), left_out=tuple(outer))
+
+
+def _larger(
+    model: Any, run: Callable[[], Step], *, checkpointing: bool
+) -> tuple[Step, tuple[str, ...]]:
+    """Return a step with or without a cache of keys and values, whichever takes more, and which that is."""
+    step = run()
+    # transformers makes none with checkpointing.
+    if getattr(model.config, "use_cache", None) is not True or checkpointing:
+        return step, ()
+    model.config.use_cache = False
+    model.zero_grad()
+    other = run()
+    peaks = [max(one.forward.bytes, one.backward.bytes) for one in (step, other)]
+    notes = (AS_IN[peaks[1] > peaks[0]],) if abs(peaks[0] - peaks[1]) > max(peaks) / 200 else ()
+    return (other if peaks[1] > peaks[0] else step), notes
 
 
 def _activations_as(forecast: Forecast, bound: Bound) -> Forecast:

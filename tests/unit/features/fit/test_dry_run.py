@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from hfmem_widget.features.fit.dry_run import Step as DryStep
 from hfmem_widget.features.fit.dry_run import inference, training_step, undisturbed
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.setting import Setting
 from tests.data.fit_models import BATCH, CONFIGS, LENGTH, Step, batch, bert, built, gpt2, llama
 
 every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
@@ -167,3 +170,91 @@ def test_what_is_generated_drops_nothing_out() -> None:
     )
 
     assert told.peak == 4 * size
+
+
+def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
+    """No optimizer makes any without a gradient: LED's for global attention, where no token has it."""
+    config = led()
+    told = predict(config, Setting(batch=1, length=32, device="cpu"))
+    model = transformers.LEDForConditionalGeneration(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.full((1, 32), 5)
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+
+    made = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
+    assert told.bytes("optimizer") == sum(one.nbytes for one in made)
+    assert any(one.grad is None for one in model.parameters())
+
+
+def test_without_a_loss_of_its_own_all_weights_get_states() -> None:
+    """The user's loss may reach what the mean of the first result does not, as the head that pools."""
+    config = transformers.SiglipVisionConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=32,
+    )
+    config.architectures = ["SiglipVisionModel"]
+    told = predict(config, Setting(batch=1, device="cpu"))
+
+    assert told.bytes("optimizer") == 2 * told.bytes("weights")
+
+
+def test_no_layer_is_left_out_by_chance() -> None:
+    """The forecast is of a step with all layers, though the model skips some in most of its steps."""
+    told = [
+        predict(led(encoder_layerdrop=share), Setting(batch=1, length=32, device="cpu")).total
+        for share in (0.0, 0.9)
+    ]
+
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("kind", ["phi3", "gpt2"])
+def test_a_step_is_told_with_a_cache_or_without_whichever_is_larger(kind: str) -> None:
+    """A Trainer sets use_cache to False, a loop does not: so Phi-3 is told without and GPT-2 with it."""
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
+    more = (
+        {"intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 0}
+        if kind == "phi3"
+        else {}
+    )
+    both = transformers.CONFIG_MAPPING[kind](**size, **more, use_cache=True)
+    without = transformers.CONFIG_MAPPING[kind](**size, **more, use_cache=False)
+
+    told = predict(both, Setting(batch=2, length=64, device="cpu"))
+
+    assert told.total >= predict(without, Setting(batch=2, length=64, device="cpu")).total
+    assert any("use_cache=False, as in a Trainer" in note for note in told.notes) == (
+        kind == "phi3"
+    )
+
+
+def test_outputs_are_not_asked_by_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of them transformers warns once in a process, which is for the user to be told."""
+    from transformers.utils import generic
+
+    asked: list[Any] = []
+    monkeypatch.setattr(generic.logger, "warning_once", asked.append)
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
+    told = predict(config, Setting(batch=1, length=8, training=False, device="cpu"))
+
+    assert told.bytes("kv_cache") == 2 * 8 * 32 * 4
+    assert asked == []
+
+
+def led(**more: Any) -> Any:
+    """Return a small one."""
+    layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8}
+    heads = {
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "d_model": 32,
+        "vocab_size": 64,
+    }
+    wide = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 0}
+    made = transformers.LEDConfig(**layers, **heads, **wide, **more)
+    made.architectures = ["LEDForConditionalGeneration"]
+    return made

@@ -106,6 +106,47 @@ def test_cross_entropy_under_autocast_keeps_its_shares_in_both_types() -> None:
     assert live.now == 128 * 64 * (2 + 4) + 2 * 4  # the loss, and the sum of the weights
 
 
+def kept_by(work: Any, *given: torch.Tensor) -> tuple[int, Any]:
+    """Return the bytes that work under autocast on a GPU leaves, and what it returns."""
+    live = LiveBytes()
+    live.leave_out(given)
+    with live, AsOnDevice("cuda", torch.bfloat16):
+        made = work(*given)
+        return live.now, made
+
+
+def test_autocast_enlarges_pictures_in_float32() -> None:
+    """As `upsample_bilinear2d` in PyTorch's list, by whichever name it is asked for: as in DPT."""
+    picture = torch.empty(1, 2, 4, 4, device="meta", dtype=torch.bfloat16)
+
+    _, larger = kept_by(
+        lambda one: FUNCTIONAL.interpolate(one, scale_factor=2.0, mode="bilinear"), picture
+    )
+
+    assert larger.dtype == torch.float32
+
+
+def test_a_norm_under_autocast_keeps_what_goes_in_as_it_is() -> None:
+    """It is told to compute in float32, and makes no copy: as in ConvNeXt V2."""
+    values = torch.empty(64, 32, device="meta", dtype=torch.bfloat16, requires_grad=True)
+
+    kept, norms = kept_by(lambda one: torch.linalg.vector_norm(one, dim=1), values)
+
+    assert norms.dtype == torch.float32
+    assert kept == 64 * 4
+
+
+def test_what_a_function_of_pytorch_does_within_is_seen() -> None:
+    """Autocast casts within the attention of `MultiheadAttention`, too: as in SigLIP and WavLM."""
+    module = torch.nn.MultiheadAttention(16, 2, batch_first=True, device="meta")
+    rows = torch.empty(2, 8, 16, device="meta")
+
+    _, (attended_rows, shares) = kept_by(lambda one: module(one, one, one), rows)
+
+    assert attended_rows.dtype == torch.bfloat16
+    assert shares.dtype == torch.float32
+
+
 def attended(
     device: str,
     *,
@@ -115,13 +156,15 @@ def attended(
     length: int = LENGTH,
     across: bool = False,
     dtype: torch.dtype = torch.float32,
+    heads_of_keys: int = 2,
+    mask_of: tuple[int, ...] = (1, 2),
 ) -> int:
     """Return the bytes that attention keeps for the backward pass; a mask may lie `across` its rows."""
     query, key, value = (
-        torch.empty(1, 2, length, size, device="meta", requires_grad=True, dtype=dtype)
-        for size in (16, 16, width)
+        torch.empty(1, heads, length, size, device="meta", requires_grad=True, dtype=dtype)
+        for heads, size in ((2, 16), (heads_of_keys, 16), (heads_of_keys, width))
     )
-    mask = torch.empty(1, 2, length, length, device="meta", dtype=dtype)
+    mask = torch.empty(*mask_of, length, length, device="meta", dtype=dtype)
     mask = (mask.mT if across else mask).requires_grad_(learned)
     live = LiveBytes()
     live.leave_out([query, key, value, mask])
@@ -139,6 +182,28 @@ def test_dropout_in_attention_without_a_kernel_keeps_bytes() -> None:
     )
 
     assert more == SCORES * (1 + 4)
+
+
+def test_attention_without_a_kernel_is_done_in_float32() -> None:
+    """Though what goes in has half the bytes, as in UMT5 under autocast."""
+    half = attended("cuda", learned=True, across=True, dropout=0.1, dtype=torch.bfloat16)
+
+    assert half > SCORES * (4 + 1 + 4)
+
+
+def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
+    """An H100 chose it, since cuDNN refuses such a mask; so does the host's kernel."""
+    half = {"learned": False, "dtype": torch.bfloat16}
+    padded = attended("cuda", length=49, mask_of=(2,), **half)
+
+    assert padded >= attended("cuda", length=49, **half) + 2 * 49 * 56 * 2
+    assert attended("cpu", learned=False, mask_of=(2,)) > SCORES * 4
+
+
+def test_a_head_of_keys_that_is_broadcast_needs_the_scores() -> None:
+    """No kernel takes it without `enable_gqa`: as in Falcon."""
+    assert attended("cuda", learned=False, heads_of_keys=1, dtype=torch.bfloat16) > SCORES * 4
+    assert attended("cpu", learned=False, heads_of_keys=1) > SCORES * 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
