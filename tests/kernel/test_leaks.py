@@ -61,7 +61,7 @@ def test_the_card_of_a_loop_that_leaks_names_who_holds_it(ready: Kernel) -> None
         ready.run("%%memwatch --no-chart --no-panel\nnumbers = train(50, torch.Tensor.item)")
     )
 
-    assert "Heap in use grows by" in leaking
+    assert "Private memory grows by" in leaking
     assert "losses[0..49] and the autograd graphs behind it hold" in leaking
     assert "grows" not in fixed
 
@@ -143,4 +143,4 @@ handle = net.register_forward_hook(lambda *_, net=net: None)
     html = "\n".join(each.content["data"].get("text/html", "") for each in shown)
     ready.run("gc.enable(); del net; gc.collect()")
 
-    assert re.search(r"No name leads to at least 4\d\.\d MiB of it: %memfree garbage", html)
+    assert re.search(r"No name leads to at least [34]\d\.\d MiB of it: %memfree garbage", html)

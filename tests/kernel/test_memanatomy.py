@@ -57,7 +57,7 @@ def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) 
     assert re.fullmatch(r"of [\d.]+ GiB", share)
     heap = next(row for row in rows if row.startswith("private memory"))
     end, peak = (float(one) for one in re.findall(r"([\d.]+) MiB", heap))
-    assert 30 < peak - end < 50
+    assert 25 < peak - end < 50
     assert bundle["text/html"].count('<svg role="img"') == 2
 
 

