@@ -17,9 +17,7 @@ from hfmem_widget.view.chart.scene import CAPACITY_FROM
 from hfmem_widget.view.table import Column, Row, table
 
 NOTE_LENGTH = 300
-NOTHING_FOUND = (
-    "No model or optimizer with tensors on this device was found, so nothing is attributed."
-)
+NOTHING_FOUND = "No model or optimizer with tensors on this device was found."
 SUMS = ("allocated", "reserved", "process")
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("children") + 1]

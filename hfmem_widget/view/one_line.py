@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.facts import facts_of
 from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.malloc import untouched_text
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Session, Span
 from hfmem_widget.text import plain
@@ -67,7 +68,8 @@ def compact_bundle(
         devices = [rank_phrases(session.ranks, brief=True)]
     first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
     first = moved.lead.split(", ") if moved.lead else first
-    devices += [[moved.beside]] if moved.beside else []
+    untouched = untouched_text(session, span)
+    devices += [[text] for text in (moved.beside, untouched) if text]
     inside = kit.words(
         kit.marked(outcome_colour(span), sign=kit.BULLET),
         kit.strong(span.label or span.kind),
@@ -75,7 +77,8 @@ def compact_bundle(
         *(kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(device)) for device in devices),
         kit.Fragment(findings_html(findings, in_sight=1)),
     )
-    texts = (line(session, span, brief=True), *findings_lines(findings, in_sight=1))
+    more = [f"  {untouched}"] if untouched else []
+    texts = (line(session, span, brief=True), *more, *findings_lines(findings, in_sight=1))
     return below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
 
 
