@@ -345,7 +345,16 @@ describe("an anatomy", () => {
   });
 
   test("each instant has its parts, which are what is allocated", () => {
-    const held = { weights: 1200, buffers: 16, kv_cache: 0, libraries: 0, before: 0, unattributed: 64 };
+    const held = {
+      weights: 1200,
+      buffers: 16,
+      kv_cache: 0,
+      libraries: 0,
+      python: 0,
+      arrow: 0,
+      before: 0,
+      unattributed: 64,
+    };
     expect(mebibytesOf(5)).toEqual({ ...held, optimizer: 2432, gradients: 0, activations: 3088 });
     expect(mebibytesOf(6)).toEqual({ ...held, optimizer: 2432, gradients: 1200, activations: 0 });
     expect(times(store).slice(5, 7)).toEqual([0.75, 0.875]);

@@ -12,7 +12,7 @@ from operator import not_
 from typing import Any
 
 from hfmem_widget.sources.heap.model import Holder
-from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
 from hfmem_widget.sources.heap.roots import Root
 
 _FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
@@ -71,5 +71,5 @@ def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterat
 
 def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
     # In C from end to end: nothing is copied, and no other thread comes in between.
-    holds = map(not_, map(ATOMS.__contains__, map(type, names.values())))
+    holds = map(not_, map((ATOMS - TEXTS).__contains__, map(type, names.values())))
     return compress(zip(names, map(id, names.values()), strict=False), holds)
