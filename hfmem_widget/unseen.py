@@ -11,19 +11,24 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
 Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
 
+UNTRIED = (3, 14)
+"""The Python from which on instructions are left as they are: wrong ones would end the process."""
+
 OVER = True
 """Stands by itself in the ``finally`` that ends a wrapper, which has one call of what it wraps, above it."""
 
 
 def unseen(wrapper: Wrapper) -> Wrapper:
-    """Have a wrapper's frame not be seen before its `OVER`, and return the wrapper."""
-    wrapper.__code__ = _without_its_frame(wrapper.__code__)
+    """Have a wrapper's frame not be seen before its `OVER`, where that was tried, and return the wrapper."""
+    if sys.implementation.name == "cpython" and sys.version_info < UNTRIED:
+        wrapper.__code__ = _without_its_frame(wrapper.__code__)
     return wrapper
 
 
