@@ -45,7 +45,7 @@ SAMPLED_NOTE = (
 )
 FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
 PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, beside private memory."
-SHARED_NOTE = "{} of it is shared memory, which other processes may have, too."
+SHARED_NOTE = "{} of private memory is shared memory, which other processes may have, too."
 UNTOUCHED_NOTE = (
     "At least {} more was allocated and not written yet: it takes memory once it is written."
 )

@@ -20,7 +20,7 @@ QUICK = 1.0
 """Seconds up to which one line is enough for a cell."""
 
 NEXT_TO_NOTHING = MIB
-"""Bytes below which a change is that of any cell, such as a sampled host makes by itself."""
+"""Bytes below which a change is that of any cell, such as private memory makes by itself."""
 
 _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 

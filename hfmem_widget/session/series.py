@@ -88,7 +88,7 @@ HELD = tuple(
 """The purposes of tensors, which are metrics of a device; see `monitor.attribution`."""
 
 COUNTED = (*HELD, "python", "arrow")
-"""The parts of allocated memory that are read: on the host, two allocators beside malloc's tensors."""
+"""The parts of allocated memory that are read: purposes of tensors, and allocators beside malloc."""
 
 USUAL = HELD[:4]
 """Those of every device that has any; the others come once there are some, for a column costs bytes."""

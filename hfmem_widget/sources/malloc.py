@@ -70,8 +70,8 @@ def _is_anonymous(line: bytes) -> bool:
 class HeapPages:
     """The pages of malloc's heaps, for what is counted as free and takes no memory.
 
-    That are pages that nobody has written yet, and those that ``malloc_trim`` has given back from between
-    others. Of the memory that malloc maps by itself nothing is ever free.
+    Nobody has written such pages yet, or ``malloc_trim`` has given them back from between others. What malloc
+    maps by itself is never free.
     """
 
     def __init__(self, proc: Path, page: int) -> None:

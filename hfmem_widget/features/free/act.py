@@ -62,9 +62,9 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
 
 
 def _trimmed() -> str:
-    pyarrow = sys.modules.get("pyarrow")
-    if pyarrow is not None:
-        pyarrow.default_memory_pool().release_unused()
+    # Missing where nobody has imported it, or is about to.
+    if pool := getattr(sys.modules.get("pyarrow"), "default_memory_pool", None):
+        pool().release_unused()
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):

@@ -18,6 +18,7 @@ from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
 from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, format_duration, plain
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
@@ -35,6 +36,10 @@ BETWEEN = 1.0  # seconds between two looks at the data of a running session
 SHARE = 0.02  # the share of the time that such looks may take
 
 
+_SEARCHES = Looks(unchanged=0.0)
+"""Of the time of this process, looking at what is held when a watch begins takes 1 % at most."""
+
+
 class Leaks(Companion):
     """Draws growth while the code runs; at the end names who holds what has grown.
 
@@ -48,7 +53,9 @@ class Leaks(Companion):
         *,
         clock: Callable[[], float] = time.monotonic,
         look: Callable[[Session, Span], Iterable[Trend]] = trends_of,
+        searches: Looks = _SEARCHES,
     ) -> None:
+        self._searches = searches
         self._clock = clock
         self._look = look
         self._span: Span | None = None
@@ -64,8 +71,10 @@ class Leaks(Companion):
         recorder.subscribe(self._on_tick)
         self._names = NotedNames(main_variables(), kernel_roots(running_shell()))
         self._lengths = lengths_of(main_variables())
-        if len(self._names) <= MOST_NAMES_BEFORE:
+        now = self._clock()
+        if len(self._names) <= MOST_NAMES_BEFORE and self._searches.is_due(now, 0.0):
             found = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
+            self._searches.took(now, 0.0, found.seconds)
             rows = (row for row in found.rows if row.bytes >= LEAST_NOTED)
             self._before = Before(replace(found, rows=tuple(rows)))
 
