@@ -32,6 +32,12 @@ from tests.data.texts import assert_reads
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what malloc keeps of all tests before, which would be a note."""
+    monkeypatch.setattr("hfmem_widget.features.free.api.kept_text", lambda _read: "")
+
+
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Stand in for the variables of a script, and take the monitor away at the end."""
