@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,6 +45,11 @@ _handle: Callable[[int, Any], Any] = _signal.signal
 _deferring: int | None = None
 """The thread that holds signals back: a child that another thread forks meanwhile does not."""
 
+
+_imported = globals().get("_imported", time.time())
+"""When the package was imported, in seconds since 1970; a reload of this module leaves it."""
+
+CHANGED = "hfmem_widget's files have changed since it was imported: restart the kernel."
 
 _faults_said: set[tuple[type[Exception], tuple[CodeType, int] | None]] = set()
 """The faults of ours that are on stderr already: what was raised, and where."""
@@ -337,9 +344,26 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
         known = type(error), None if is_limit else _place_of(error)
         if known not in _faults_said:
             _faults_said.add(known)
-            warn(f"{type(error).__name__}: {error}")
+            warn(fault_text(error))
     except Exception:  # noqa: BLE001, S110  (no memory is left, or no stack, even for this)
         pass
+    return False
+
+
+def fault_text(error: Exception) -> str:
+    """Return a fault of ours in words; an upgrade under a running kernel may leave parts of two versions."""
+    fault = f"{type(error).__name__}: {error}"
+    return f"{fault}. {CHANGED}" if _files_changed() else fault
+
+
+def _files_changed() -> bool:
+    """Return whether a file of the package was written since the package was imported."""
+    package = __name__.partition(".")[0]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if name.partition(".")[0] == package else None
+        with suppress(OSError):  # the upgrade took the file away
+            if file is not None and Path(file).stat().st_mtime > _imported:
+                return True
     return False
 
 

@@ -26,7 +26,14 @@ from IPython.core.magic_arguments import (
 from hfmem_widget.analysis.cell import UNLABELLED, Cell
 from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.errors import OptionError
-from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import (
+    entry,
+    fault_text,
+    harmless,
+    interrupts_deferred,
+    raised_by_handler,
+    warn,
+)
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.open import open_parser, open_recording
@@ -312,7 +319,7 @@ class MemwatchMagics(Magics):
             if isinstance(error, OptionError) or raised_by_handler(error):
                 raise
             # A fault of ours must not keep the cell from running.
-            warn(f"this cell runs unwatched ({type(error).__name__}: {error})")
+            warn(f"this cell runs unwatched ({fault_text(error)})")
 
     def _make_watch(self, options: WatchOptions) -> Watch:
         # Before the imports: they take a while, and on another thread the next cell may begin.

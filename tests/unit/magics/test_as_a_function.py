@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget.guard import CHANGED
 
 TYPED = "def typed(x: int): pass\ntyped.__annotations__['x']"
 
@@ -84,3 +89,23 @@ def test_a_fault_in_making_a_watch_costs_one_line(
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
     assert told[0].startswith("memwatch: this cell runs unwatched (ModuleNotFoundError: ")
+    assert CHANGED not in told[0]
+
+
+def test_a_fault_after_our_files_have_changed_says_what_helps(
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """An upgrade under a running kernel, with or without autoreload: restart it."""
+    newer = ModuleType("hfmem_widget.newer")
+    newer.__file__ = str(tmp_path / "newer.py")
+    Path(newer.__file__).touch()
+    os.utime(newer.__file__, (2**33, 2**33))
+    monkeypatch.setitem(sys.modules, newer.__name__, newer)
+    monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
+    shell.run_cell("%%memwatch\nran = 1")
+
+    assert shell.user_ns["ran"] == 1
+    assert CHANGED in capsys.readouterr().err
