@@ -17,6 +17,7 @@ from hfmem_widget.monitor.on_import import WhenImported
 GROUPS = "torch.distributed"
 GENERATION = "transformers.generation.utils"
 PIPELINES = "diffusers.pipelines.pipeline_utils"
+COMPILING = "torch._dynamo.convert_frame"
 LOOPS = tuple(
     f"{home}.{loop}_loop"
     for home in ("lightning.pytorch.loops", "pytorch_lightning.loops")
@@ -58,7 +59,7 @@ def attach() -> WhenImported:
 def _attach() -> WhenImported:
     global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
     if _waiting is None:
-        followed = ("torch", GROUPS, "transformers.trainer", PIPELINES, *CALLS)
+        followed = ("torch", GROUPS, "transformers.trainer", PIPELINES, COMPILING, *CALLS)
         _waiting = WhenImported(dict.fromkeys(followed, _follow))
         _waiting.begin()
     return _waiting
@@ -74,7 +75,7 @@ def detach(*, entirely: bool = True) -> None:
     if waiting is not None:
         harmless(waiting.end)
     # Only what was imported to follow something: importing the rest now would import transformers.
-    optimizers, groups, trainer, loading, diffusion = (
+    optimizers, groups, trainer, loading, diffusion, hooks = (
         sys.modules.get(f"hfmem_widget.{name}")
         for name in (
             "drivers.optimizers",
@@ -82,6 +83,7 @@ def detach(*, entirely: bool = True) -> None:
             "drivers.trainer",
             "drivers.loading",
             "drivers.diffusion",
+            "drivers.training.model_hooks",
         )
     )
     if optimizers is not None:
@@ -92,6 +94,8 @@ def detach(*, entirely: bool = True) -> None:
         harmless(trainer.leave_trainers, entirely=entirely)
     if diffusion is not None and PIPELINES in sys.modules:
         harmless(diffusion.leave_pipelines, sys.modules[PIPELINES])
+    if hooks is not None and COMPILING in sys.modules:
+        harmless(hooks.leave_compiling, sys.modules[COMPILING])
     for module in map(sys.modules.get, CALLS):
         if loading is not None and module is not None:
             harmless(loading.leave_loading, module)
@@ -120,6 +124,10 @@ def _follow(module: ModuleType) -> None:
         from hfmem_widget.drivers.diffusion import follow_pipelines
 
         follow_pipelines(module)
+    elif module.__name__ == COMPILING:
+        from hfmem_widget.drivers.training.model_hooks import follow_compiling
+
+        follow_compiling(module)
     else:
         from hfmem_widget.drivers.loading import follow_loading
 

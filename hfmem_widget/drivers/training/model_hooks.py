@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from types import ModuleType
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import NEVER, entry, is_for_user
 from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.heap.tensors import modules_in
 
 SCRIPTING = "torch.jit._recursive"
 
@@ -21,12 +25,28 @@ _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"
 _surrounded: dict[tuple[type | ModuleType, str], set[int]] = {}
 """What copies, writes or scripts modules that have hooks of ours, and by `id` whose these are."""
 
+_hooked: weakref.WeakSet[ModelHooks] = weakref.WeakSet()
+
+_traced: dict[int, weakref.ref[Any]] = {}
+"""By their `id`, the hooked modules whose calls torch.compile has traced: they get no hooks again."""
+
+
+def follow_compiling(module: ModuleType) -> None:
+    """Take our hooks off what torch.compile is about to trace: it would compile it again without them."""
+    surround(module, "_compile", _without_hooks, whole_call=True)
+
+
+def leave_compiling(module: ModuleType) -> None:
+    """Put its function back."""
+    restore(module, "_compile")
+
 
 class ModelHooks:
     """Calls `before(counts)` and `after(error)` around every forward pass of one module, until removed.
 
-    A module that ``module.compile()`` has compiled in place gets no hooks: they would be traced, could say
-    nothing, and would have it compiled anew. Who copies, pickles or scripts a module sees none of them.
+    A module whose call torch.compile traces has no hooks: they would be traced, could say nothing, and would
+    have it compiled anew. So it is after ``module.compile()``, and where what calls it is compiled.
+    Who copies, pickles or scripts a module sees none of them.
 
     The module is the outermost one: hooks of an inner module would run in the replicas of
     ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
@@ -45,10 +65,14 @@ class ModelHooks:
         failures: bool = False,
         brief: Mapping[int, object] = NEVER,
     ) -> None:
+        self.module: weakref.ref[Any] = weakref.ref(module)
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
         if getattr(module, "_compiled_call_impl", None) is not None:
             return
+        if (traced := _traced.get(id(module))) is not None and traced() is module:
+            return
+        _hooked.add(self)
         try:
             self._hide_from_copies(module)
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
@@ -173,6 +197,36 @@ def _hidden(module: object) -> Iterator[None]:
     finally:
         # The very same ones: who takes a hook off again knows them.
         fields.update(usual)
+
+
+def _without_hooks(
+    code: CodeType,
+    globals_: Mapping[str, object],
+    locals_: Mapping[str, object],
+    *more: Any,
+    **_: Any,
+) -> AbstractContextManager[object]:
+    """Take our hooks off the modules that code may call which torch.compile begins to trace."""
+    if str(globals_.get("__name__")).partition(".")[0] != __name__.partition(".")[0]:
+        roots = [*locals_.values(), *map(globals_.get, code.co_names)]
+        roots += [value for cell in more[1] for value in gc.get_referents(cell)]
+        inside = {id(inner) for root in roots for inner in _modules_near(root)}
+        if "forward" in code.co_name:  # a whole one, or what follows a graph break
+            # A module that runs its own forward pass was called before: its hooks are not traced.
+            inside.discard(id(locals_.get("self")))
+        for hooks in [hooks for hooks in _hooked if id(hooks.module()) in inside]:
+            hooks.remove()
+            _traced[id(hooks.module())] = hooks.module
+    return nullcontext()
+
+
+def _modules_near(value: Any) -> Iterator[Any]:
+    """Yield the modules in a value, in its items and its fields, and all within them."""
+    near = [value.__self__ if type(value) is MethodType else value]
+    near += value if type(value) in {list, tuple} else fields_of(near[0]).values()
+    for root in near:
+        if issubclass(type(root), sys.modules["torch"].nn.Module):
+            yield from (inner for _, inner in modules_in(root))
 
 
 @contextmanager

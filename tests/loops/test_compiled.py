@@ -1,0 +1,192 @@
+"""torch.compile compiles in a watch what it compiles without one, and what comes after finds it compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+import hfmem_widget
+from hfmem_widget.monitor.shared import release_monitor
+
+Compiled = Callable[[torch.Tensor], torch.Tensor]
+Compiler = Callable[[Any], Compiled]
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute:UserWarning"
+)  # torch.compile's own
+
+BATCH = torch.ones(2, 4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """Begin and end without anything that was compiled."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    release_monitor()
+
+
+class Own(torch.nn.Module):  # type: ignore[misc]  # torch is Any here
+    """A model of the user's own, whose call is not traced but what it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = library_model()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return what the layers within return."""
+        result: torch.Tensor = self.inner(batch)
+        return result
+
+
+def library_model() -> torch.nn.Module:
+    """Return a model of torch's own class, whose call is traced with its hooks."""
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def optimizer_of(model: Any) -> torch.optim.Optimizer:
+    """Return an optimizer of a model."""
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def trained(call: Compiled, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
+    """Train a few steps."""
+    for _ in range(steps):
+        call(BATCH).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def evaluated_before(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Compile a model that was set to evaluate."""
+    call = compiler(model.eval())
+    with torch.no_grad():
+        call(BATCH)
+    return call
+
+
+def evaluated_after(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Set to evaluate what was compiled."""
+    call: Any = compiler(model)
+    call.eval()
+    with torch.no_grad():
+        call(BATCH)
+    return call  # type: ignore[no-any-return]
+
+
+def trained_as_compiled(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Train what was compiled."""
+    call = compiler(model)
+    trained(call, optimizer_of(call))
+    return call
+
+
+def trained_by_its_parameters(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Make the optimizer before the model is compiled."""
+    optimizer = optimizer_of(model)
+    call = compiler(model)
+    trained(call, optimizer)
+    return call
+
+
+def trained_and_evaluated(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Evaluate after each epoch."""
+    call, optimizer = compiler(model), optimizer_of(model)
+    for _ in range(2):
+        model.train()
+        trained(call, optimizer)
+        model.eval()
+        with torch.no_grad():
+            call(BATCH)
+    return call
+
+
+def compiled_step(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Compile a function that calls the model."""
+    call = compiler(lambda batch: model(batch).sum())
+    trained(call, optimizer_of(model))
+    return call
+
+
+def compiled_method(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Compile a method of an object that has the model."""
+
+    class Task:
+        def __init__(self) -> None:
+            self.model = model
+
+        def step(self, batch: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = self.model(batch).sum()
+            return loss
+
+    call = compiler(Task().step)
+    trained(call, optimizer_of(model))
+    return call
+
+
+def compiled_loss(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    """Compile the loss alone."""
+    loss = compiler(torch.sum)
+    trained(lambda batch: loss(model(batch)), optimizer_of(model))
+    return loss
+
+
+SHAPES = (
+    evaluated_before,
+    evaluated_after,
+    trained_as_compiled,
+    trained_by_its_parameters,
+    trained_and_evaluated,
+    compiled_step,
+    compiled_method,
+    compiled_loss,
+)
+
+
+def graphs(
+    shape: Callable[[torch.nn.Module, Compiler], Compiled], model: torch.nn.Module, watch: Any
+) -> tuple[int, int]:
+    """Return how many graphs are compiled in a cell, and more in the next one."""
+    made = 0
+
+    def count(graph: torch.fx.GraphModule, _inputs: object) -> Compiled:
+        nonlocal made
+        made += 1
+        forward: Compiled = graph.forward
+        return forward
+
+    torch._dynamo.reset()
+    with watch:
+        call = shape(model, lambda function: torch.compile(function, backend=count))
+    within = made
+    with torch.no_grad():
+        call(BATCH)
+    return within, made - within
+
+
+@pytest.mark.parametrize("make", [library_model, Own])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_as_many_graphs_are_compiled_as_without_a_watch(
+    make: Callable[[], torch.nn.Module],
+    shape: Callable[[torch.nn.Module, Compiler], Compiled],
+) -> None:
+    """Whether a model is watched by name or not, and in the cell after the watch."""
+    named = make()
+    unwatched = graphs(shape, make(), nullcontext())
+
+    assert unwatched[0] > 0
+    assert graphs(shape, make(), hfmem_widget.watch(quiet=True)) == unwatched
+    assert graphs(shape, named, hfmem_widget.watch(named, quiet=True)) == unwatched
+
+
+def test_steps_are_told_of_a_model_that_is_not_compiled_itself() -> None:
+    """A compiled loss takes no hooks off the model."""
+    with hfmem_widget.watch(quiet=True) as session:
+        graphs(compiled_loss, library_model(), nullcontext())
+
+    assert [span.label for span in session.spans if span.kind == "forward"] == ["forward"] * 3
