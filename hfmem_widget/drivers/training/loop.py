@@ -204,9 +204,8 @@ class Loop:
             return
         if rest.loop is self:
             self._number += rest.steps()
-            is_idle = self._clock() - rest.latest > LEAST_GROUP
             rest.end()
-            outcome = NO_STEP if is_idle or self._number < self._first else outcome
+            outcome = NO_STEP if self._number < self._first else outcome
         elif outcome == "done":
             outcome = NO_STEP
         self._within = False
@@ -345,13 +344,12 @@ class _Rest:
 
     loop: Loop | None = None
     thread = 0
-    until = latest = 0.0
+    until = 0.0
     told, told_of_step = 0, 1
 
     def begin(self, loop: Loop, until: float, told_of_step: int) -> None:
         """Begin to count alone; optimizers tell so many times that a step has ended."""
         self.until, self.told_of_step = until, told_of_step
-        self.latest = 0.0
         self.told, self.loop, self.thread = 0, loop, threading.get_ident()
         quiet[self.thread] = loop.open_ids
 
@@ -359,7 +357,7 @@ class _Rest:
         """Do everything again."""
         quiet.pop(self.thread, None)
         self.loop, self.thread = None, 0
-        self.until = self.latest = 0.0
+        self.until = 0.0
         self.told, self.told_of_step = 0, 1
 
     def steps(self) -> int:
@@ -380,8 +378,7 @@ def wakes() -> bool:
     if rest.loop is None or not rest.loop.open_ids:
         return False
     rest.told += 1
-    rest.latest = time.perf_counter()
-    return rest.latest >= rest.until and rest.told % rest.told_of_step == 0
+    return time.perf_counter() >= rest.until and rest.told % rest.told_of_step == 0
 
 
 class _Model:

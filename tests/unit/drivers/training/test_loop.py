@@ -186,11 +186,14 @@ def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(map(math.isnan, samples))
 
 
-def test_a_loop_of_groups_leaves_nothing_of_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that is open when the watch ends counts what has stepped in it."""
+@pytest.mark.parametrize("least", [0.0, 1e9])
+def test_a_loop_of_groups_leaves_nothing_of_its_tail(
+    monkeypatch: pytest.MonkeyPatch, least: float
+) -> None:
+    """A group that is open when the watch ends counts what has stepped in it, whatever the cell did since."""
     monkeypatch.setattr(following, "ALLOWANCE", 0.0)
     monkeypatch.setattr(following, "SHARE", 1e-9)
-    monkeypatch.setattr(following, "LEAST_GROUP", 1e9)
+    monkeypatch.setattr(following, "LEAST_GROUP", least)
     monkeypatch.setattr(following, "MOST_GROUP", 1e9)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
