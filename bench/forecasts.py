@@ -25,6 +25,7 @@ import torch
 import transformers
 from common import measure
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.more_architectures import MORE
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Forecast
@@ -170,7 +171,7 @@ def main() -> None:
     rows: list[list[str]] = []
     errors: list[float] = []
     notes: list[str] = []
-    for each in CASES:
+    for each in (*CASES, *MORE):
         if arguments.only and each.type not in arguments.only:
             continue
         try:

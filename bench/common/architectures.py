@@ -35,7 +35,8 @@ SMALL: Final[Mapping[str, Any]] = {
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "ffn_dim": 128, "word_embed_proj_dim": 64,
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_intermediate_size": 32,
     "q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8,
-    "image_size": 56, "patch_size": 14,
+    "image_size": 56, "patch_size": 14, "rotary_dim": 8, "n_layers": 2, "n_heads": 4, "dim": 64,
+    "hidden_dim": 128,
 }  # fmt: skip
 
 SIGHT: Final = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -62,6 +63,9 @@ class Case:
     length: int = 512
     options: Mapping[str, Any] = field(default_factory=dict)
     group: str = "dense"
+    base: Mapping[str, Any] = field(
+        default_factory=lambda: TEXT
+    )  # empty: the configuration as it is
 
 
 INFER: Final = {"training": False}
@@ -296,7 +300,7 @@ CASES: Final = (
 
 def config_of(case: Case, *, small: bool) -> Any:
     """Return the configuration of a case."""
-    base = SMALL if small else TEXT
+    base = {name: SMALL.get(name, of) if small else of for name, of in case.base.items()}
     kind = transformers.CONFIG_MAPPING[case.type]
     own = {name: value for name, value in case.own.items() if not small or name in SMALL_TOO}
     if small and "num_key_value_heads" in case.own:
@@ -404,4 +408,4 @@ def loss_of(case: Case, model: Any, given: Mapping[str, Any], device: str) -> to
 
 def smaller(case: Case) -> Case:
     """Return a case that a CPU does in seconds."""
-    return replace(case, batch=2, length=min(case.length, 4000 if case.type == "wav2vec2" else 64))
+    return replace(case, batch=2, length=min(case.length, 4000 if case.length > 10_000 else 64))
