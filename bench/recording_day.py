@@ -17,7 +17,7 @@ from typing import Any
 from common import measure
 from common.walks import A_SECOND, samples_of
 
-from hfmem_widget.features.record.companion import Recording
+from hfmem_widget.features.record.companion import FileRecording
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import DeviceSteps, Recorder, Sample, StepGroup
 from hfmem_widget.testing import FakeClock, scripted_run
@@ -48,7 +48,7 @@ def write_day(path: Path, hours: float) -> float:
     first = recorder.append(Sample(0.0, samples[0]))
     cell = recorder.open_span("cell", "pretrain", first)
     train = recorder.open_span("train", "train", first)
-    recording: Any = Recording(WatchOptions(record=str(path)), clock=clock)
+    recording: Any = FileRecording(WatchOptions(record=str(path)), clock=clock)
     recording._ticker.start = lambda: None  # noqa: SLF001  (blocks are written by hand)
     recording.begin(None, recorder, cell)
     gpus = [device.key for device in source.devices if device.key.startswith("cuda")]

@@ -26,7 +26,7 @@ _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class SpanCost:
     """The figures of one device over one span; bytes, NaN where not known."""
 
     allocated_label: str = ""
@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(Figures):
+class Facts(SpanCost):
     """The figures of one device over one span, and what was in use at its end."""
 
     device: Device

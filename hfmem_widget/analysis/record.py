@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.analysis.cell import UNLABELLED
-from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Figures
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Floats = NDArray[np.floating]
@@ -35,7 +35,7 @@ def no_steps() -> Floats:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class DeviceRecord(Figures):
+class DeviceRecord(SpanCost):
     """What one watched cell did to one device. Bytes; NaN where not known."""
 
     key: str = ""

@@ -10,7 +10,7 @@ import numpy as np
 from hfmem_widget.analysis import anatomy
 from hfmem_widget.analysis.cell import UNLABELLED, Cell
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
-from hfmem_widget.analysis.facts import Facts, Figures, end_of, facts_of
+from hfmem_widget.analysis.facts import Facts, SpanCost, end_of, facts_of
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.record import (
     MOST_POINTS,
@@ -134,7 +134,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
-        **{figure.name: getattr(facts, figure.name) for figure in fields(Figures)},
+        **{figure.name: getattr(facts, figure.name) for figure in fields(SpanCost)},
         at_peak=at_peak,
         at_start={part: session.value(span.before, f"{device.key}/{part}") for part in HELD},
         at_end=at_end,

@@ -16,7 +16,7 @@ EXAMPLE = 'limit_vram("6 GiB", left="1 MiB")'
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class MemoryLimit:
     """What a test may allocate, in bytes; infinite where there is no limit."""
 
     peak: float = math.inf  # above what was allocated at the start
@@ -24,24 +24,24 @@ class Limit:
     device: str = ""  # the key of the device it is for; empty for each GPU
 
 
-def limits_of(markers: Iterable[pytest.Mark]) -> tuple[Limit, ...]:
+def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:
     """Return the limits of a test, the closest marker first: for each device the closest holds.
 
     Raises `OptionError` for a marker that cannot be read.
     """
-    limits: dict[str, Limit] = {}
+    limits: dict[str, MemoryLimit] = {}
     for marker in markers:
         limit = _limit(marker)
         limits.setdefault(limit.device, limit)
     return tuple(limits.values())
 
 
-def default_limit(size: str) -> tuple[Limit, ...]:
+def default_limit(size: str) -> tuple[MemoryLimit, ...]:
     """Return the limit of the settings, for tests without a marker; raises `OptionError`."""
-    return (Limit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
+    return (MemoryLimit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
 
 
-def _limit(marker: pytest.Mark) -> Limit:
+def _limit(marker: pytest.Mark) -> MemoryLimit:
     unknown = [plain(name) for name in marker.kwargs if name not in {"peak", "left", "device"}]
     if unknown:
         message = f"limit_vram takes peak, left and device, not {unknown[0]}, such as in {EXAMPLE}"
@@ -55,7 +55,7 @@ def _limit(marker: pytest.Mark) -> Limit:
     devices = device_keys(marker.kwargs.get("device", ""))
     if len(devices) > 1:
         raise OptionError("limit_vram takes one device; add a marker for each")
-    return Limit(
+    return MemoryLimit(
         _size(peaks[0], "peak of limit_vram") if peaks else math.inf,
         math.inf if left is None else _size(left, "left of limit_vram"),
         "".join(devices),

@@ -26,7 +26,7 @@ __tracebackhide__ = True  # pytest leaves these frames out of a test's traceback
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DeviceCost:
     """What a test did to one device, in bytes; in its report, properties with ``hfmem_`` before each name."""
 
     device: str  # its key
@@ -45,7 +45,7 @@ class Figures:
         ]
 
     @classmethod
-    def read(cls, properties: Sequence[tuple[str, Any]]) -> Figures | None:
+    def read(cls, properties: Sequence[tuple[str, Any]]) -> DeviceCost | None:
         """Return what a report's properties say; None if the test was not measured."""
         named = {name.removeprefix("hfmem_"): value for name, value in properties}
         if not {"device", "certainty"} <= named.keys():
@@ -133,7 +133,7 @@ class Memory:
         finally:
             part.end()
 
-    def figures(self) -> tuple[Figures, ...]:
+    def figures(self) -> tuple[DeviceCost, ...]:
         """Return the figures of each GPU that can be used, and of the host at the end."""
         if self._window is not None:
             readings = self._readings()
@@ -142,9 +142,9 @@ class Memory:
             peaks, end = self._peaks, self._end
         gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
         grown, resident = end.private - self._start.private, max(self._start.resident, end.resident)
-        return (*gpus, Figures(HOST, max(0.0, grown), grown, resident, "at least"))
+        return (*gpus, DeviceCost(HOST, max(0.0, grown), grown, resident, "at least"))
 
-    def _gpu(self, device: str, peaks: Peaks, after: float) -> Figures:
+    def _gpu(self, device: str, peaks: Peaks, after: float) -> DeviceCost:
         before = self._start.gpus.get(device, 0.0)
         known, reserved = peaks.get(f"{device}/allocated"), peaks.get(f"{device}/reserved")
         if known is None:
@@ -152,9 +152,9 @@ class Memory:
             highest = max(before, after)
             known = Peak(highest, "at least" if highest else "exact")
         total = NOT_AVAILABLE if reserved is None else reserved.value
-        return Figures(device, known.value - before, after - before, total, known.certainty)
+        return DeviceCost(device, known.value - before, after - before, total, known.certainty)
 
-    def _of(self, device: str) -> Figures:
+    def _of(self, device: str) -> DeviceCost:
         figures = self.figures()
         if not device:
             return busiest(figures)
@@ -186,7 +186,7 @@ class Memory:
         )
 
 
-def busiest(figures: tuple[Figures, ...]) -> Figures:
+def busiest(figures: tuple[DeviceCost, ...]) -> DeviceCost:
     """Return the figures of the GPU with the highest peak; those of the host where there is no GPU."""
     return max(figures[:-1] or figures, key=lambda each: each.peak)
 

@@ -16,7 +16,7 @@ LONGEST_NAME = 150
 _OTHERS = re.compile(r"[^\w.\[\]-]+")
 
 
-class Recordings:
+class RecordedTests:
     """Watches one test after the other, and writes each to a file of its own in a folder."""
 
     def __init__(self, folder: Path) -> None:

@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 
 from hfmem_widget.ci.baseline import change_text, differs, read, share_of
-from hfmem_widget.ci.limits import Limit, default_limit, limits_of
-from hfmem_widget.ci.measure import HOST, Figures, Memory, busiest, environment
-from hfmem_widget.ci.recording import Recordings
+from hfmem_widget.ci.limits import MemoryLimit, default_limit, limits_of
+from hfmem_widget.ci.measure import HOST, DeviceCost, Memory, busiest, environment
+from hfmem_widget.ci.recording import RecordedTests
 from hfmem_widget.ci.summary import Summary
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless
@@ -23,7 +23,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import MIB, format_bytes
 
-LIMITS = pytest.StashKey[Sequence[Limit]]()
+LIMITS = pytest.StashKey[Sequence[MemoryLimit]]()
 MEMORY = pytest.StashKey[Memory]()
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Runner:
         self._recordings = None
         if option.hfmem_record:
             option.hfmem_record = str(Path(config.invocation_params.dir, option.hfmem_record))
-            self._recordings = Recordings(Path(option.hfmem_record))
+            self._recordings = RecordedTests(Path(option.hfmem_record))
         self._failed_within = False
         self._summary = Summary(config, self._baseline, self._tolerance)
 
@@ -128,7 +128,7 @@ class Runner:
         complaints = [text for each in limits for text in self._exceeded(each, figures)]
         return "\n".join([*complaints, *self._risen(item, most, where)])
 
-    def _exceeded(self, limit: Limit, figures: Sequence[Figures]) -> list[str]:
+    def _exceeded(self, limit: MemoryLimit, figures: Sequence[DeviceCost]) -> list[str]:
         *gpus, heap = figures
         if limit.device == HOST:
             return _over(limit, heap)
@@ -159,7 +159,7 @@ class Runner:
             return False
         return True
 
-    def _risen(self, item: pytest.Item, most: Figures, where: str) -> list[str]:
+    def _risen(self, item: pytest.Item, most: DeviceCost, where: str) -> list[str]:
         if self._baseline is None or self._updates or most.certainty != "exact":
             return []
         known = self._baseline.of(where).get(self._summary.name_of(item.nodeid))
@@ -195,14 +195,14 @@ class Runner:
         harmless(self._summary.show, terminalreporter)
 
 
-def _over(limit: Limit, figures: Figures) -> list[str]:
+def _over(limit: MemoryLimit, figures: DeviceCost) -> list[str]:
     pairs = (("peak", figures.peak, limit.peak), ("left", figures.left, limit.left))
     return [
         _comparison(what, size, allowed, figures) for what, size, allowed in pairs if size > allowed
     ]
 
 
-def _comparison(what: str, size: float, limit: float, figures: Figures) -> str:
+def _comparison(what: str, size: float, limit: float, figures: DeviceCost) -> str:
     shown, allowed = format_bytes(size), format_bytes(limit)
     if shown == allowed or limit < 0.01 * MIB:
         shown, allowed = f"{size:,.0f} bytes", f"{limit:,.0f} bytes"

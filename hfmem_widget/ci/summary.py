@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.ci.baseline import Baseline, Peaks, change_text, differs
-from hfmem_widget.ci.measure import HOST, Figures
+from hfmem_widget.ci.measure import HOST, DeviceCost
 from hfmem_widget.guard import entry
 from hfmem_widget.text import format_bytes, format_counted, plain
 from hfmem_widget.view.table import aligned
@@ -29,7 +29,7 @@ class Summary:
         self._config = config
         self._baseline = baseline
         self._tolerance = tolerance
-        self._records: dict[str, Figures] = {}
+        self._records: dict[str, DeviceCost] = {}
         self._passed: set[str] = set()
         self._faults: set[str] = set()
         self._unrecorded: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Summary:
 
     def take(self, report: pytest.TestReport) -> None:
         """Keep what the report of a call says; the last one of a test counts."""
-        name, record = self.name_of(report.nodeid), Figures.read(report.user_properties)
+        name, record = self.name_of(report.nodeid), DeviceCost.read(report.user_properties)
         if any(each[0] == "hfmem_fault" for each in report.user_properties):
             self._faults.add(name)
         if why := dict(report.user_properties).get("hfmem_unrecorded"):
@@ -121,7 +121,7 @@ class Summary:
             for line in lines:
                 to.line(line)
 
-    def _comparable(self) -> dict[str, Figures]:
+    def _comparable(self) -> dict[str, DeviceCost]:
         return {
             name: each
             for name, each in self._records.items()

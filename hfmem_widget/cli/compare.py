@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Figures
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.cli.output import FINE, NO, say
@@ -21,7 +21,7 @@ from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
 
-_FIGURES: dict[str, Callable[[Figures], tuple[str, float]]] = {
+_FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
     "peak": lambda device: (f"peak of {device.allocated_label}", device.peak.value),
     "left": lambda device: ("left behind", device.left_behind),
     "reserved": lambda device: (f"peak of {device.reserved_label}", device.reserved_peak),
@@ -34,7 +34,7 @@ _SHARE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class AllowedRise:
     """How much more is allowed: a share of what it was, or bytes."""
 
     said: str
@@ -76,18 +76,18 @@ def _unfinished(session: Session, run: Record) -> list[str]:
     return [] if outcome == DONE else [f"{run.name} did not finish: {outcome}."]
 
 
-def parse_limit(given: str) -> Limit:
+def parse_limit(given: str) -> AllowedRise:
     """Return the limit that a text says, or raise `OptionError`."""
     if match := _SHARE.fullmatch(given.strip()):
-        return Limit(f"{match[1]} %", share=float(match[1]) / 100)
+        return AllowedRise(f"{match[1]} %", share=float(match[1]) / 100)
     allowed = "a percentage such as 2%, or a size such as 100MiB"
     if given.strip().isdigit():
         raise wrong_value(given, "--fail-over", allowed)
     size = parse_bytes(given, of="--fail-over", allowed=allowed)
-    return Limit(format_bytes(size), bytes=size)
+    return AllowedRise(format_bytes(size), bytes=size)
 
 
-def judge(a: Record, b: Record, metric: str, limit: Limit) -> Iterator[tuple[bool, str]]:
+def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tuple[bool, str]]:
     """Yield for each device that both used whether the second exceeds the limit, and a sentence.
 
     A GPU that only the second used counts as well, where they have another one in common.

@@ -174,13 +174,13 @@ def _alone_around() -> int:
 
 def _watch_of(member: Member) -> Watch:
     from hfmem_widget.drivers.watch import Watch
-    from hfmem_widget.features.record.companion import Recording
+    from hfmem_widget.features.record.companion import FileRecording
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
     mine = {"quiet": True, "ranks": False, **handed_on(os.environ)}
     options = WatchOptions(label=f"rank {member.rank.rank}", **mine)
-    recording = Recording(options, member=member)
+    recording = FileRecording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
 

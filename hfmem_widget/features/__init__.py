@@ -89,7 +89,7 @@ FEATURES = (
     ),
     Feature(
         "record",
-        companion=f"{_HERE}.record.companion:Recording",
+        companion=f"{_HERE}.record.companion:FileRecording",
         goes_along=lambda options: bool(options.record),
     ),
     Feature("report"),

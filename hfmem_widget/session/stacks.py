@@ -100,7 +100,7 @@ class LivePeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class StackRecording:
     """How the stacks were recorded, and what that cost, in seconds."""
 
     way: Literal["allocator", "operators"]
@@ -119,7 +119,7 @@ class Stacks(Shown):
     ----------
     peaks : tuple of LivePeak
         The one with the most bytes first.
-    recording : Recording
+    recording : StackRecording
     pickled : bytes, optional
         The snapshot as `save` writes it, compressed by zlib.
     """
@@ -127,7 +127,7 @@ class Stacks(Shown):
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
 
     def __init__(
-        self, peaks: tuple[LivePeak, ...], recording: Recording, pickled: bytes = b""
+        self, peaks: tuple[LivePeak, ...], recording: StackRecording, pickled: bytes = b""
     ) -> None:
         self.peaks = peaks
         self.recording = recording
@@ -148,7 +148,9 @@ class Stacks(Shown):
         """Whether the snapshot was kept."""
         return bool(self._pickled)
 
-    def with_peaks(self, peaks: tuple[LivePeak, ...], recording: Recording | None = None) -> Stacks:
+    def with_peaks(
+        self, peaks: tuple[LivePeak, ...], recording: StackRecording | None = None
+    ) -> Stacks:
         """Return a copy with other peaks, and with another recording if one is given."""
         return Stacks(peaks, recording or self.recording, self._pickled)
 

@@ -107,7 +107,7 @@ class Recorded:
     device_type: str
 
 
-class History(Protocol):
+class AllocatorHistory(Protocol):
     """The allocator's own recording of allocations and their stacks, for the time of a watch.
 
     A recording of the user's is not read, changed or ended.
@@ -232,7 +232,7 @@ class Allocator(Protocol):
         the allocator cannot be observed this has no effect, and the error's text remains.
         """
 
-    def history(self, on_start: Callable[[], object]) -> History | None:
+    def history(self, on_start: Callable[[], object]) -> AllocatorHistory | None:
         """Return a recording that waits for its first `look`; None where the allocator keeps none.
 
         `on_start` is called once when it begins to record, on the thread that made it begin.

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import History, RanOut, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.allocator import AllocatorHistory, RanOut, ReadStats, ResetPeak, Stats
 from hfmem_widget.sources.torch_history import TorchHistory
 from hfmem_widget.text import plain
 from hfmem_widget.unseen import OVER, unseen
@@ -158,7 +158,7 @@ class TorchAllocator:
             with contextlib.suppress(Exception):  # backend:cudaMallocAsync has no observers
                 attach(ran_out)
 
-    def history(self, on_start: Callable[[], object]) -> History | None:
+    def history(self, on_start: Callable[[], object]) -> AllocatorHistory | None:
         """Return nothing: no history is read."""
         del on_start
         return None

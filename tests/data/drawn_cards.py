@@ -20,7 +20,7 @@ from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bun
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
-from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
@@ -121,8 +121,8 @@ def open_card() -> list[Bundle]:
     return [card_bundle(session, span, with_chart=False), compact_bundle(session, span)]
 
 
-def recorded(way: Way = "allocator", began: float = 0.0) -> Recording:
-    return Recording(way, began, 0.5, 0.2, ("A note.",))
+def recorded(way: Way = "allocator", began: float = 0.0) -> StackRecording:
+    return StackRecording(way, began, 0.5, 0.2, ("A note.",))
 
 
 WRAPPED = replace(peak(3), requested=5.0 * MIB, wrapped=True, since=2.0)

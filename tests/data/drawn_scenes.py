@@ -22,7 +22,7 @@ from hfmem_widget.features.memory_map.html import live_bundle, memory_map_bundle
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Device, Session, Span
-from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
 from hfmem_widget.testing.stage import H200_TOTAL, Stage
 from hfmem_widget.text import GIB, MIB
@@ -192,7 +192,9 @@ GROWTH = Growth(
     seconds=0.5,
 )
 HOLDERS = Holders((LOSSES, MODEL), (Remainder(GPU, 70.0 * MIB, False),), 0.25, 1234)
-LIVE = Stacks((peak(4), peak(9, "cuda:1")), Recording("allocator", seconds=0.5, began=1.0), b"x")
+LIVE = Stacks(
+    (peak(4), peak(9, "cuda:1")), StackRecording("allocator", seconds=0.5, began=1.0), b"x"
+)
 
 
 def _span(make: Callable[[], Session], draw: Callable[..., Any]) -> Callable[[], Any]:

@@ -84,10 +84,10 @@ class Passes:
         self._session = session
         self._clock = clock
         self._thread = threading.get_ident()
-        self._followed: dict[int, _Followed] = {}
-        self._told: _Followed | None = None  # whose span is open
+        self._followed: dict[int, _FollowedModule] = {}
+        self._told: _FollowedModule | None = None  # whose span is open
         self._span = self._within = 0
-        self._passing: _Followed | None = None  # whose pass is only counted
+        self._passing: _FollowedModule | None = None  # whose pass is only counted
         self._number = self._untold = 0
         self._began, self._until, self._spent = clock(), 0.0, 0.0
 
@@ -102,7 +102,7 @@ class Passes:
         if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(TOLD_OTHERWISE):
             return
         # Known before they are on: what a fault interrupts is taken off again.
-        one = self._followed[id(module)] = _Followed(weakref.ref(module))
+        one = self._followed[id(module)] = _FollowedModule(weakref.ref(module))
         one.hooks = ModelHooks(
             module,
             before=partial(self._begins, one),
@@ -120,7 +120,7 @@ class Passes:
                 hooks.remove()
             del self._followed[key]
 
-    def _rests(self, one: _Followed) -> bool:
+    def _rests(self, one: _FollowedModule) -> bool:
         if self._thread != threading.get_ident() or wants_gradients():
             return True
         if self._told is not None:
@@ -135,7 +135,7 @@ class Passes:
         self._passing = one
         return True
 
-    def _begins(self, one: _Followed, counts: Mapping[str, float]) -> None:
+    def _begins(self, one: _FollowedModule, counts: Mapping[str, float]) -> None:
         began = self._clock()
         if self._told is one:
             if self._monitor.is_open(self._session, self._span):
@@ -152,7 +152,7 @@ class Passes:
         self._told, self._within, one.counts = one, 0, counts
         self._spent += self._clock() - began
 
-    def _ended(self, one: _Followed, error: Exception | None) -> None:
+    def _ended(self, one: _FollowedModule, error: Exception | None) -> None:
         if self._told is not one:
             return
         if self._within:
@@ -171,7 +171,7 @@ class Passes:
         self._until = now + min(owed, MOST_GROUP)
 
 
-class _Followed:
+class _FollowedModule:
     """A module whose passes are told."""
 
     __slots__ = ("counts", "hooks", "module")

@@ -9,7 +9,7 @@ from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.plotly import plotly
 from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, build_scene
 from hfmem_widget.features.compare.text import (
-    Figures,
+    FigureRow,
     about,
     figure_columns,
     heading,
@@ -65,7 +65,7 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
     return {"text/html": f"{table['text/html']}{picture}", "text/plain": table["text/plain"]}
 
 
-def _table(comparison: Comparison, first: str, columns: Sequence[Figures]) -> kit.Fragment:
+def _table(comparison: Comparison, first: str, columns: Sequence[FigureRow]) -> kit.Fragment:
     """Return the figures with a row for each cell, or for each figure where that is less wide."""
     heads = list(map(_figure_head, columns))
     cells = range(len(comparison.cells))
@@ -79,7 +79,7 @@ def _table(comparison: Comparison, first: str, columns: Sequence[Figures]) -> ki
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
 
-def _figure_head(column: Figures) -> kit.Content:
+def _figure_head(column: FigureRow) -> kit.Content:
     title = kit.quiet(column.title, style=f"{kit.TINY};font-weight:normal")
     return kit.marked(palette.PARTS[column.part], title) if column.part else title
 

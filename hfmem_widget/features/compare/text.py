@@ -33,7 +33,7 @@ Shown = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class FigureRow:
     """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
 
     title: str
@@ -67,7 +67,7 @@ def about(comparison: Comparison, cell: Compared) -> str:
     return " · ".join(phrases)
 
 
-def figure_columns(comparison: Comparison) -> list[Figures]:
+def figure_columns(comparison: Comparison) -> list[FigureRow]:
     """Return the figures that are known of any cell."""
     known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
     figures = [cell.figures for cell in comparison.cells]
@@ -91,17 +91,17 @@ def figure_columns(comparison: Comparison) -> list[Figures]:
         ("duration", "duration", format_duration),
     ]
     return [
-        Figures(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
+        FigureRow(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
         for figure, title, shown in wanted
         if figure in known
     ]
 
 
-def part_columns(comparison: Comparison) -> list[Figures]:
+def part_columns(comparison: Comparison) -> list[FigureRow]:
     """Return the parts at the peak that any cell has; from the bottom of a stack."""
     cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
     return [
-        Figures(part_label(part), tuple(_part(cell, baseline, part) for cell in cells), part)
+        FigureRow(part_label(part), tuple(_part(cell, baseline, part) for cell in cells), part)
         for part in OF_ALLOCATED
         if any(cell.at_peak.get(part, 0.0) > 0 for cell in cells)
     ]

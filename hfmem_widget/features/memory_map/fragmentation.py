@@ -42,7 +42,7 @@ _LARGE_PAGE: Final = 20 * int(MIB)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPool:
     """Segments that serve the same requests: those of one stream in one pool."""
 
     stream: int  # 0 is the default stream
@@ -84,7 +84,7 @@ class Fragmentation:
     """The parts of a device's segments."""
 
     device: str
-    places: tuple[Place, ...]  # the common one first, then by bytes
+    places: tuple[StreamPool, ...]  # the common one first, then by bytes
 
     @property
     def is_host(self) -> bool:
@@ -173,7 +173,7 @@ def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
             yield name, size
 
 
-def _place(segments: Iterable[Segment]) -> Place:
+def _place(segments: Iterable[Segment]) -> StreamPool:
     by_size = tuple(sorted(segments, key=lambda segment: (-segment.size, segment.address)))
     made_of = tuple(tuple(pieces(segment)) for segment in by_size)
     sums, largest = dict.fromkeys(LABELS, 0), dict[str, int]()
@@ -183,4 +183,4 @@ def _place(segments: Iterable[Segment]) -> Place:
         free = [block.size for block in segment.blocks if block.state == "free"]
         if free:
             largest[segment.kind] = max(largest.get(segment.kind, 0), *free)
-    return Place(by_size[0].stream, by_size[0].pool, by_size, made_of, sums, largest)
+    return StreamPool(by_size[0].stream, by_size[0].pool, by_size, made_of, sums, largest)

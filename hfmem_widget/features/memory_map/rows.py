@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, Place
+from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece, StreamPool
 from hfmem_widget.features.memory_map.segments import Segment
 
 WIDTH = 720  # units across; a unit is about a pixel where there is room
@@ -43,10 +43,10 @@ class Layout(NamedTuple):
     """The bars of all places of a device, and how many bytes the whole width stands for."""
 
     full: float
-    places: tuple[tuple[Place, tuple[Bar, ...]], ...]
+    places: tuple[tuple[StreamPool, tuple[Bar, ...]], ...]
 
 
-def layout(places: Sequence[Place], most: int) -> Layout:
+def layout(places: Sequence[StreamPool], most: int) -> Layout:
     """Lay out the segments of a device in at most about `most` pieces."""
     total = sum(place.reserved for place in places)
     largest = max((place.segments[0].size for place in places), default=0)
@@ -94,7 +94,9 @@ def merged(pieces: Iterable[Piece], finest: float) -> Iterator[Piece]:
     yield from drain(0)
 
 
-def _bars(place: Place, pieces: Sequence[Pieces], full: float, coarse: float) -> tuple[Bar, ...]:
+def _bars(
+    place: StreamPool, pieces: Sequence[Pieces], full: float, coarse: float
+) -> tuple[Bar, ...]:
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
     wide = sum(segment.size >= narrow for segment in place.segments)
     bars = [

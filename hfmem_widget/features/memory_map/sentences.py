@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hfmem_widget.features.memory_map.fragmentation import Fragmentation, Place
+from hfmem_widget.features.memory_map.fragmentation import Fragmentation, StreamPool
 from hfmem_widget.text import MIB, format_bytes, format_share, torch_module
 
 LEAST_SHARE = 0.01
@@ -23,7 +23,7 @@ def sentences(found: Fragmentation) -> tuple[str, ...]:
     return tuple(text for size, text in sized if _worth_telling(size, found))
 
 
-def place_name(place: Place) -> str:
+def place_name(place: StreamPool) -> str:
     """Return the name of a place: whose requests it serves."""
     stream = f"stream {place.stream:#x}" if place.stream else "the default stream"
     if not place.is_private:

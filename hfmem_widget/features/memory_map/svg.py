@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Fragmentation, Place
+from hfmem_widget.features.memory_map.fragmentation import LABELS, Fragmentation, StreamPool
 from hfmem_widget.features.memory_map.rows import WIDTH, Bar, layout
 from hfmem_widget.features.memory_map.sentences import place_name
 from hfmem_widget.text import format_bytes, format_count
@@ -28,7 +28,7 @@ def picture_html(found: Fragmentation, most: int) -> str:
 
 
 def _place_html(
-    place: Place, bars: Sequence[Bar], full: float, titled: set[int], found: Fragmentation
+    place: StreamPool, bars: Sequence[Bar], full: float, titled: set[int], found: Fragmentation
 ) -> str:
     # One path for each part: a level line as thick as a bar for each of its pieces.
     paths, titles = dict.fromkeys(LABELS, ""), ""

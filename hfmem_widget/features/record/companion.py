@@ -36,7 +36,7 @@ PAUSE = 10.0
 """Tries to write where the disk refuses, and the seconds between them."""
 
 
-class Recording(Companion):
+class FileRecording(Companion):
     """Follows a session into a file: that of the options, or of a rank in the directory of its run.
 
     `member` says which rank this is. `clock` returns seconds since the epoch; `opened` makes the file at a

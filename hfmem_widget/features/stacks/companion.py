@@ -22,7 +22,7 @@ from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.stacks import LivePeak, Recording, Stacks
+from hfmem_widget.session.stacks import LivePeak, StackRecording, Stacks
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Recorded
 from hfmem_widget.sources.heap.roots import cells_of
@@ -129,7 +129,7 @@ def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
         wrapped = len(trace) >= recorded.most
         peaks.append(_live_peak(snapshot, device, key, session, began=None if wrapped else start))
     pickled, notes = _kept(snapshot)
-    recording = Recording(
+    recording = StackRecording(
         "allocator",
         began=start,
         seconds=stacks_walked * recorded.per_stack,
@@ -150,7 +150,7 @@ def _of_operators(tracked: Tracked, session: Session) -> Stacks:
             f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
         )
     taken = time.perf_counter() - began
-    recording = Recording("operators", seconds=tracked.seconds, snapshot=taken, notes=notes)
+    recording = StackRecording("operators", seconds=tracked.seconds, snapshot=taken, notes=notes)
     return Stacks((peak,), recording, pickled)
 
 

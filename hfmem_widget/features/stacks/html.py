@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hfmem_widget.features.stacks.call_sites import NO_NAMES
-from hfmem_widget.session.stacks import By, LivePeak, Recording, Row, Site, Stacks
+from hfmem_widget.session.stacks import By, LivePeak, Row, Site, StackRecording, Stacks
 from hfmem_widget.text import (
     MIB,
     format_bytes,
@@ -94,7 +94,7 @@ def _certainty(peak: LivePeak) -> str:
     return sentence
 
 
-def _facts(peaks: Sequence[LivePeak], recording: Recording) -> list[str]:
+def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
     """Return the sentences below: how certain it is, and what recording cost."""
     sentences = [
         (f"{peak.device}: " if len(peaks) > 1 else "") + _certainty(peak) for peak in peaks

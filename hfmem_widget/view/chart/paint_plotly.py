@@ -14,7 +14,7 @@ from hfmem_widget.analysis.curve import Gap, Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
+from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
 
 Trace = dict[str, Any]
 
@@ -174,7 +174,7 @@ def _translucent(colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
-def mark_traces(marks: Iterable[Mark], frame: Frame) -> list[Trace]:
+def mark_traces(marks: Iterable[PointMark], frame: Frame) -> list[Trace]:
     """Return a trace for each kind of marks."""
     drawn = []
     for sign, group in groupby(marks, key=lambda mark: mark.sign):

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from hfmem_widget.analysis.curve import Points, grounded
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, Mark, Stroke, Word
+from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
 
 WIDTH = 1000  # units across the stretched part; text stands outside of it and keeps its size
 LANE = 9  # units from the top of a lane to the top of the next
@@ -117,7 +117,7 @@ def bars_svg(bars: Iterable[Bar], frame: Frame) -> str:
     return stretched(lanes * LANE, "".join(shapes))
 
 
-def mark_svg(mark: Mark, frame: Frame, height: int, offset: int = 0) -> str:
+def mark_svg(mark: PointMark, frame: Frame, height: int, offset: int = 0) -> str:
     """Return a sign at its point, in a size that is not stretched."""
     x, y = percent(frame, mark.at), offset + height * frame.height(mark.level)
     if mark.sign == "dot":

@@ -9,7 +9,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.layers import Layer
 from hfmem_widget.view.chart.scene import Line, Scene
-from hfmem_widget.view.chart.shapes import Curve, Mark, Stroke, Word
+from hfmem_widget.view.chart.shapes import Curve, PointMark, Stroke, Word
 
 SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
@@ -28,19 +28,19 @@ def guide_curves(scene: Scene) -> list[Curve]:
     return [curve for guide in scene.guides if guide.kind != "oom" for curve in _of_guide(guide)]
 
 
-def marks_of(scene: Scene) -> list[Mark]:
+def marks_of(scene: Scene) -> list[PointMark]:
     """Return where budgets were crossed, the peak, and where memory ran out, in order of drawing."""
     marks = [
-        Mark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
+        PointMark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
         for budget in scene.budgets
         if (at := budget.crossed_at) is not None
     ]
     if scene.peak is not None:
-        marks.append(Mark("dot", scene.peak.time, scene.peak.peak.value, "peak"))
+        marks.append(PointMark("dot", scene.peak.time, scene.peak.peak.value, "peak"))
     for oom in scene.marks:
         allocated = f"with {format_bytes(oom.level)} allocated, at"
         tip = _tip(oom, allocated, oom.time)
-        marks.append(Mark("cross", oom.time, oom.level, "out of memory", tip))
+        marks.append(PointMark("cross", oom.time, oom.level, "out of memory", tip))
     return marks
 
 

@@ -60,7 +60,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PointMark:
     """A sign at a point; hovering says its tip, if it has one."""
 
     sign: Literal["dot", "triangle", "cross"]

@@ -30,7 +30,7 @@ from hfmem_widget.session import (
     Timeline,
 )
 from hfmem_widget.session.model import same
-from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from tests.unit.session.test_steps import one_step
 
@@ -115,7 +115,7 @@ CHANGES: dict[str, Callable[[Session], object]] = {
     "note": lambda one: one.notes.append("more"),
     "finding": lambda one: one.findings.append(Finding("leak", "warn", "more")),
     "guide": lambda one: one.guides.append(Guide("cpu", "oom", "", 0.0, 0.0, 0.0, 0.0)),
-    "stacks": lambda one: setattr(one, "stacks", Stacks((), Recording("allocator"))),
+    "stacks": lambda one: setattr(one, "stacks", Stacks((), StackRecording("allocator"))),
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hfmem_widget.features.oom.model import Blocks
 from hfmem_widget.session import Device, Recorder, Sample, Series, Steps
-from hfmem_widget.session.stacks import Recording, Stacks
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from tests.unit.session.test_steps import one_step
 
 PATIENCE = 5.0
@@ -103,7 +103,7 @@ def test_what_could_not_be_written_is_the_error_though_the_file_is_gone(
 
     monkeypatch.setattr(os, "fdopen", Full)
     with pytest.raises(OSError, match="no space left"):
-        Stacks((), Recording("allocator"), zlib.compress(b"x")).save(path)
+        Stacks((), StackRecording("allocator"), zlib.compress(b"x")).save(path)
     assert not path.exists()
 
 

@@ -27,7 +27,7 @@ from hfmem_widget.session import (
 from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.model import Polling
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
-from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
 from hfmem_widget.session.timeline import Timeline
 from tests.unit.features.memory_map.test_html_read_back import segment
 
@@ -89,7 +89,7 @@ def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
         session_of(1.0).span(7)
 
 
-@pytest.mark.parametrize("of", [session_of(1.0), Stacks((), Recording("allocator"))])
+@pytest.mark.parametrize("of", [session_of(1.0), Stacks((), StackRecording("allocator"))])
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +128,7 @@ def live(size: int, device: str = GPU) -> LivePeak:
 )
 def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
     """In a list of them, and they show themselves as they do below the card."""
-    stacks = Stacks(peaks, Recording("allocator"))
+    stacks = Stacks(peaks, StackRecording("allocator"))
 
     assert repr(stacks) == f"<Stacks: live at the peak: {told}>"
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
 
 SITES = (
     Site("cell [1] line 2", "Net \u00b7 a.py", "aten::mm", "forward", 600, 2, "y = x @ w"),
@@ -26,7 +26,7 @@ SNAPSHOT: dict[str, list[object]] = {"segments": [], "device_traces": [[]]}
 def stacks(pickled: bytes = zlib.compress(pickle.dumps(SNAPSHOT))) -> Stacks:
     peak = LivePeak("cuda:0", 1000, 1000, SITES, allocated=1024.0, requested=1000.0)
     other = LivePeak("cuda:1", 600, 600, (SITES[0],))
-    return Stacks((peak, other), Recording("allocator"), pickled)
+    return Stacks((peak, other), StackRecording("allocator"), pickled)
 
 
 @pytest.mark.parametrize("by", ["line", "module", "operator"])
@@ -55,8 +55,8 @@ def test_an_unknown_device_is_named_with_those_there_are() -> None:
     with pytest.raises(OptionError, match="cuda:0, cuda:1"):
         stacks().rows(device="cuda:7")
     with pytest.raises(OptionError, match="recorded: none"):
-        Stacks((), Recording("allocator"), b"").rows(device="cuda:0")
-    assert Stacks((), Recording("allocator"), b"").rows() == ()
+        Stacks((), StackRecording("allocator"), b"").rows(device="cuda:0")
+    assert Stacks((), StackRecording("allocator"), b"").rows() == ()
 
 
 def test_an_unknown_grouping_is_answered_with_those_there_are() -> None:

@@ -15,7 +15,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.record import companion
-from hfmem_widget.features.record.companion import Recording
+from hfmem_widget.features.record.companion import FileRecording
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.directory import Member, read_run, streams
 from hfmem_widget.recording.check import Head, parse
@@ -57,7 +57,7 @@ class Watched:
         self.session = self.stage.session
         more: dict[str, Any] = {} if disk is None else {"opened": lambda _path: disk}
         options = WatchOptions(record=str(path))
-        self.recording = Recording(options, clock=self.clock, **more)
+        self.recording = FileRecording(options, clock=self.clock, **more)
         self._cell = self.stage.span("cell", "run")
         self.recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
         self.recording.begin(NO_MONITOR, self.stage.recorder, self._cell.__enter__())
@@ -126,7 +126,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path.write_text("mine")
 
     with pytest.raises(OptionError, match="already exists"):
-        Recording(WatchOptions(record=str(path)))
+        FileRecording(WatchOptions(record=str(path)))
 
     assert path.read_text() == "mine"
 
@@ -138,7 +138,7 @@ def test_a_folder_without_rights_is_refused(
     monkeypatch.setattr("os.access", lambda *_: False)
 
     with pytest.raises(OptionError, match="you may not write there"):
-        Recording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")))
+        FileRecording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")))
 
 
 def test_a_file_that_cannot_be_begun_is_said(tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
     """Another ending, and a folder that is not there, are said before anything begins."""
     with pytest.raises(OptionError, match=r"record must be|no such folder"):
-        Recording(WatchOptions(record=str(tmp_path / name)))
+        FileRecording(WatchOptions(record=str(tmp_path / name)))
 
 
 def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
     """The name is made of the label and the time, and has no character that a file system minds."""
     options = WatchOptions(record=str(tmp_path), label="a/b: c")
 
-    path = Recording(options, clock=lambda: 1.25)._path
+    path = FileRecording(options, clock=lambda: 1.25)._path
 
     assert path.parent == tmp_path
     assert path.name.startswith("a-b-c-")
@@ -282,7 +282,7 @@ def test_a_disk_that_hangs_is_not_waited_for(
     disk = Disk()
     disk.may_go_on.clear()
     stage = Stage("run", gpus=1)
-    recording = Recording(
+    recording = FileRecording(
         WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=lambda _path: disk
     )
     cell = stage.span("cell", "run")
@@ -387,7 +387,7 @@ def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> Non
         return Disk()
 
     stage = Stage("run", gpus=1)
-    recording = Recording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
+    recording = FileRecording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
     with stage.span("cell", "run") as cell:
         recording.begin(NO_MONITOR, stage.recorder, cell)
         recording.end(stage.recorder, cell, None)
@@ -436,7 +436,7 @@ def member(tmp_path: Path, rank: Rank = RANK, disk: Disk | None = None) -> Watch
     else:
         opened = {"opened": lambda _path: disk}
     watched.recording._ticker.stop(0.0)
-    recording = Recording(
+    recording = FileRecording(
         WatchOptions(), member=Member(tmp_path / "run", rank), clock=watched.clock, **opened
     )
     watched.stage.recorder.unsubscribe(watched.recording._take)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, TINTS, icicle_html, stacks_bundle
-from hfmem_widget.session.stacks import LivePeak, Recording, Site, Stacks
+from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
 from hfmem_widget.view import palette
 
 MIB = 1024**2
@@ -41,12 +41,12 @@ def peak(count: int = 3, device: str = "cuda:0") -> LivePeak:
 
 
 def text(*peaks: LivePeak, **recording: Any) -> str:
-    how = replace(Recording("allocator", seconds=0.5, snapshot=0.2), **recording)
+    how = replace(StackRecording("allocator", seconds=0.5, snapshot=0.2), **recording)
     return stacks_bundle(Stacks(peaks or (peak(),), how, b"x"))["text/plain"]
 
 
 def html(*peaks: LivePeak) -> str:
-    return stacks_bundle(Stacks(peaks or (peak(),), Recording("allocator"), b"x"))["text/html"]
+    return stacks_bundle(Stacks(peaks or (peak(),), StackRecording("allocator"), b"x"))["text/html"]
 
 
 def test_equality_with_the_allocator_is_said_only_where_it_is_so() -> None:
@@ -175,7 +175,7 @@ def test_nothing_live_has_no_picture() -> None:
 def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
     """And that no file was written."""
     assert "session.stacks.save" in html()
-    kept = Stacks((peak(),), Recording("allocator"))
+    kept = Stacks((peak(),), StackRecording("allocator"))
     assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
 
 
