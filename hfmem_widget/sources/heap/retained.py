@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
 from operator import itemgetter
 from sys import getrefcount
-from types import MethodDescriptorType
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.paths import ATOMS
-from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of, in_object, kept_fields
+from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
 from hfmem_widget.sources.mapped import MappedFiles
@@ -28,21 +27,10 @@ _Key = tuple[int, str]
 """What has memory, by its address or that of the memory, and the device."""
 
 
-def _sizer(kind: type) -> Callable[[Any], int]:
-    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
-    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
-    own = next(method for method in methods if type(method) is MethodDescriptorType)
-    header = 16 if kind.__flags__ & 1 << 14 else 0  # of the garbage collector
-    return lambda value: -(own(value) + header) // 16 * -16
+_BYTES = TEXTS | {mmap}
+"""Types whose objects hold bytes and nothing else; shared memory is an `mmap`."""
 
-
-_TEXTS: Mapping[type, Callable[[Any], int]] = {
-    kind: _sizer(kind) for kind in (str, bytes, bytearray)
-}
-_BYTES: Mapping[type, Callable[[Any], int]] = {**_TEXTS, mmap: mmap.__len__}
-"""Types whose objects hold bytes and nothing else (shared memory is an `mmap`), and how many."""
-
-_NUMBERS = ATOMS - set(_TEXTS)
+_NUMBERS = ATOMS - TEXTS
 _OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
 
 _HOLDS_ONE = [object()]
@@ -127,7 +115,6 @@ class _Search(Search):
         self._where: dict[_Key, tuple[int, int]] = {}
         """Where memory begins and ends of which others may have a part, seen by its address."""
         self._mapped = MappedFiles()
-        self._sizers: dict[type, Callable[[Any], int] | None] = {}
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -180,17 +167,18 @@ class _Search(Search):
 
     def _look(self, group: int, value: Any) -> None:
         kind = type(value)
+        known = self.kinds[kind]
         if kind in _BYTES:
             start = id(value) if kind is bytes else 0
-            self._note(group, _key_of(value), _BYTES[kind](value), start)
-        elif (size_of := self._size_of(kind)) is not None:
-            self._note_plain(group, _key_of(value), size_of(value), gc.get_referents(value))
+            size = len(value) if kind is mmap else known.size_of(value)
+            self._note(group, _key_of(value), size, start)
+        elif known.is_plain:
+            self._note_plain(group, _key_of(value), known.size_of(value), gc.get_referents(value))
         else:
             self._note_memory_of(group, value)
             for held in gc.get_referents(value):  # such as text among a function's variables
                 if type(held) in _BYTES:
                     self.arrive(group, held)
-            known = self.kinds[kind]
             look = kept_fields if known.role == "array" else known.look
             for _, held in look(value) if look is not None else ():
                 self.arrive(group, held)
@@ -254,10 +242,10 @@ class _Search(Search):
                             self.arrive(group, held)
                     elif kind in _NUMBERS:
                         size += _OF_A_NUMBER
-                    elif kind in _TEXTS:
-                        size += _TEXTS[kind](held)
-                    elif (size_of := self._size_of(kind)) is not None:
-                        size += size_of(held)
+                    elif kind in TEXTS:
+                        size += self.kinds[kind].size_of(held)
+                    elif (known := self.kinds[kind]).is_plain and kind is not mmap:
+                        size += known.size_of(held)
                         waiting.append(held)
                     else:
                         self.arrive(group, held)
@@ -267,15 +255,6 @@ class _Search(Search):
                 referents = gc.get_referents(waiting.pop())
         finally:  # if the search ends in the middle, what was seen counts
             self._note(group, key, size)
-
-    def _size_of(self, kind: type) -> Callable[[Any], int] | None:
-        """Return the sizer of a type; None if the collector does not know all that its objects hold."""
-        if kind not in self._sizers:
-            known = self.kinds[kind]
-            is_plain = known.look is in_object or issubclass(kind, tuple(CONTAINERS))
-            is_plain &= known.look is not None and not known.role and kind not in _BYTES
-            self._sizers[kind] = _sizer(kind) if is_plain else None
-        return self._sizers[kind]
 
     def around(self, group: int) -> Iterator[int]:
         """Yield a group and those that contain it, but not everything."""

@@ -145,7 +145,7 @@ class _Search(Search):
             self.count()
         if known.role in {"tensor", "array"}:
             self._note(before.to(segment), value)
-        elif not is_seen and known.may_be_empty and before.is_weighed and self.is_empty(value):
+        elif not is_seen and known.is_plain and before.is_weighed and self.is_empty(value):
             return
         if is_seen:
             ways = self.other_ways.setdefault(key, [])
@@ -202,7 +202,7 @@ class _Search(Search):
     def _note_own(self, place: Place, value: Any) -> None:
         """Note how big an object of Python's own is: with all below it if nothing of that has a name."""
         known = self.kinds[type(value)]
-        is_own = known.may_be_empty or known.role == "array" or type(value) in ATOMS
+        is_own = known.is_plain or known.role == "array" or type(value) in ATOMS
         if place.is_weighed or not is_own:
             return
         below = not place.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
@@ -213,7 +213,8 @@ class _Search(Search):
             self._own[place] = replace(known_before, bytes=known_before.bytes + size)
             return
         items = 1 if place.is_whole else own.items_of(value)
-        name = "" if place.is_whole or known.sized_as is object else known.sized_as.__name__
+        sized_as = own.sized_as(type(value))
+        name = "" if place.is_whole or sized_as is object else sized_as.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
         # The key of an array itself is its address.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import Kind as Held
-from hfmem_widget.sources.heap.own import Scales, sized_as
+from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
@@ -34,9 +34,9 @@ class Kind(NamedTuple):
 
     look: Look | None
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
-    may_be_empty: bool = False
+    is_plain: bool = False
     held: Held = "tensors"
-    sized_as: type = object
+    size_of: Callable[[Any], int] = basic_size
 
 
 class Kinds(dict[type, Kind]):
@@ -62,7 +62,8 @@ class Kinds(dict[type, Kind]):
             is_plain = look is in_object or (
                 look is not None and bool(CONTAINERS & {*type_.__mro__})
             )
-            known = Kind(look, may_be_empty=is_plain, sized_as=sized_as(type_))
+            size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
+            known = Kind(look, is_plain=is_plain, size_of=size_of)
             if module is not None and issubclass(type_, module):
                 known = Kind(look, "module")
             elif optimizer is not None and issubclass(type_, optimizer):
@@ -121,7 +122,7 @@ class Search(Scales):
             kind = type(held)
             if kind in _NOTHING:
                 continue
-            if deeper and self.kinds[kind].may_be_empty:
+            if deeper and self.kinds[kind].is_plain:
                 if not self.is_empty(held, deeper - 1):
                     return False
             elif not issubclass(kind, type):
