@@ -20,6 +20,7 @@ from hfmem_widget.features.oom.diagnosis import (
     running,
     to_come,
     training,
+    with_share,
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Diagnosis, Incident
 from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
@@ -127,12 +128,12 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
 def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
     if cause == "training":
         yield from sorted(of_states(incident), key=lambda advice: -advice.bytes)
-    elif cause == "another model":
+    elif cause == "another model" and (other := incident.seen.other):
         yield Advice(
-            f"Delete what an earlier run has left: {incident.seen.other_at}",
+            f"Delete what an earlier run has left: {other.at}",
             "it is no part of what ran; a cell that is run again makes its model anew, beside the one before",
-            size_text(incident.seen.other_bytes),
-            incident.seen.other_bytes,
+            size_text(other.bytes),
+            other.bytes,
         )
     elif cause in {"leak", "graphs"} and (kept := incident.seen.kept):
         yield Advice(
@@ -377,7 +378,7 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
     if not checkpointed(incident):
         yield TECHNIQUES["checkpointing"].advice(
             f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
-            f"activations and temporaries take {_share(activations, incident)}",
+            f"activations and temporaries take {with_share(activations, incident)}",
             activations,
         )
     if samples >= 2:
@@ -414,7 +415,7 @@ def _of_weights(incident: Incident) -> Iterator[Advice]:
     if _could_be_bfloat16(incident):
         yield Advice(
             "Load the model with dtype=torch.bfloat16",
-            f"the weights are float32 and take {_share(weights, incident)}",
+            f"the weights are float32 and take {with_share(weights, incident)}",
             f"half of them, {size_text(weights / 2)}",
             weights / 2,
         )
@@ -423,7 +424,7 @@ def _of_weights(incident: Incident) -> Iterator[Advice]:
         saved = (1 - _FOUR_BITS_OF_SIXTEEN) * weights
         yield Advice(
             "Load the weights in 4 bit (BitsAndBytesConfig(load_in_4bit=True)) and train adapters",
-            f"the weights take {_share(weights, incident)}",
+            f"the weights take {with_share(weights, incident)}",
             f"about {size_text(saved)}: 4.5 bits per weight instead of 16",
             saved,
         )
@@ -445,9 +446,3 @@ def _checkpointing_option() -> str:
     fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
     newer = "activation_checkpointing"
     return newer if newer in fields else "gradient_checkpointing"
-
-
-def _share(size: float, incident: Incident) -> str:
-    if not incident.allocated > 0:
-        return size_text(size)
-    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"

@@ -95,21 +95,20 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
 
 
 def _another_model(incident: Incident) -> Diagnosis | None:
-    seen = incident.seen
-    if not seen.other or seen.other_bytes < GROWN_FROM * incident.ceiling:
+    other = incident.seen.other
+    if other is None or other.bytes < GROWN_FROM * incident.ceiling:
         return None
-    alive = f"{'is' if seen.other.startswith('Another') else 'are'} alive"
-    held = f"{seen.other_at} ({size_text(seen.other_bytes)})"
-    return Diagnosis("another model", f"{seen.other} {alive}: {held}.")
+    alive = f"{'is' if other.what.startswith('Another') else 'are'} alive"
+    sentence = f"{other.what} {alive}: {other.at} ({size_text(other.bytes)})."
+    return Diagnosis("another model", sentence)
 
 
 def _graphs(incident: Incident) -> Diagnosis | None:
     kept = incident.seen.kept
     if kept is None or kept.bytes < GROWN_FROM * incident.ceiling:
         return None
-    share = f"{100 * kept.bytes / incident.allocated:.0f} % of allocated memory"
+    held = f"{kept.path} holds {with_share(kept.bytes, incident)}"
     graphs = f"the graphs of {format_counted(kept.graphs, 'tensor')}"
-    held = f"{kept.path} holds {size_text(kept.bytes)}, {share}"
     return Diagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
 
 
@@ -299,6 +298,13 @@ def _biggest_part(incident: Incident) -> tuple[str, str] | None:
     if not sizes[name] > 0 or not incident.allocated > 0:
         return None
     return f"{100 * sizes[name] / incident.allocated:.0f} %", LABELS[name]
+
+
+def with_share(size: float, incident: Incident) -> str:
+    """Return a size, and its share of what is allocated if that is known."""
+    if not incident.allocated > 0:
+        return size_text(size)
+    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
 
 
 def running(incident: Incident, what: str) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap.frames import is_users_function
+from hfmem_widget.sources.heap.frames import is_users_function, running_frames
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
 from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of
@@ -82,12 +82,9 @@ def kernel_roots(shell: Any = None) -> list[Root]:
 
 def running() -> Iterator[Root]:
     """Yield the functions of the user's that run, in any thread, and hold their variables."""
-    for frame in sys._current_frames().values():  # noqa: SLF001  (offered there only, and documented)
-        at: FrameType | None = frame
-        while at is not None:
-            if is_users_function(at) and not at.f_code.co_filename.startswith(_installed()):
-                yield Root(f"the running {at.f_code.co_name}()", at, Rank.RUNNING)
-            at = at.f_back
+    for frame in running_frames():
+        if is_users_function(frame) and not frame.f_code.co_filename.startswith(_installed()):
+            yield Root(f"the running {frame.f_code.co_name}()", frame, Rank.RUNNING)
 
 
 def library_roots() -> Iterator[Root]:
