@@ -43,10 +43,11 @@ class Memory(NamedTuple):
 
     key: int
     bytes: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     dtype: str = ""
+    start: int = 0
+    """Its address, if others may have a part of it."""
     is_lent: bool = False
-    array: Any = None
 
 
 def role_of(kind: type) -> tuple[Role, Kind]:
@@ -102,13 +103,9 @@ def memory_of(array: Any) -> Memory:
     size, shape, dtype, base = (
         _of_numpy()[name].__get__(array) for name in ("nbytes", "shape", "dtype", "base")
     )
-    key = id(array) if base is None else address_of(array)
-    return Memory(key, int(size), shape, _name_of(dtype), base is not None, array=array)
-
-
-def address_of(array: Any) -> int:
-    """Return where an array's memory begins (1 µs)."""
-    return int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])
+    start = int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])  # 1 µs
+    key = id(array) if base is None else start
+    return Memory(key, int(size), shape, _name_of(dtype), start, is_lent=base is not None)
 
 
 def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
@@ -129,7 +126,7 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
         for chunk in getattr(column, "chunks", [column]):
             for each in chunk.buffers():
                 if each is not None and each.is_cpu and each.size:
-                    yield Memory(each.address, each.size, shape, is_lent=True)
+                    yield Memory(each.address, each.size, shape, start=each.address, is_lent=True)
 
 
 def is_shared(tensor: Any) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
-from operator import itemgetter
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -16,15 +15,11 @@ from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
-from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.mapped import MappedFiles
-from hfmem_widget.sources.storages import MANAGED, storages_of
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
+from hfmem_widget.sources.storages import MANAGED
 
 _EVERYTHING = 0
 """The group that contains all others, and is never freed."""
-
-_Key = tuple[int, str]
-"""What has memory, by its address or that of the memory, and the device."""
 
 
 _BYTES = TEXTS | {mmap}
@@ -100,21 +95,18 @@ def reach(
     return Reach(by_name, search.objects, search.bound, at_most)
 
 
-def _key_of(value: object) -> _Key:
+def _key_of(value: object) -> Key:
     return id(value), MANAGED if type(value) is mmap else "cpu"
 
 
 class _Search(Search):
     def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
         super().__init__(most_objects, most_seconds)
-        self.memory: dict[_Key, tuple[int, int]] = {}
+        self.memory: dict[Key, tuple[int, int]] = {}
         """By what has it, and its device: which group reaches it, and its bytes."""
-        self.may_be_shared: set[_Key] = set()
+        self.may_be_shared: set[Key] = set()
         """Of these, those of which other objects may have a part, unseen."""
         self._parents = parents
-        self._where: dict[_Key, tuple[int, int]] = {}
-        """Where memory begins and ends of which others may have a part, seen by its address."""
-        self._mapped = MappedFiles()
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -153,25 +145,19 @@ class _Search(Search):
 
     def join_overlapping(self) -> None:
         """Make one of memory that several have, such as a tensor that was made of an array."""
-        last: _Key = (0, "")
-        end = 0
-        known = (item for item in self._where.items() if item[0] in self.memory)
-        for key, (start, stop) in sorted(known, key=itemgetter(1)):
-            if start >= end:
-                last, end = key, stop
-                continue
+        for first, key, size in self.overlapping(self.memory):
             group, _ = self.memory.pop(key)
-            around, size = self.memory[last]
-            end = max(end, stop)
-            self.memory[last] = self._around(around, group), max(size, end - self._where[last][0])
+            around, before = self.memory[first]
+            self.memory[first] = self._around(around, group), max(before, size)
 
     def _look(self, group: int, value: Any) -> None:
         kind = type(value)
         known = self.kinds[kind]
         if kind in _BYTES:
-            start = id(value) if kind is bytes else 0
-            size = len(value) if kind is mmap else known.size_of(value)
-            self._note(group, _key_of(value), size, start)
+            key, size = _key_of(value), len(value) if kind is mmap else known.size_of(value)
+            self._note(group, key, size)
+            if kind is bytes:
+                self.where[key] = id(value), id(value) + size
         elif known.is_plain:
             self._note_plain(group, _key_of(value), known.size_of(value), gc.get_referents(value))
         else:
@@ -185,45 +171,31 @@ class _Search(Search):
 
     def _note_memory_of(self, group: int, value: Any) -> None:
         known = self.kinds[type(value)]
-        if known.role == "tensor":
-            for key, device, size, _ in storages_of(value):
-                lent = arrays.address_lent_to(value) if device == "cpu" else 0
-                self._note(group, (key, device), size, lent)
-        elif known.role == "array":
-            self._look_at_array(group, value)
-        elif known.role == "buffers":
-            for memory in arrays.buffers_of(value, known.held):
-                self._note_memory(group, memory, memory.key if memory.is_lent else 0)
+        if known.role == "array":
+            value = arrays.owner_of(value)
+            if self.kinds[type(value)].role == "tensor":
+                self.arrive(group, value)
+                return
+            base = arrays.base_of(value)
+            self.arrive(group, base)
+            if type(base) in _BYTES:  # the array has a part of its bytes, or all
+                part = arrays.memory_of(value)
+                self.where.setdefault(_key_of(base), (part.start, part.start + part.bytes))
+                return
+            if objects := arrays.objects_in(value):
+                self._note_plain(group, (id(value) + 1, "cpu"), 0, objects)  # beside its own bytes
+        if known.role in {"tensor", "array", "buffers"}:
+            for key, memory in self.memory_of(value):
+                self._note(group, key, memory.bytes)
                 if known.held == "polars":
-                    self.may_be_shared.add((memory.key, "cpu"))
+                    self.may_be_shared.add(key)
 
-    def _look_at_array(self, group: int, value: Any) -> None:
-        owner = arrays.owner_of(value)
-        if self.kinds[type(owner)].role == "tensor":
-            self.arrive(group, owner)
-            return
-        memory, start = arrays.memory_of(owner), arrays.address_of(owner)
-        base = arrays.base_of(owner)
-        self.arrive(group, base)
-        if type(base) in _BYTES:  # the array has a part of its bytes, or all
-            self._where.setdefault(_key_of(base), (start, start + memory.bytes))
-            return
-        self._note_memory(group, memory, start)
-        if objects := arrays.objects_in(owner):
-            self._note_plain(group, (id(owner) + 1, "cpu"), 0, objects)  # beside its own bytes
-
-    def _note_memory(self, group: int, memory: arrays.Memory, start: int) -> None:
-        is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
-        self._note(group, (memory.key, MANAGED if is_mapped else "cpu"), memory.bytes, start)
-
-    def _note(self, group: int, key: _Key, size: int, start: int = 0) -> None:
-        """Note that a group reaches memory; `start` is its address if others may have a part of it."""
+    def _note(self, group: int, key: Key, size: int) -> None:
+        """Note that a group reaches memory."""
         before, _ = self.memory.get(key, (group, size))
         self.memory[key] = self._around(before, group), size
-        if start:
-            self._where[key] = start, start + size
 
-    def _note_plain(self, group: int, key: _Key, size: int, referents: list[Any]) -> None:
+    def _note_plain(self, group: int, key: Key, size: int, referents: list[Any]) -> None:
         """Note an object's bytes with those of what it alone holds, and arrive at everything else.
 
         Most objects are held once, so they are their holder's and need no place of their own. A number that

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
@@ -14,6 +15,11 @@ from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
+from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.storages import MANAGED, storages_of
+
+Key = tuple[int, str]
+"""What memory is known by: its address, or that of the object whose own it is, and the device."""
 
 MOST_OBJECTS = 3_000_000
 MOST_SECONDS = 10.0
@@ -83,6 +89,9 @@ class Search(Scales):
         """How many were counted."""
         self.bound = ""
         """Which bound was reached, as a sentence; empty if none was."""
+        self.where: dict[Key, tuple[int, int]] = {}
+        """Where memory begins and ends of which others may have a part."""
+        self._mapped = MappedFiles()
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
 
@@ -107,6 +116,42 @@ class Search(Scales):
             self.bound = f"the search ran out of time after {self.objects:,} objects"
         if self.bound:
             raise SearchEnded
+
+    def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.Memory]]:
+        """Yield what a tensor, an array that is no view, a table or an image has."""
+        known = self.kinds[type(value)]
+        if known.role == "tensor":
+            for number, device, size, dtype in storages_of(value):
+                start = arrays.address_lent_to(value) if device == "cpu" else 0
+                is_shared = device == "cpu" and arrays.is_shared(value)
+                memory = arrays.Memory(number, size, (), dtype, start)
+                yield self._known(memory, MANAGED if is_shared else device)
+            return
+        is_array = known.role == "array"
+        found = [arrays.memory_of(value)] if is_array else arrays.buffers_of(value, known.held)
+        for memory in found:
+            is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
+            yield self._known(memory, MANAGED if is_mapped else "cpu")
+
+    def _known(self, memory: arrays.Memory, device: str) -> tuple[Key, arrays.Memory]:
+        key = memory.key, device
+        if memory.start and memory.bytes:
+            self.where[key] = memory.start, memory.start + memory.bytes
+        return key, memory
+
+    def overlapping(self, found: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
+        """Yield what is a part of other memory, such as a tensor that was made of an array.
+
+        First comes the memory that begins first, then the part, then the bytes of all until there.
+        """
+        first, end = (0, ""), 0
+        known = [item for item in self.where.items() if item[0] in found]
+        for key, (start, stop) in sorted(known, key=itemgetter(1)):
+            if start >= end:
+                first, end = key, stop
+            else:
+                end = max(end, stop)
+                yield first, key, end - self.where[first][0]
 
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
         """Return whether an object that may be empty holds numbers and text alone, as most do.
