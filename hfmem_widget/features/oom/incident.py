@@ -249,27 +249,19 @@ def _calls_in(error: BaseException) -> tuple[str, ...]:
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say of themselves; an odd one says nothing, and costs the others nothing."""
-    known = []
+    """Return what models say of themselves, read from their own fields: no code of theirs is run.
+
+    An odd one says nothing, and costs the others nothing.
+    """
+    checkpointing, vocabulary, quantized = False, 0, False
     for model in models:
         with suppress(Exception):
-            known.append(_facts_of_one(model))
-    return ModelFacts(
-        checkpointing=any(facts.checkpointing for facts in known),
-        vocabulary=next((facts.vocabulary for facts in known if facts.vocabulary), 0),
-        quantized=any(facts.quantized for facts in known),
-    )
-
-
-def _facts_of_one(model: Any) -> ModelFacts:
-    """Return what a model says of itself, read from its own fields: no code of its own is run."""
-    modules = [vars(module) for module in islice(model.modules(), MOST_MODULES)]
-    configs = [
-        vars(fields["config"]) for fields in modules if hasattr(fields.get("config"), "__dict__")
-    ]
-    sizes = (config.get("vocab_size") for config in configs)
-    return ModelFacts(
-        checkpointing=any(fields.get("gradient_checkpointing") is True for fields in modules),
-        vocabulary=next((size for size in sizes if isinstance(size, int) and size), 0),
-        quantized=any(config.get("quantization_config") for config in configs),
-    )
+            modules = [vars(module) for module in islice(model.modules(), MOST_MODULES)]
+            held = (fields.get("config") for fields in modules)
+            configs = [vars(config) for config in held if hasattr(config, "__dict__")]
+            sizes = (config.get("vocab_size") for config in configs)
+            known = (size for size in sizes if isinstance(size, int) and size)
+            checkpointing |= any(each.get("gradient_checkpointing") is True for each in modules)
+            vocabulary = vocabulary or next(known, 0)
+            quantized |= any(config.get("quantization_config") for config in configs)
+    return ModelFacts(checkpointing, vocabulary, quantized)

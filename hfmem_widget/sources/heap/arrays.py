@@ -129,23 +129,20 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
                     yield Memory(each.address, each.size, shape, start=each.address, is_lent=True)
 
 
-def is_shared(tensor: Any) -> bool:
-    """Return whether a tensor that PyTorch allocated lies in memory that processes share, or in a file."""
-    try:
-        return bool(tensor.untyped_storage().is_shared())
-    except Exception:  # noqa: BLE001  (an odd tensor)
-        return False
+def lent_or_shared(tensor: Any) -> tuple[int, bool]:
+    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`, or 0 if it did.
 
-
-def address_lent_to(tensor: Any) -> int:
-    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`; 0 if it did."""
+    Then comes whether it did so in memory that processes share, or in a file.
+    """
+    is_shared = False
     try:
         storage = tensor.untyped_storage()
+        is_shared = bool(storage.is_shared())
         # To ask a lazily cloned tensor for its address would copy it.
         is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)  # noqa: SLF001  (no public name)
-        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr())
+        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr()), is_shared
     except Exception:  # noqa: BLE001  (an odd tensor)
-        return 0
+        return 0, is_shared
 
 
 def _of_numpy() -> Any:

@@ -52,8 +52,6 @@ _OF_THE_SHELL = re.compile(
 
 _NOT_THE_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
 
-_HELD_BY_LIBRARIES = (("matplotlib._pylab_helpers", ("Gcf", "figs"), OPEN_FIGURES),)
-
 _AT_A_TIME = 10_000
 
 
@@ -77,7 +75,7 @@ def kernel_roots(shell: Any = None) -> list[Root]:
         Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
         for slot in (*errors_kept(shell), *outputs_without_variable(shell))
         if (value := slot.value()) is not None
-    ] + [*library_roots(), *running()]
+    ] + [*open_figures(), *running()]
 
 
 def running() -> Iterator[Root]:
@@ -87,12 +85,12 @@ def running() -> Iterator[Root]:
             yield Root(f"the running {frame.f_code.co_name}()", frame, Rank.RUNNING)
 
 
-def library_roots() -> Iterator[Root]:
-    """Yield what libraries are known to hold until they are told to let it go."""
-    for module, (kind, field), name in _HELD_BY_LIBRARIES:
-        found = vars(kind_in).get(field) if (kind_in := type_in(module, kind)) else None
-        if isinstance(found, dict) and found:
-            yield Root(name, list(found.values()), Rank.LIBRARY)
+def open_figures() -> Iterator[Root]:
+    """Yield the figures that pyplot holds until it is told to let them go."""
+    manager = type_in("matplotlib._pylab_helpers", "Gcf")
+    found = None if manager is None else vars(manager).get("figs")
+    if isinstance(found, dict) and found:
+        yield Root(OPEN_FIGURES, list(found.values()), Rank.LIBRARY)
 
 
 def modules_of_libraries() -> dict[str, ModuleType]:

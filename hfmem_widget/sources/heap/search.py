@@ -54,8 +54,9 @@ class Kinds(dict[type, Kind]):
 
     def __missing__(self, type_: type) -> Kind:
         """Work out how objects of a type are followed."""
-        tensor, module, optimizer = tensors.kinds() or (None, None, None)
-        if tensor is not None and issubclass(type_, tensor):
+        tensor, module, optimizer = tensors.kinds() or ((), (), ())
+        look = look_into(type_, self.user_modules)
+        if issubclass(type_, tensor):
             known = Kind(tensors.in_tensor, "tensor")
         elif tensors.is_node(type_):
             known = Kind(unnamed(tensors.in_node))
@@ -63,17 +64,15 @@ class Kinds(dict[type, Kind]):
             known = Kind(unnamed(tensors.in_saved))
         elif (found := arrays.role_of(type_))[0]:
             known = Kind(arrays.LOOKS.get(found[0]), found[0], held=found[1])
+        elif issubclass(type_, module):
+            known = Kind(look, "module")
+        elif issubclass(type_, optimizer):
+            known = Kind(look, "optimizer")
         else:
-            look = look_into(type_, self.user_modules)
-            is_plain = look is in_object or (
-                look is not None and bool(CONTAINERS & {*type_.__mro__})
-            )
+            is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
+            is_plain = is_container or look is in_object
             size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
             known = Kind(look, is_plain=is_plain, size_of=size_of)
-            if module is not None and issubclass(type_, module):
-                known = Kind(look, "module")
-            elif optimizer is not None and issubclass(type_, optimizer):
-                known = Kind(look, "optimizer")
         self[type_] = known
         return known
 
@@ -122,8 +121,8 @@ class Search(Scales):
         known = self.kinds[type(value)]
         if known.role == "tensor":
             for number, device, size, dtype in storages_of(value):
-                start = arrays.address_lent_to(value) if device == "cpu" else 0
-                is_shared = device == "cpu" and arrays.is_shared(value)
+                on_the_host = device == "cpu"
+                start, is_shared = arrays.lent_or_shared(value) if on_the_host else (0, False)
                 memory = arrays.Memory(number, size, (), dtype, start)
                 yield self._known(memory, MANAGED if is_shared else device)
             return
