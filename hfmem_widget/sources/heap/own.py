@@ -27,23 +27,23 @@ _STEP, _SMALL, _WORD = 16, 512, 8
 """CPython rounds small objects up to `_STEP`, which is the size of its collector's header too."""
 _IS_COLLECTED = 1 << 14  # the flag of a type whose objects have that header
 
-_SIZED = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
+_OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
 
 
-def sized_as(kind: type) -> type:
-    """Return Python's own type that tells how big objects of a type are."""
-    return next((base for base in kind.__mro__ if base in _SIZED), object)
+def own_type(kind: type) -> type:
+    """Return which of Python's own types with contents a type is or derives from; `object` for others."""
+    return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
 
 
 def items_of(value: Any) -> int:
     """Return how many items a container has; 1 of anything else."""
-    base: Any = sized_as(type(value))
+    base: Any = own_type(type(value))
     return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
 
 
 def names_what_it_holds(value: Any) -> bool:
     """Return whether what an object holds has names: those of fields, or few keys."""
-    kind = sized_as(type(value))
+    kind = own_type(type(value))
     return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
 
 

@@ -200,8 +200,8 @@ class _Search(Search):
             self._own[place] = replace(known_before, bytes=known_before.bytes + size)
             return
         items = 1 if place.is_whole else own.items_of(value)
-        sized_as = own.sized_as(type(value))
-        name = "" if place.is_whole or sized_as is object else sized_as.__name__
+        own_type = own.own_type(type(value))
+        name = "" if place.is_whole or own_type is object else own_type.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
         # The key of an array itself is its address.
