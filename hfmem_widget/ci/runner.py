@@ -129,9 +129,9 @@ class Runner:
         return "\n".join([*complaints, *self._risen(item, most, where)])
 
     def _exceeded(self, limit: Limit, figures: Sequence[Figures]) -> list[str]:
-        *gpus, host = figures
+        *gpus, heap = figures
         if limit.device == HOST:
-            return _over(limit, host)
+            return _over(limit, heap)
         judged = [each for each in gpus if limit.device in {"", each.device}]
         if judged or (limit.device and not self._is_strict):
             return [text for each in judged for text in _over(limit, each)]
@@ -141,8 +141,8 @@ class Runner:
                 f"there is no {device} to measure the limit on, and --hfmem-strict asks for it"
             )
             return [] if self._is_there(limit.device) else [missing]
-        # A test that does not use the GPU there is, is below any limit. Where there is none the host counts.
-        found = _over(limit, host)
+        # A test that does not use the GPU there is, is below any limit. Where there is none the heap counts.
+        found = _over(limit, heap)
         return [] if found and self._is_there("") else found
 
     @staticmethod
