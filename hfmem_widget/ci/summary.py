@@ -16,7 +16,7 @@ from hfmem_widget.view.table import aligned
 MOST_ROWS = 10
 MOST_NAMES = 5
 
-HEAP = (
+NO_GPU = (
     "No GPU was used: these figures are of the process' private memory, read at each test's start and "
     "end alone."
 )
@@ -147,7 +147,7 @@ class Summary:
         environments = sorted({each.environment for each in shown.values() if each.environment})
         more = len(ordered) - MOST_ROWS
         return [
-            *([] if used else [HEAP]),
+            *([] if used else [NO_GPU]),
             *aligned(rows, {3, 4}).splitlines(),
             *([f"… and {format_counted(more, 'test')} with less"] if more > 0 else []),
             "Peak and left are counted above what was allocated when the test's call began.",

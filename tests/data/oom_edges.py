@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.features.oom import advice as savings
 from hfmem_widget.features.oom import diagnosis as why
-from hfmem_widget.features.oom import savings
 from hfmem_widget.features.oom.advice import KEPT_FROM, VARIES_FROM, advise
 from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.html import batch
 from hfmem_widget.features.oom.model import Blocks, Incident
-from hfmem_widget.features.oom.words import batch, headline
+from hfmem_widget.features.oom.report import headline
 from hfmem_widget.session import HELD, Contents, Finding, Part
 from hfmem_widget.text import GIB, MIB
 from tests.data.drawn import figures

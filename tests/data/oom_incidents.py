@@ -13,6 +13,7 @@ from hfmem_widget.features.oom.model import (
     Incident,
     LiveBlocks,
     ModelFacts,
+    OtherModels,
     Seen,
 )
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Part, Sample, Span, SpanKind
@@ -465,8 +466,11 @@ CASES = (
             parts={"weights": 0.82, "optimizer": 0.62, "gradients": 0.82, "libraries": 0.06, "before": 2.46},
             path=spans("step", "optimizer"), contents=FLOAT32,
             seen=Seen(
-                other="Another LlamaForCausalLM of 220 M parameters with its optimizer", other_at="runs[0]",
-                other_bytes=int(2.46 * GIB), states=int(1.02 * GIB), optimizers=("AdamW",),
+                other=OtherModels(
+                    "Another LlamaForCausalLM of 220 M parameters with its optimizer", "runs[0]",
+                    int(2.46 * GIB),
+                ),
+                states=int(1.02 * GIB), optimizers=("AdamW",),
             ),
         ),
         "another model",

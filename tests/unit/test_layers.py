@@ -281,7 +281,7 @@ def test_loading_the_extension_loads_nothing_heavy() -> None:
 
 
 LATER = {
-    "hfmem_widget.features.oom.failed",
+    "hfmem_widget.features.oom.incident",
     "hfmem_widget.recording.reader",
     "hfmem_widget.sources.heap.scan",
     "hfmem_widget.view.card",

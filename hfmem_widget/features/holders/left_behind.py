@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
-    from hfmem_widget.sources.heap.model import Holder, Holders
+    from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -43,8 +42,8 @@ Holding = Sequence[tuple["Holder", int]]
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
 
-_seen: dict[str, dict[str, int]] = {}
-"""What each path held at the last search, by device: texts and figures alone."""
+_seen: dict[str, Holders] = {}
+"""What was held at the last search, by device: texts and figures alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,7 @@ class Known:
 
     # Variables, outputs and errors that were not there, or another object.
     new: Collection[str] = ()
-    # What each path held at the last search, if there was one.
-    seen: Mapping[str, int] | None = None
+    seen: Holders | None = None  # what was held on the device at the last search
     raised: bool = False  # whether the span ended with an error
 
 
@@ -122,10 +120,7 @@ class LeftBehindHolders(Companion):
             if finding is not None:
                 session.findings.append(finding)
             if not found.bound:
-                sizes: Counter[str] = Counter()
-                for row in found.of(left.device).rows:
-                    sizes[_key(row)] += row.bytes
-                _seen[left.device] = dict(sizes)
+                _seen[left.device] = found.of(left.device)
         return {}
 
 
@@ -145,11 +140,13 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
 
 def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
     """Return who holds what was left behind; None if a complete search found nobody."""
-    there = found.of(left.device).rows
+    found_there = found.of(left.device)
+    there = found_there.rows
+    more = None if known.seen is None else found_there.since(known.seen)
     rows = _errors_as_one([row for row in there if not _is_attributed(row, there, left)])
     enough = WORTH_NAMING * left.bytes
     # If little was there before, nobody can have held it.
-    grown = {row: _grown(row, known, is_all_new=left.before < enough) for row in rows}
+    grown = {row: _grown(row, known.new, more, is_all_new=left.before < enough) for row in rows}
     holding = [(row, size) for row, size in grown.items() if size is not None and size >= enough]
     is_sure = bool(holding)
     if not is_sure:
@@ -220,19 +217,18 @@ def _name(row: Holder, size: int, *, alone: bool) -> str:
     return f"{row.path} ({', '.join(facts)})" if facts else row.path
 
 
-def _grown(row: Holder, known: Known, *, is_all_new: bool) -> int | None:
+def _grown(
+    row: Holder, new: Collection[str], more: Growth | None, *, is_all_new: bool
+) -> int | None:
     """Return by how much a row has more than before; None if unknown."""
     name = first_name(row.path)
-    if is_all_new or name in known.new:
+    if is_all_new or name in new:
         return row.bytes
     if name == row.path and row.tensors == 1 and not row.graph_bytes:
         return 0  # the same tensor as before, which cannot grow
-    return None if known.seen is None else row.bytes - known.seen.get(_key(row), 0)
-
-
-def _key(row: Holder) -> str:
-    """Return what identifies a row, however many elements or cells there are by then."""
-    return re.sub(r"(?<!\w)\d[\d.,]*", "#", f"{row.kind} {row.path}")
+    if more is None:
+        return None
+    return sum(each.bytes for each in more.rows if (each.path, each.kind) == (row.path, row.kind))
 
 
 def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> bool:

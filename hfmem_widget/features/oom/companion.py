@@ -26,8 +26,8 @@ from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
-    from hfmem_widget.features.oom.failed import Noted
     from hfmem_widget.features.oom.model import Failure, OomEvent
+    from hfmem_widget.features.oom.report import Noted
 
 MOST_KEPT = 4  # events of one watch that are kept: the last ones
 MOST_MARKS = 8  # marks of one watch on the chart: the last ones
@@ -53,7 +53,6 @@ class OutOfMemory(Companion):
     ) -> None:
         self._observer = observer
         self._shows = options is None or not options.quiet
-        self._shown_within: OutOfMemoryText | None = None
         self._name = "" if options is None else options.oom_dump
         self._folder: Path | None = None
         if self._name:
@@ -61,7 +60,9 @@ class OutOfMemory(Companion):
 
             # At once: where nothing can be written, the watch is refused before the user's code has run.
             self._folder = folder_of(self._name)
-        self._dumped_within: OutOfMemoryText | None = None
+        self.shown_within: OutOfMemoryText | None = None
+        """The error that a watch within this one has shown, and that which one has dumped."""
+        self.dumped_within: OutOfMemoryText | None = None
         self._monitor: Monitor | None = None
         self._recorder: Recorder | None = None
         self._root = 0
@@ -87,7 +88,7 @@ class OutOfMemory(Companion):
         monitor, self._monitor, self._recorder = self._monitor, None, None
         if error is None:
             return
-        from hfmem_widget.features.oom.failed import failure_of
+        from hfmem_widget.features.oom.incident import belongs_to, device_of, failure_of
 
         session = recorder.session
         models, optimizers = monitor.attribution.subjects.all() if monitor else ((), ())
@@ -96,7 +97,6 @@ class OutOfMemory(Companion):
             return
         self._failure = failure
         with suppress(Exception):  # the rest of the card does without it
-            from hfmem_widget.features.oom.incident import belongs_to, device_of
             from hfmem_widget.features.oom.seen import seen_in
 
             events = [event for event, *_ in self._events if belongs_to(failure.said, event)]
@@ -104,38 +104,32 @@ class OutOfMemory(Companion):
             self._failure = replace(failure, seen=seen_in(error, device.key, optimizers))
         for around in _watching:
             if self._shows:
-                around._shown_within = failure.said  # noqa: SLF001  (one of its own kind)
+                around.shown_within = failure.said
             if self._folder is not None:
-                around._dumped_within = failure.said  # noqa: SLF001
+                around.dumped_within = failure.said
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
         failure = self._failure
-        if failure is None:
-            if self._count:
-                from hfmem_widget.features.oom.words import caught_finding
-
-                session.findings.append(caught_finding(self._events[-1][0], self._count, span))
+        if failure is None and not self._count:
             return NOTHING
-        from hfmem_widget.features.oom.advice import advise
-        from hfmem_widget.features.oom.diagnosis import diagnose
-        from hfmem_widget.features.oom.failed import judged
-        from hfmem_widget.features.oom.words import finding_of
+        from hfmem_widget.features.oom.report import caught_finding, finding_of, report_on
 
-        incident, is_observed, time = judged(session, span, failure, self._events, self._observer)
-        if not is_observed:
-            self._mark(session, incident.device.key, incident.asked, time, incident.allocated)
-        diagnosis = diagnose(incident)
-        advice = advise(incident, diagnosis)
-        session.findings.append(finding_of(incident, diagnosis, advice, span))
-        is_shown = not _are_same(self._shown_within, failure.said)
-        folder = None if _are_same(self._dumped_within, failure.said) else self._folder
+        if failure is None:
+            session.findings.append(caught_finding(self._events[-1][0], self._count, span))
+            return NOTHING
+        report = report_on(session, span, failure, self._events, self._observer)
+        incident = report.incident
+        if not report.is_observed:
+            self._mark(
+                session, incident.device.key, incident.asked, report.time, incident.allocated
+            )
+        session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
+        is_shown = not _are_same(self.shown_within, failure.said)
+        folder = None if _are_same(self.dumped_within, failure.said) else self._folder
         if not is_shown and folder is None:
             return NOTHING
-        from hfmem_widget.features.oom.html import out_of_memory_bundle
-
-        earlier = self._count - is_observed
-        card = partial(out_of_memory_bundle, incident, diagnosis, advice, earlier=earlier)
+        card = partial(report.card, self._count - report.is_observed)
         kept = "" if folder is None else self._dump(folder, session, span, card())
         if kept and not (is_shown and self._shows):
             session.notes.append(LocalNote(kept))

@@ -1,11 +1,17 @@
-"""Why memory ran out, in plain words: of the causes that an incident shows, the one that decided."""
+"""Why memory ran out, in plain words: of the causes that an incident shows, the one that decided.
+
+What was being done is read of the names of the functions that ran.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.features.oom.model import Diagnosis, Incident
-from hfmem_widget.features.oom.places import running, to_come
+from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.session import HELD
 from hfmem_widget.text import format_count, format_counted, size_text
 
@@ -18,6 +24,32 @@ MADE_OF_ACTIVATIONS = 0.35  # of what is allocated, where the batch is what take
 LONG_FROM = 2.0  # times the longest sequence of any other step
 OTHERS_FROM = 0.1  # use by other processes that is worth naming
 OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if its size is unknown
+
+# The innermost functions tell what asked: between them lie the wrappers of a module's call.
+NEAR = 14
+
+_FUNCTIONS = {
+    "loss": {
+        "cross_entropy", "nll_loss", "log_softmax", "fixed_cross_entropy", "ForCausalLMLoss",
+        "ForMaskedLMLoss", "selective_log_softmax",
+    },
+    "attention": {"eager_attention_forward", "multi_head_attention_forward"},
+    "gathering": {
+        "nested_concat", "nested_detach", "nested_gather", "_pad_across_processes", "pad_across_processes",
+    },
+    "pinning": {"pin_memory", "_pin_memory_loop", "do_one_step"},
+}  # fmt: skip
+"""A loss over the vocabulary; attention that keeps its scores; an evaluation that puts its predictions
+together; host memory that is pinned for a GPU."""
+
+_EVALUATING = {"evaluation_loop", "prediction_loop", "prediction_step", "evaluate", "predict"}
+_OPTIMIZERS = (
+    "torch.optim.",
+    "bitsandbytes.optim.",
+    "transformers.optimization.",
+    "apex.optimizers.",
+)
+_CHECKPOINTING = "torch.utils.checkpoint."
 
 
 def diagnose(incident: Incident) -> Diagnosis:
@@ -63,21 +95,20 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
 
 
 def _another_model(incident: Incident) -> Diagnosis | None:
-    seen = incident.seen
-    if not seen.other or seen.other_bytes < GROWN_FROM * incident.ceiling:
+    other = incident.seen.other
+    if other is None or other.bytes < GROWN_FROM * incident.ceiling:
         return None
-    alive = f"{'is' if seen.other.startswith('Another') else 'are'} alive"
-    held = f"{seen.other_at} ({size_text(seen.other_bytes)})"
-    return Diagnosis("another model", f"{seen.other} {alive}: {held}.")
+    alive = f"{'is' if other.what.startswith('Another') else 'are'} alive"
+    sentence = f"{other.what} {alive}: {other.at} ({size_text(other.bytes)})."
+    return Diagnosis("another model", sentence)
 
 
 def _graphs(incident: Incident) -> Diagnosis | None:
     kept = incident.seen.kept
     if kept is None or kept.bytes < GROWN_FROM * incident.ceiling:
         return None
-    share = f"{100 * kept.bytes / incident.allocated:.0f} % of allocated memory"
+    held = f"{kept.path} holds {with_share(kept.bytes, incident)}"
     graphs = f"the graphs of {format_counted(kept.graphs, 'tensor')}"
-    held = f"{kept.path} holds {size_text(kept.bytes)}, {share}"
     return Diagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
 
 
@@ -267,3 +298,84 @@ def _biggest_part(incident: Incident) -> tuple[str, str] | None:
     if not sizes[name] > 0 or not incident.allocated > 0:
         return None
     return f"{100 * sizes[name] / incident.allocated:.0f} %", LABELS[name]
+
+
+def with_share(size: float, incident: Incident) -> str:
+    """Return a size, and its share of what is allocated if that is known."""
+    if not incident.allocated > 0:
+        return size_text(size)
+    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
+
+
+def running(incident: Incident, what: str) -> bool:
+    """Return whether one of `_FUNCTIONS` asked; logits that are requested are a loss."""
+    near = _within_backward(incident)[:NEAR]
+    return _ran(near, _FUNCTIONS[what]) or (what == "loss" and is_logits(incident))
+
+
+def in_optimizer(incident: Incident) -> bool:
+    """Return whether an optimizer was stepping."""
+    is_stepping = any(call.startswith(_OPTIMIZERS) for call in _within_backward(incident)[:NEAR])
+    return is_stepping or incident.within("optimizer") is not None
+
+
+def evaluating(incident: Incident) -> bool:
+    """Return whether an evaluation or a prediction was running."""
+    is_within = incident.within("evaluate", "predict") is not None
+    return is_within or _ran(incident.calls, _EVALUATING)
+
+
+def training(incident: Incident) -> bool:
+    """Return whether a training step was running."""
+    if evaluating(incident):
+        return False
+    if in_backward(incident) or incident.within("train", "step", "substep", "optimizer"):
+        return True
+    return incident.part("gradients") > 0 or incident.part("optimizer") > 0
+
+
+def in_backward(incident: Incident) -> bool:
+    """Return whether a backward pass was running."""
+    return incident.within("backward") is not None or BACKWARD in incident.calls
+
+
+def to_come(incident: Incident) -> float:
+    """Return what the code would certainly have needed next: gradients and states, or more of a KV cache."""
+    seen, cache = incident.seen, incident.seen.cache
+    is_step = in_backward(incident) or in_optimizer(incident) or incident.within("train", "step")
+    if cache is not None or not is_step or evaluating(incident):
+        return cache.whole - cache.held if cache is not None else 0.0
+    return seen.gradients + seen.states
+
+
+def recomputing(incident: Incident) -> bool:
+    """Return whether a backward pass was recomputing the activations of a checkpoint."""
+    return in_backward(incident) and any(
+        call.startswith(_CHECKPOINTING) for call in _within_backward(incident)
+    )
+
+
+def checkpointed(incident: Incident) -> bool:
+    """Return whether activations were being recomputed, or the model says that they are to be."""
+    return incident.model.checkpointing or any(
+        call.startswith(_CHECKPOINTING) for call in incident.calls
+    )
+
+
+def is_logits(incident: Incident) -> bool:
+    """Return whether the request has the size of logits: tokens by vocabulary, of two or four bytes."""
+    tokens, vocabulary = incident.batch_tokens, incident.model.vocabulary
+    if not (tokens > 0 and vocabulary):
+        return False
+    # Requests are rounded up to 2 MiB; the loss looks at one token fewer a sequence.
+    sizes = [tokens * vocabulary * width for width in (2, 4)]
+    return any(0.97 * size <= incident.asked <= 1.01 * size + 2**21 for size in sizes)
+
+
+def _within_backward(incident: Incident) -> tuple[str, ...]:
+    """Return what ran, without what called the backward pass: that did not ask for memory."""
+    return tuple(takewhile(BACKWARD.__ne__, incident.calls))
+
+
+def _ran(calls: Iterable[str], names: set[str]) -> bool:
+    return any(call.rpartition(".")[2] in names for call in calls)

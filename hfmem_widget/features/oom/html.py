@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.features.oom.advice import MEASURED_ON
+from hfmem_widget.features.oom.diagnosis import in_backward, recomputing
+from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident, LiveBlocks
-from hfmem_widget.features.oom.savings import MEASURED_ON
-from hfmem_widget.features.oom.words import WHO, batch, where
 from hfmem_widget.session import Part
 from hfmem_widget.text import MIB, format_count, format_counted, size_text
 from hfmem_widget.view import html as kit
@@ -21,6 +22,23 @@ LEAST_SHARE = 0.0005  # of all parts: a smaller one cannot be seen in the bar an
 
 OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
 """What counts against a limit on this process: all that PyTorch has reserved."""
+
+WHO: dict[Origin, str] = {
+    "cuda": "PyTorch's allocator",
+    "cuda async": "CUDA's own allocator (cudaMallocAsync)",
+    "cuda runtime": "the CUDA runtime",
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "bitsandbytes": "bitsandbytes",
+    "mps": "PyTorch's allocator for MPS",
+    "xpu": "PyTorch's allocator for XPU",
+    "cpu": "PyTorch's CPU allocator",
+    "numpy": "NumPy",
+    "python": "Python",
+    "no batch size": "the search for a batch size",
+    "other": "a library",
+}
 
 _HEIGHT, _INSET = 18, 2
 
@@ -114,6 +132,28 @@ def _place(incident: Incident) -> kit.Fragment:
         if text
     ]
     return kit.block(_LINE, kit.words(*phrases, between=_DOT))
+
+
+def where(incident: Incident) -> tuple[str, ...]:
+    """Return what was running, outermost first, as short phrases."""
+    spans = (span for span in incident.path if span.kind not in {"cell", "block"})
+    phrases = [span.label or span.kind for span in spans]
+    if in_backward(incident) and incident.within("backward") is None:
+        phrases.append("backward pass")
+    if recomputing(incident):
+        phrases.append("checkpoint recomputation")
+    return tuple(dict.fromkeys(phrases))
+
+
+def batch(incident: Incident) -> str:
+    """Return the size of the batch, such as "8 by 512 tokens"; empty if unknown."""
+    samples, longest = incident.batch_samples, incident.count("longest")
+    tokens = incident.batch_tokens
+    if samples > 0 and longest > 0 and samples * longest == tokens:
+        return f"{format_count(samples)} \u00d7 {format_count(longest)} tokens"
+    if tokens > 0:
+        return f"{format_count(tokens)} tokens"
+    return format_counted(samples, "sample") if samples > 0 else ""
 
 
 def _size_of(blocks: LiveBlocks) -> str:

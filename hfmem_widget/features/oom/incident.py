@@ -1,16 +1,23 @@
-"""Putting together what is known of an out-of-memory error."""
+"""What an error shows once some code has failed, put together with what was known when memory ran out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from traceback import walk_tb
+from typing import Any
 
 from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.readings import key_of, known_of
-from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText
-from hfmem_widget.features.oom.model import Failure, Incident, OomEvent
+from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText, about_memory
+from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts, OomEvent
+from hfmem_widget.features.oom.observer import calls_of
 from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.heap.frames import outwards
+from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import GIB
 
 RAN_OUT = "when it ran out"
@@ -18,6 +25,28 @@ RAN_OUT = "when it ran out"
 CONTEXT_UP_TO = 2 * GIB  # what CUDA and its libraries take beyond what PyTorch has reserved
 LIMITED_BELOW = 0.995  # a ceiling above this share of the device is no limit, but rounding
 SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two decimals
+
+MOST_MODULES = 2_000
+"""Modules of a model that are asked what they say of themselves."""
+
+
+def failure_of(
+    error: BaseException, sample: Sample, models: Iterable[Any], *, ran_out: bool
+) -> Failure | None:
+    """Return what an error says if it is about memory, of which nothing is kept.
+
+    A text that may mean something else is about memory if that did run out.
+    """
+    found = about_memory(error)
+    if found is None or not (found[1].is_certain or ran_out):
+        return None
+    return Failure(
+        said=found[1],
+        calls=_calls_in(found[0]),
+        sample=sample,
+        model=_facts_of(models),
+        host=HostLimit(*address_space()),
+    )
 
 
 def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
@@ -207,3 +236,32 @@ def _growth_on(device: str, session: Session, span: Span | None) -> Finding | No
 def _grown_since(span: Span | None, session: Session, key: str, now: float) -> float:
     """Return by how much a reading has risen since a span began; 0 without one, or if that is unknown."""
     return 0.0 if span is None else known_of(now - session.value(span.before, key), 0.0)
+
+
+def _calls_in(error: BaseException) -> tuple[str, ...]:
+    """Return the functions that ran where an error was raised, innermost first.
+
+    Its traceback crosses threads, such as from autograd's into the one that waits for it; frames do not.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    around = outwards(frames[0].f_back if frames else None)
+    return calls_of(chain(reversed(frames), around))
+
+
+def _facts_of(models: Iterable[Any]) -> ModelFacts:
+    """Return what models say of themselves, read from their own fields: no code of theirs is run.
+
+    An odd one says nothing, and costs the others nothing.
+    """
+    checkpointing, vocabulary, quantized = False, 0, False
+    for model in models:
+        with suppress(Exception):
+            modules = [vars(module) for module in islice(model.modules(), MOST_MODULES)]
+            held = (fields.get("config") for fields in modules)
+            configs = [vars(config) for config in held if hasattr(config, "__dict__")]
+            sizes = (config.get("vocab_size") for config in configs)
+            known = (size for size in sizes if isinstance(size, int) and size)
+            checkpointing |= any(each.get("gradient_checkpointing") is True for each in modules)
+            vocabulary = vocabulary or next(known, 0)
+            quantized |= any(config.get("quantization_config") for config in configs)
+    return ModelFacts(checkpointing, vocabulary, quantized)

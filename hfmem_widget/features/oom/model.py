@@ -114,14 +114,21 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherModels:
+    """A model like those in use that is none of them, or several."""
+
+    what: str  # in words
+    at: str  # the names that hold them
+    bytes: int  # with their gradients and states
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen of the device while the error was alive; bytes."""
 
     freed: int = 0  # by `%memfree errors`: what nothing else holds
     kept: Holder | None = None  # the name that holds most through the graphs of several tensors
-    other: str = ""  # a model like those in use that is none of them, in words; or several
-    other_at: str = ""  # the names that hold them
-    other_bytes: int = 0  # with their gradients and states
+    other: OtherModels | None = None
     gradients: int = 0  # that the weights in use do not have yet, and their optimizers' states
     states: int = 0
     optimizers: tuple[str, ...] = ()

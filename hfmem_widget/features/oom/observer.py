@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator, keys_of
+from hfmem_widget.sources.heap.frames import outwards
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.model import Blocks, OomEvent
@@ -168,13 +169,6 @@ OBSERVER: Final = OomObserver()
 def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
     """Return the functions of some frames as ``module.name``, in their order; no frame is kept."""
     return tuple(islice(map(_name_of, frames), MOST_CALLS))
-
-
-def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and those that it was called from."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _name_of(frame: FrameType) -> str:

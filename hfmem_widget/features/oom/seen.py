@@ -14,12 +14,11 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from hfmem_widget.features.oom.errors import about_memory
-from hfmem_widget.features.oom.model import Cache, Seen
-from hfmem_widget.features.oom.observer import outwards
+from hfmem_widget.features.oom.model import Cache, OtherModels, Seen
 from hfmem_widget.monitor.subjects import Subjects, main_variables
 from hfmem_widget.sources.caches import growth_of, is_cache, storages_in
 from hfmem_widget.sources.heap import roots, tensors
-from hfmem_widget.sources.heap.frames import in_frame, variables_of
+from hfmem_widget.sources.heap.frames import in_frame, outwards, variables_of
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.paths import ARROW
 from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of
@@ -47,41 +46,48 @@ _OF_ONE_OUTPUT = re.compile(r"hidden_states|attentions|past_key_values")
 def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
     """Return what an error shows of a device; `optimizers` are some that there are."""
     cause, _ = about_memory(error) or (error, None)
-    shell, users = running_shell(), {"__main__", *roots.user_modules()}
-    found: list[tuple[str, Any]] = []
+    named: list[tuple[str, Any]] = []
     with tensors.unnoticed():
-        name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
-        first = error.__traceback__ and error.__traceback__.tb_frame
-        callers = ((frame, frame.f_lasti) for frame in outwards(first and first.f_back))
-        ran = [each for each in callers if each[0].f_globals.get("__name__") in users]
-        ran += [*_steps(error.__traceback__), *_steps(cause.__traceback__)]
-        running = [held for frame, _ in ran for _, held in in_frame(frame)]
-        running += _globals_read(ran, users)
-        # What handles the error, within the function that catches it, has it only until that is done.
-        stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
-        inner = stack[: stack.index(id(first))] if id(first) in stack else []
-        others = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
-        others.append(roots.Root(name, error, roots.Rank.ERROR))
-        held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=found)
+        running, others = _running(error, cause), _roots(error)
+        held = scan(main_variables(), others=others, most_seconds=MOST_SECONDS, subjects=named)
         rows = held.of(device).rows
         models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
         used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
-        known = [each for each in (*stepping, *optimizers, *dict(found).values()) if _groups(each)]
+        known = [each for each in (*stepping, *optimizers, *dict(named).values()) if _groups(each)]
         used_by = (one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one))))
         stepping = list({id(one): one for one in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
-        other, other_at, other_bytes = _others(models, used.keys(), running, found, device)
         return Seen(
             freed=0 if held.bound else sum(row.bytes for row in rows if _is_errors(row)),
             kept=next(map(_without_error, filter(_is_kept, rows)), None),
-            other=other,
-            other_at=other_at,
-            other_bytes=other_bytes,
+            other=_other_models(models, used.keys(), running, named, device),
             gradients=_bytes(filter(_is_trained, ungraded), device) if stepping else 0,
             states=sum(_states_to_come(each, device) for each in stepping),
             optimizers=tuple(dict.fromkeys(plain(type(each).__name__) for each in stepping)),
             cache=_cache(cause, device),
         )
+
+
+def _running(error: BaseException, cause: BaseException) -> list[Any]:
+    """Return what the code that ran had: its functions' variables, and the globals that it reads."""
+    users = {"__main__", *roots.user_modules()}
+    catching = error.__traceback__ and error.__traceback__.tb_frame
+    callers = ((frame, frame.f_lasti) for frame in outwards(catching and catching.f_back))
+    ran = [each for each in callers if each[0].f_globals.get("__name__") in users]
+    ran += [*_steps(error.__traceback__), *_steps(cause.__traceback__)]
+    variables = [held for frame, _ in ran for _, held in in_frame(frame)]
+    return [*variables, *_globals_read(ran, users)]
+
+
+def _roots(error: BaseException) -> list[roots.Root]:
+    """Return what is kept without a variable, the error among it."""
+    shell, catching = running_shell(), error.__traceback__ and error.__traceback__.tb_frame
+    # What handles the error, within the function that catches it, has it only until that is done.
+    stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
+    inner = stack[: stack.index(id(catching))] if id(catching) in stack else []
+    found = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
+    name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
+    return [*found, roots.Root(name, error, roots.Rank.ERROR)]
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -159,36 +165,37 @@ def _bytes(found: Iterable[Any], device: str) -> int:
     return sum({key: size for key, place, size, _ in storages if place == device}.values())
 
 
-def _others(
-    models: list[Any], used: Iterable[int], running: list[Any], found: list[Any], device: str
-) -> tuple[str, str, int]:
-    """Return models of the same classes as those in use that are none of them, their names and bytes."""
+def _other_models(
+    models: list[Any], used: Iterable[int], running: list[Any], named: list[Any], device: str
+) -> OtherModels | None:
+    """Return the models of the same classes as those in use that are none of them."""
     inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
     classes = {type(model) for model in models if id(model) not in inner}
     # What an object has whose method runs is in use as well, such as a Trainer's reference model.
     objects = {id(each) for each in running if type(each) not in CONTAINERS}
     users = {name for name, value in list(main_variables().items()) if id(value) in objects}
-    paths, whole, what = [], 0, ""
-    for path, model in found:
+    optimizers = [(path, one) for path, one in named if _groups(one)]
+    others: list[OtherModels] = []
+    for path, model in named:
         weights = list(_weights_of(model)) if type(model) in classes else []
         ids = set(map(id, weights))
         if not _bytes(weights, device) or ids & set(used) or re.split(r"[.\[]", path)[0] in users:
             continue
-        optimizers = [(at, one) for at, one in found if _groups(one)]
-        steppers = [
-            each for each in optimizers if not ids.isdisjoint(map(id, _weights_of(each[1])))
-        ]
+        steppers = [(at, one) for at, one in optimizers if ids & {*map(id, _weights_of(one))}]
         states = [state for _, one in steppers for _, state in tensors.states_in(one)]
-        whole += _bytes([*weights, *map(tensors.gradient_of, weights), *states], device)
         around = path.rpartition("[")[0]
-        paths.append(around if any(at.startswith(f"{around}[") for at, _ in steppers) else path)
+        at = around if any(name.startswith(f"{around}[") for name, _ in steppers) else path
         count = sum(each.numel() for each in weights)
         size = f"{count / 1e6:,.0f} M" if count >= 1e6 else format_count(count)
         what = f"Another {plain(type(model).__name__)} of {size} parameters"
         what += " with its optimizer" if steppers else ""
-    if len(paths) > 1:
-        what = f"{len(paths)} other models of the same class"
-    return what, ", ".join(paths[:MOST_NAMED]), whole
+        held = _bytes([*weights, *map(tensors.gradient_of, weights), *states], device)
+        others.append(OtherModels(what, at, held))
+    if len(others) < 2:
+        return next(iter(others), None)
+    paths = ", ".join(other.at for other in others[:MOST_NAMED])
+    whole = sum(other.bytes for other in others)
+    return OtherModels(f"{len(others)} other models of the same class", paths, whole)
 
 
 def _states_to_come(optimizer: Any, device: str) -> int:

@@ -43,10 +43,11 @@ class Memory(NamedTuple):
 
     key: int
     bytes: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     dtype: str = ""
+    start: int = 0
+    """Its address, if others may have a part of it."""
     is_lent: bool = False
-    array: Any = None
 
 
 def role_of(kind: type) -> tuple[Role, Kind]:
@@ -102,13 +103,9 @@ def memory_of(array: Any) -> Memory:
     size, shape, dtype, base = (
         _of_numpy()[name].__get__(array) for name in ("nbytes", "shape", "dtype", "base")
     )
-    key = id(array) if base is None else address_of(array)
-    return Memory(key, int(size), shape, _name_of(dtype), base is not None, array=array)
-
-
-def address_of(array: Any) -> int:
-    """Return where an array's memory begins (1 µs)."""
-    return int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])
+    start = int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])  # 1 µs
+    key = id(array) if base is None else start
+    return Memory(key, int(size), shape, _name_of(dtype), start, is_lent=base is not None)
 
 
 def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
@@ -129,26 +126,23 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
         for chunk in getattr(column, "chunks", [column]):
             for each in chunk.buffers():
                 if each is not None and each.is_cpu and each.size:
-                    yield Memory(each.address, each.size, shape, is_lent=True)
+                    yield Memory(each.address, each.size, shape, start=each.address, is_lent=True)
 
 
-def is_shared(tensor: Any) -> bool:
-    """Return whether a tensor that PyTorch allocated lies in memory that processes share, or in a file."""
-    try:
-        return bool(tensor.untyped_storage().is_shared())
-    except Exception:  # noqa: BLE001  (an odd tensor)
-        return False
+def lent_or_shared(tensor: Any) -> tuple[int, bool]:
+    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`, or 0 if it did.
 
-
-def address_lent_to(tensor: Any) -> int:
-    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`; 0 if it did."""
+    Then comes whether it did so in memory that processes share, or in a file.
+    """
+    is_shared = False
     try:
         storage = tensor.untyped_storage()
+        is_shared = bool(storage.is_shared())
         # To ask a lazily cloned tensor for its address would copy it.
         is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)  # noqa: SLF001  (no public name)
-        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr())
+        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr()), is_shared
     except Exception:  # noqa: BLE001  (an odd tensor)
-        return 0
+        return 0, is_shared
 
 
 def _of_numpy() -> Any:

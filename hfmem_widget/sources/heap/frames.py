@@ -6,6 +6,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterator
+from itertools import chain, takewhile
 from traceback import walk_tb
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
@@ -25,16 +26,10 @@ def in_exception(error: Any) -> Iterator[Held]:
 
 def in_traceback(traceback: Any) -> Iterator[Held]:
     """Yield the frames of a traceback that no longer run, and those that had called them."""
-    live = _live_frames()
+    live = {id(frame) for frame in running_frames()}
     # What called the function that caught the error is kept by the error as well.
-    frames: list[FrameType] = []
-    caller = traceback.tb_frame.f_back
-    while caller is not None and id(caller) not in live:
-        frames.insert(0, caller)
-        caller = caller.f_back
-    while traceback is not None:
-        frames.append(traceback.tb_frame)
-        traceback = traceback.tb_next
+    frames = [*takewhile(lambda at: id(at) not in live, outwards(traceback.tb_frame.f_back))][::-1]
+    frames += [frame for frame, _ in walk_tb(traceback)]
     path = ""
     for frame in frames:
         if is_users_function(frame):
@@ -43,18 +38,17 @@ def in_traceback(traceback: Any) -> Iterator[Held]:
             yield path, frame
 
 
-def _live_frames() -> set[int]:
-    """Return the addresses of the frames that run: the threads' current ones, and their callers'."""
-    live = set()
-    frames = list(sys._current_frames().values())  # noqa: SLF001  (offered there only, and documented)
-    while frames:
-        frame = frames.pop()
-        live.add(id(frame))
-        if frame.f_back is not None:
-            frames.append(frame.f_back)
-    # This function's own frame was among them, and would keep itself.
-    del frame
-    return live
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that it was called from."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running_frames() -> Iterator[FrameType]:
+    """Yield the frames that run: the threads' current ones, and their callers'."""
+    # No variable has the frames, among which is this function's own: it would keep itself.
+    return chain.from_iterable(map(outwards, sys._current_frames().values()))  # noqa: SLF001
 
 
 def is_users_function(frame: FrameType) -> bool:

@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from types import MethodDescriptorType
 from typing import Any
 
 from hfmem_widget.sources.heap.arrays import objects_in
@@ -22,29 +23,27 @@ LEAST = 2**20  # bytes that a name has a row for
 _MOST = 2**14  # objects that are weighed for one name; of more, as many are taken at random
 _SPREAD = 2 / 3  # the exponent that splits them between a container's items and what is in each
 _DEEPEST = 8  # containers in one another
-_STEP, _SMALL, _WORD = (
-    16,
-    512,
-    8,
-)  # CPython rounds small objects up to `_STEP`, its header's size too
+_STEP, _SMALL, _WORD = 16, 512, 8
+"""CPython rounds small objects up to `_STEP`, which is the size of its collector's header too."""
+_IS_COLLECTED = 1 << 14  # the flag of a type whose objects have that header
 
-_SIZED = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
+_OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
 
 
-def sized_as(kind: type) -> type:
-    """Return Python's own type that tells how big objects of a type are."""
-    return next((base for base in kind.__mro__ if base in _SIZED), object)
+def own_type(kind: type) -> type:
+    """Return which of Python's own types with contents a type is or derives from; `object` for others."""
+    return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
 
 
 def items_of(value: Any) -> int:
     """Return how many items a container has; 1 of anything else."""
-    base: Any = sized_as(type(value))
+    base: Any = own_type(type(value))
     return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
 
 
 def names_what_it_holds(value: Any) -> bool:
     """Return whether what an object holds has names: those of fields, or few keys."""
-    kind = sized_as(type(value))
+    kind = own_type(type(value))
     return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
 
 
@@ -58,6 +57,24 @@ def _rounded(size: int) -> int:
 
 
 _basic, _dict_at = (vars(type)[name].__get__ for name in ("__basicsize__", "__dictoffset__"))
+_plain = type("Plain", (), {})()
+_TELLS_FIELDS = object.__sizeof__(_plain) > _basic(type(_plain))
+"""Whether Python counts an object's fields with it, as newer ones do."""
+
+
+def basic_size(value: object) -> int:
+    """Return the bytes of an object itself, and none that it has elsewhere."""
+    return _rounded(_basic(type(value)))
+
+
+def sizer(kind: type) -> Callable[[Any], int]:
+    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
+    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
+    own = next(method for method in methods if type(method) is MethodDescriptorType)
+    header = _STEP if kind.__flags__ & _IS_COLLECTED else 0
+    return lambda value: _rounded(own(value) + header)
+
+
 _OURS = next(_counted([object()]))[1]
 
 
@@ -85,17 +102,17 @@ class Scales:
     def _weigh(self, value: Any, deeper: int, most: int) -> float:
         kind = type(value)
         known = self.kinds[kind]
-        # `object.__sizeof__` multiplies by a field that some types, such as generators, have not.
-        size: int = known.sized_as.__sizeof__(value) if known.sized_as in _SIZED else _basic(kind)
-        if not known.may_be_empty:  # an atom, or what has rows of another kind
-            return _rounded(size)
+        size: int = known.size_of(value)
+        if not known.is_plain:  # an atom, or what has rows of another kind
+            return size
         self.count()
         items, of_fields = gc.get_referents(value), known.look is in_object
-        size += _STEP + (_WORD * len(items) if of_fields and _dict_at(kind) else 0)
+        if of_fields and _dict_at(kind) and not _TELLS_FIELDS:
+            size += _rounded(_WORD * len(items))
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)
         self._above.discard(id(value))
-        return _rounded(size) + inside
+        return size + inside
 
     def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
         number = len(items)

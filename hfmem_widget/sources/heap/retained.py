@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
-from operator import itemgetter
 from sys import getrefcount
-from types import MethodDescriptorType
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.paths import ATOMS
-from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of, in_object, kept_fields
+from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
-from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.mapped import MappedFiles
-from hfmem_widget.sources.storages import MANAGED, storages_of
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
+from hfmem_widget.sources.storages import MANAGED
 
 _EVERYTHING = 0
 """The group that contains all others, and is never freed."""
 
-_Key = tuple[int, str]
-"""What has memory, by its address or that of the memory, and the device."""
 
+_BYTES = TEXTS | {mmap}
+"""Types whose objects hold bytes and nothing else; shared memory is an `mmap`."""
 
-def _sizer(kind: type) -> Callable[[Any], int]:
-    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
-    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
-    own = next(method for method in methods if type(method) is MethodDescriptorType)
-    header = 16 if kind.__flags__ & 1 << 14 else 0  # of the garbage collector
-    return lambda value: -(own(value) + header) // 16 * -16
-
-
-_TEXTS: Mapping[type, Callable[[Any], int]] = {
-    kind: _sizer(kind) for kind in (str, bytes, bytearray)
-}
-_BYTES: Mapping[type, Callable[[Any], int]] = {**_TEXTS, mmap: mmap.__len__}
-"""Types whose objects hold bytes and nothing else (shared memory is an `mmap`), and how many."""
-
-_NUMBERS = ATOMS - set(_TEXTS)
+_NUMBERS = ATOMS - TEXTS
 _OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
 
 _HOLDS_ONE = [object()]
@@ -112,22 +95,18 @@ def reach(
     return Reach(by_name, search.objects, search.bound, at_most)
 
 
-def _key_of(value: object) -> _Key:
+def _key_of(value: object) -> Key:
     return id(value), MANAGED if type(value) is mmap else "cpu"
 
 
 class _Search(Search):
     def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
         super().__init__(most_objects, most_seconds)
-        self.memory: dict[_Key, tuple[int, int]] = {}
+        self.memory: dict[Key, tuple[int, int]] = {}
         """By what has it, and its device: which group reaches it, and its bytes."""
-        self.may_be_shared: set[_Key] = set()
+        self.may_be_shared: set[Key] = set()
         """Of these, those of which other objects may have a part, unseen."""
         self._parents = parents
-        self._where: dict[_Key, tuple[int, int]] = {}
-        """Where memory begins and ends of which others may have a part, seen by its address."""
-        self._mapped = MappedFiles()
-        self._sizers: dict[type, Callable[[Any], int] | None] = {}
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
         self._held: list[Any] = []
@@ -166,76 +145,57 @@ class _Search(Search):
 
     def join_overlapping(self) -> None:
         """Make one of memory that several have, such as a tensor that was made of an array."""
-        last: _Key = (0, "")
-        end = 0
-        known = (item for item in self._where.items() if item[0] in self.memory)
-        for key, (start, stop) in sorted(known, key=itemgetter(1)):
-            if start >= end:
-                last, end = key, stop
-                continue
+        for first, key, size in self.overlapping(self.memory):
             group, _ = self.memory.pop(key)
-            around, size = self.memory[last]
-            end = max(end, stop)
-            self.memory[last] = self._around(around, group), max(size, end - self._where[last][0])
+            around, before = self.memory[first]
+            self.memory[first] = self._around(around, group), max(before, size)
 
     def _look(self, group: int, value: Any) -> None:
         kind = type(value)
+        known = self.kinds[kind]
         if kind in _BYTES:
-            start = id(value) if kind is bytes else 0
-            self._note(group, _key_of(value), _BYTES[kind](value), start)
-        elif (size_of := self._size_of(kind)) is not None:
-            self._note_plain(group, _key_of(value), size_of(value), gc.get_referents(value))
+            key, size = _key_of(value), len(value) if kind is mmap else known.size_of(value)
+            self._note(group, key, size)
+            if kind is bytes:
+                self.where[key] = id(value), id(value) + size
+        elif known.is_plain:
+            self._note_plain(group, _key_of(value), known.size_of(value), gc.get_referents(value))
         else:
             self._note_memory_of(group, value)
             for held in gc.get_referents(value):  # such as text among a function's variables
                 if type(held) in _BYTES:
                     self.arrive(group, held)
-            known = self.kinds[kind]
             look = kept_fields if known.role == "array" else known.look
             for _, held in look(value) if look is not None else ():
                 self.arrive(group, held)
 
     def _note_memory_of(self, group: int, value: Any) -> None:
         known = self.kinds[type(value)]
-        if known.role == "tensor":
-            for key, device, size, _ in storages_of(value):
-                lent = arrays.address_lent_to(value) if device == "cpu" else 0
-                self._note(group, (key, device), size, lent)
-        elif known.role == "array":
-            self._look_at_array(group, value)
-        elif known.role == "buffers":
-            for memory in arrays.buffers_of(value, known.held):
-                self._note_memory(group, memory, memory.key if memory.is_lent else 0)
+        if known.role == "array":
+            value = arrays.owner_of(value)
+            if self.kinds[type(value)].role == "tensor":
+                self.arrive(group, value)
+                return
+            base = arrays.base_of(value)
+            self.arrive(group, base)
+            if type(base) in _BYTES:  # the array has a part of its bytes, or all
+                part = arrays.memory_of(value)
+                self.where.setdefault(_key_of(base), (part.start, part.start + part.bytes))
+                return
+            if objects := arrays.objects_in(value):
+                self._note_plain(group, (id(value) + 1, "cpu"), 0, objects)  # beside its own bytes
+        if known.role in {"tensor", "array", "buffers"}:
+            for key, memory in self.memory_of(value):
+                self._note(group, key, memory.bytes)
                 if known.held == "polars":
-                    self.may_be_shared.add((memory.key, "cpu"))
+                    self.may_be_shared.add(key)
 
-    def _look_at_array(self, group: int, value: Any) -> None:
-        owner = arrays.owner_of(value)
-        if self.kinds[type(owner)].role == "tensor":
-            self.arrive(group, owner)
-            return
-        memory, start = arrays.memory_of(owner), arrays.address_of(owner)
-        base = arrays.base_of(owner)
-        self.arrive(group, base)
-        if type(base) in _BYTES:  # the array has a part of its bytes, or all
-            self._where.setdefault(_key_of(base), (start, start + memory.bytes))
-            return
-        self._note_memory(group, memory, start)
-        if objects := arrays.objects_in(owner):
-            self._note_plain(group, (id(owner) + 1, "cpu"), 0, objects)  # beside its own bytes
-
-    def _note_memory(self, group: int, memory: arrays.Memory, start: int) -> None:
-        is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
-        self._note(group, (memory.key, MANAGED if is_mapped else "cpu"), memory.bytes, start)
-
-    def _note(self, group: int, key: _Key, size: int, start: int = 0) -> None:
-        """Note that a group reaches memory; `start` is its address if others may have a part of it."""
+    def _note(self, group: int, key: Key, size: int) -> None:
+        """Note that a group reaches memory."""
         before, _ = self.memory.get(key, (group, size))
         self.memory[key] = self._around(before, group), size
-        if start:
-            self._where[key] = start, start + size
 
-    def _note_plain(self, group: int, key: _Key, size: int, referents: list[Any]) -> None:
+    def _note_plain(self, group: int, key: Key, size: int, referents: list[Any]) -> None:
         """Note an object's bytes with those of what it alone holds, and arrive at everything else.
 
         Most objects are held once, so they are their holder's and need no place of their own. A number that
@@ -254,10 +214,10 @@ class _Search(Search):
                             self.arrive(group, held)
                     elif kind in _NUMBERS:
                         size += _OF_A_NUMBER
-                    elif kind in _TEXTS:
-                        size += _TEXTS[kind](held)
-                    elif (size_of := self._size_of(kind)) is not None:
-                        size += size_of(held)
+                    elif kind in TEXTS:
+                        size += self.kinds[kind].size_of(held)
+                    elif (known := self.kinds[kind]).is_plain and kind is not mmap:
+                        size += known.size_of(held)
                         waiting.append(held)
                     else:
                         self.arrive(group, held)
@@ -267,15 +227,6 @@ class _Search(Search):
                 referents = gc.get_referents(waiting.pop())
         finally:  # if the search ends in the middle, what was seen counts
             self._note(group, key, size)
-
-    def _size_of(self, kind: type) -> Callable[[Any], int] | None:
-        """Return the sizer of a type; None if the collector does not know all that its objects hold."""
-        if kind not in self._sizers:
-            known = self.kinds[kind]
-            is_plain = known.look is in_object or issubclass(kind, tuple(CONTAINERS))
-            is_plain &= known.look is not None and not known.role and kind not in _BYTES
-            self._sizers[kind] = _sizer(kind) if is_plain else None
-        return self._sizers[kind]
 
     def around(self, group: int) -> Iterator[int]:
         """Yield a group and those that contain it, but not everything."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap.frames import is_users_function
+from hfmem_widget.sources.heap.frames import is_users_function, running_frames
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
 from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of
@@ -52,8 +52,6 @@ _OF_THE_SHELL = re.compile(
 
 _NOT_THE_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
 
-_HELD_BY_LIBRARIES = (("matplotlib._pylab_helpers", ("Gcf", "figs"), OPEN_FIGURES),)
-
 _AT_A_TIME = 10_000
 
 
@@ -77,25 +75,22 @@ def kernel_roots(shell: Any = None) -> list[Root]:
         Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
         for slot in (*errors_kept(shell), *outputs_without_variable(shell))
         if (value := slot.value()) is not None
-    ] + [*library_roots(), *running()]
+    ] + [*open_figures(), *running()]
 
 
 def running() -> Iterator[Root]:
     """Yield the functions of the user's that run, in any thread, and hold their variables."""
-    for frame in sys._current_frames().values():  # noqa: SLF001  (offered there only, and documented)
-        at: FrameType | None = frame
-        while at is not None:
-            if is_users_function(at) and not at.f_code.co_filename.startswith(_installed()):
-                yield Root(f"the running {at.f_code.co_name}()", at, Rank.RUNNING)
-            at = at.f_back
+    for frame in running_frames():
+        if is_users_function(frame) and not frame.f_code.co_filename.startswith(_installed()):
+            yield Root(f"the running {frame.f_code.co_name}()", frame, Rank.RUNNING)
 
 
-def library_roots() -> Iterator[Root]:
-    """Yield what libraries are known to hold until they are told to let it go."""
-    for module, (kind, field), name in _HELD_BY_LIBRARIES:
-        found = vars(kind_in).get(field) if (kind_in := type_in(module, kind)) else None
-        if isinstance(found, dict) and found:
-            yield Root(name, list(found.values()), Rank.LIBRARY)
+def open_figures() -> Iterator[Root]:
+    """Yield the figures that pyplot holds until it is told to let them go."""
+    manager = type_in("matplotlib._pylab_helpers", "Gcf")
+    found = None if manager is None else vars(manager).get("figs")
+    if isinstance(found, dict) and found:
+        yield Root(OPEN_FIGURES, list(found.values()), Rank.LIBRARY)
 
 
 def modules_of_libraries() -> dict[str, ModuleType]:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import compress, groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
 from hfmem_widget.sources.heap import arrays, own, paths, roots, tensors
-from hfmem_widget.sources.heap.model import Holders, Kind, Remainder
+from hfmem_widget.sources.heap.model import Holders, Remainder
 from hfmem_widget.sources.heap.own import LEAST
 from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Rank, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, Place, rows_of, text_of
-from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Search, SearchEnded
-from hfmem_widget.sources.mapped import MappedFiles, shared_memory
-from hfmem_widget.sources.storages import MANAGED, storages_of
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
+from hfmem_widget.sources.mapped import shared_memory
+from hfmem_widget.sources.storages import MANAGED
 
 DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
@@ -81,8 +80,6 @@ class _Search(Search):
         self.other_ways: dict[int, list[Place]] = {}
         self.is_too_deep = False
         self.subjects: list[tuple[Place, Any]] = []
-        self._mapped = MappedFiles()
-        self._lent: dict[tuple[int, str], int] = {}
         self._unnamed = 0
         self._own: dict[Place, Arrival] = {}
         # Whatever was looked at is held until the end, lest another get its address.
@@ -100,7 +97,7 @@ class _Search(Search):
             self._look_into_all(self.modules, Rank.MODULE)
             if is_thorough:
                 self._look_beyond_names()
-        self._join_what_is_lent()
+        self._join_overlapping()
         self._tell_own()
 
     def _look_into_all(self, modules: Mapping[str, ModuleType], rank: Rank) -> None:
@@ -145,7 +142,7 @@ class _Search(Search):
             self.count()
         if known.role in {"tensor", "array"}:
             self._note(before.to(segment), value)
-        elif not is_seen and known.may_be_empty and before.is_weighed and self.is_empty(value):
+        elif not is_seen and known.is_plain and before.is_weighed and self.is_empty(value):
             return
         if is_seen:
             ways = self.other_ways.setdefault(key, [])
@@ -164,31 +161,22 @@ class _Search(Search):
         comes_first = known.role in {"module", "optimizer"} and place.rank is Rank.VARIABLE
         (self._models if comes_first else self._waiting).append((place, value))
 
-    def _note(self, place: Place, tensor: Any) -> None:
-        if self.kinds[type(tensor)].role == "array":
-            owner = arrays.owner_of(tensor)
-            if self.kinds[type(owner)].role == "array":
-                self._note_memory(place, "NumPy", arrays.memory_of(owner))
-                return
-            tensor = owner
-        for key, device, size, dtype in storages_of(tensor):
-            place_of_it = MANAGED if device == "cpu" and arrays.is_shared(tensor) else device
-            is_new = self._add((key, place_of_it), Arrival(place, size, dtype, tensor))
-            if device == "cpu" and is_new and (lent := arrays.address_lent_to(tensor)):
-                self._lent[key, device] = lent
-
-    def _note_memory(self, place: Place, kind: Kind, memory: arrays.Memory) -> None:
-        if not memory.bytes:
-            return
-        if place.kind == "tensors":
-            place = place.of(kind, "", place.rank)
+    def _note(self, place: Place, value: Any) -> None:
+        if self.kinds[type(value)].role == "array":
+            value = arrays.owner_of(value)
+        known = self.kinds[type(value)]
+        if known.role != "tensor" and place.kind == "tensors":
+            place = place.of(known.held, "", place.rank)
             place.depth -= 1  # a view by NumPy is as near as one by PyTorch
-        is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
-        found = memory.key, MANAGED if is_mapped else "cpu"
-        self._add(found, Arrival(place, memory.bytes, memory.dtype, memory))
+        for key, memory in self.memory_of(value):
+            if known.role == "buffers":
+                self.count()
+            if memory.bytes:
+                shaped = value if known.role == "tensor" else memory
+                self._add(key, Arrival(place, memory.bytes, memory.dtype, shaped))
 
-    def _add(self, found: tuple[int, str], arrival: Arrival) -> bool:
-        """Note that a path led to memory; return whether none had before."""
+    def _add(self, found: Key, arrival: Arrival) -> None:
+        """Note that a path led to memory."""
         before = self.arrivals.setdefault(found, [])
         is_new, is_unnamed = not before, arrival.place.rank is Rank.NOBODY
         if is_new and is_unnamed:
@@ -197,12 +185,11 @@ class _Search(Search):
             self._unnamed -= before[0].bytes
         if is_new or not is_unnamed:
             before.append(arrival)
-        return is_new
 
     def _note_own(self, place: Place, value: Any) -> None:
         """Note how big an object of Python's own is: with all below it if nothing of that has a name."""
         known = self.kinds[type(value)]
-        is_own = known.may_be_empty or known.role == "array" or type(value) in ATOMS
+        is_own = known.is_plain or known.role == "array" or type(value) in ATOMS
         if place.is_weighed or not is_own:
             return
         below = not place.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
@@ -213,7 +200,8 @@ class _Search(Search):
             self._own[place] = replace(known_before, bytes=known_before.bytes + size)
             return
         items = 1 if place.is_whole else own.items_of(value)
-        name = "" if place.is_whole or known.sized_as is object else known.sized_as.__name__
+        own_type = own.own_type(type(value))
+        name = "" if place.is_whole or own_type is object else own_type.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
         # The key of an array itself is its address.
@@ -231,22 +219,11 @@ class _Search(Search):
                 of_its_kind = place.of("Python objects", "", place.rank)
                 self._add((held.tensor.key, "cpu"), replace(held, place=of_its_kind))
 
-    def _join_what_is_lent(self) -> None:
+    def _join_overlapping(self) -> None:
         """Count a tensor that has an array's memory with the array."""
-        if not self._lent:
-            return
-        own = []
-        for key, found in self.arrivals.items():
-            array = getattr(found[0].tensor, "array", None)
-            if type(found[0].tensor) is arrays.Memory and array is not None:
-                start = arrays.address_of(array)
-                own.append((start, start + found[0].bytes, key))
-        own.sort()
-        for lent, address in self._lent.items():
-            at = bisect_right(own, address, key=itemgetter(0)) - 1
-            if at >= 0 and address < own[at][1]:
-                array = self.arrivals[own[at][2]]
-                array += [replace(each, bytes=array[0].bytes) for each in self.arrivals.pop(lent)]
+        for first, key, size in self.overlapping(self.arrivals):
+            joined = *self.arrivals[first], *self.arrivals.pop(key)
+            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
 
     def _order(self, root: Root) -> tuple[int, int]:
         """Return a sort key: the biggest models come first, so that none is named by a part of it."""
@@ -267,9 +244,7 @@ class _Search(Search):
                 for segment, held in kept_fields(value, frozenset({"state"})):
                     self.arrive(place, segment, held)
             elif known.role == "buffers":
-                for memory in arrays.buffers_of(value, known.held):
-                    self.count()
-                    self._note_memory(place, known.held, memory)
+                self._note(place, value)
             else:
                 if known.role == "frame":  # what is in it is named by it
                     place = place.of(known.held, known.held, place.rank)

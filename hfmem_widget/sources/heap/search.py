@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import Kind as Held
-from hfmem_widget.sources.heap.own import Scales, sized_as
+from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
+from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.storages import MANAGED, storages_of
+
+Key = tuple[int, str]
+"""What memory is known by: its address, or that of the object whose own it is, and the device."""
 
 MOST_OBJECTS = 3_000_000
 MOST_SECONDS = 10.0
@@ -34,9 +40,9 @@ class Kind(NamedTuple):
 
     look: Look | None
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
-    may_be_empty: bool = False
+    is_plain: bool = False
     held: Held = "tensors"
-    sized_as: type = object
+    size_of: Callable[[Any], int] = basic_size
 
 
 class Kinds(dict[type, Kind]):
@@ -48,8 +54,9 @@ class Kinds(dict[type, Kind]):
 
     def __missing__(self, type_: type) -> Kind:
         """Work out how objects of a type are followed."""
-        tensor, module, optimizer = tensors.kinds() or (None, None, None)
-        if tensor is not None and issubclass(type_, tensor):
+        tensor, module, optimizer = tensors.kinds() or ((), (), ())
+        look = look_into(type_, self.user_modules)
+        if issubclass(type_, tensor):
             known = Kind(tensors.in_tensor, "tensor")
         elif tensors.is_node(type_):
             known = Kind(unnamed(tensors.in_node))
@@ -57,16 +64,15 @@ class Kinds(dict[type, Kind]):
             known = Kind(unnamed(tensors.in_saved))
         elif (found := arrays.role_of(type_))[0]:
             known = Kind(arrays.LOOKS.get(found[0]), found[0], held=found[1])
+        elif issubclass(type_, module):
+            known = Kind(look, "module")
+        elif issubclass(type_, optimizer):
+            known = Kind(look, "optimizer")
         else:
-            look = look_into(type_, self.user_modules)
-            is_plain = look is in_object or (
-                look is not None and bool(CONTAINERS & {*type_.__mro__})
-            )
-            known = Kind(look, may_be_empty=is_plain, sized_as=sized_as(type_))
-            if module is not None and issubclass(type_, module):
-                known = Kind(look, "module")
-            elif optimizer is not None and issubclass(type_, optimizer):
-                known = Kind(look, "optimizer")
+            is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
+            is_plain = is_container or look is in_object
+            size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
+            known = Kind(look, is_plain=is_plain, size_of=size_of)
         self[type_] = known
         return known
 
@@ -82,6 +88,9 @@ class Search(Scales):
         """How many were counted."""
         self.bound = ""
         """Which bound was reached, as a sentence; empty if none was."""
+        self.where: dict[Key, tuple[int, int]] = {}
+        """Where memory begins and ends of which others may have a part."""
+        self._mapped = MappedFiles()
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
 
@@ -107,6 +116,42 @@ class Search(Scales):
         if self.bound:
             raise SearchEnded
 
+    def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.Memory]]:
+        """Yield what a tensor, an array that is no view, a table or an image has."""
+        known = self.kinds[type(value)]
+        if known.role == "tensor":
+            for number, device, size, dtype in storages_of(value):
+                on_the_host = device == "cpu"
+                start, is_shared = arrays.lent_or_shared(value) if on_the_host else (0, False)
+                memory = arrays.Memory(number, size, (), dtype, start)
+                yield self._known(memory, MANAGED if is_shared else device)
+            return
+        is_array = known.role == "array"
+        found = [arrays.memory_of(value)] if is_array else arrays.buffers_of(value, known.held)
+        for memory in found:
+            is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
+            yield self._known(memory, MANAGED if is_mapped else "cpu")
+
+    def _known(self, memory: arrays.Memory, device: str) -> tuple[Key, arrays.Memory]:
+        key = memory.key, device
+        if memory.start and memory.bytes:
+            self.where[key] = memory.start, memory.start + memory.bytes
+        return key, memory
+
+    def overlapping(self, found: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
+        """Yield what is a part of other memory, such as a tensor that was made of an array.
+
+        First comes the memory that begins first, then the part, then the bytes of all until there.
+        """
+        first, end = (0, ""), 0
+        known = [item for item in self.where.items() if item[0] in found]
+        for key, (start, stop) in sorted(known, key=itemgetter(1)):
+            if start >= end:
+                first, end = key, stop
+            else:
+                end = max(end, stop)
+                yield first, key, end - self.where[first][0]
+
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
         """Return whether an object that may be empty holds numbers and text alone, as most do.
 
@@ -121,7 +166,7 @@ class Search(Scales):
             kind = type(held)
             if kind in _NOTHING:
                 continue
-            if deeper and self.kinds[kind].may_be_empty:
+            if deeper and self.kinds[kind].is_plain:
                 if not self.is_empty(held, deeper - 1):
                     return False
             elif not issubclass(kind, type):

@@ -10,6 +10,7 @@ import pytest
 
 from hfmem_widget.features.oom.diagnosis import diagnose, huge
 from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
+from hfmem_widget.features.oom.html import batch, where
 from hfmem_widget.features.oom.incident import (
     CONTEXT_UP_TO,
     SAME_WITHIN,
@@ -18,7 +19,7 @@ from hfmem_widget.features.oom.incident import (
     incident_of,
 )
 from hfmem_widget.features.oom.model import Failure, OomEvent
-from hfmem_widget.features.oom.words import batch, caught_finding, headline, where
+from hfmem_widget.features.oom.report import caught_finding, headline
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB
 from tests.data.oom_incidents import incident, spans

@@ -38,9 +38,10 @@ def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBeh
 
 
 def title(
-    what: LeftBehind, *rows: Holder, seen: dict[str, int] | None = None, new: tuple[str, ...] = ()
+    what: LeftBehind, *rows: Holder, seen: tuple[Holder, ...] = (), new: tuple[str, ...] = ()
 ) -> str:
-    finding = named(what, Holders(rows, seconds=0.12, objects=1500), Known(new, seen), 1)
+    known = Known(new, Holders(seen) if seen else None)
+    finding = named(what, Holders(rows, seconds=0.12, objects=1500), known, 1)
     return "" if finding is None else finding.title
 
 
@@ -91,7 +92,7 @@ def test_what_is_attributed_is_not_told_again() -> None:
 def test_who_held_it_before_is_not_blamed() -> None:
     """By what was seen at the last look, whatever numbers are in the path now."""
     rows = [row("losses[0..199]", 2 * GIB), row("cache['a']", GIB)]
-    before = {"tensors losses[#]": int(1.5 * GIB)}
+    before = (row("losses[0..149]", 1.5 * GIB),)
     assert title(left(1.5 * GIB, before=1.5 * GIB), *rows, seen=before) == (
         "1.50 GiB left behind is held by cache['a'] (1.00 GiB) and losses[0..199] (512.0 MiB)"
     )
@@ -100,7 +101,7 @@ def test_who_held_it_before_is_not_blamed() -> None:
 def test_names_that_differ_by_a_digit_are_two() -> None:
     """One that held as much before does not hide the other."""
     rows = [row("cache1[0..9]", 4 * GIB), row("cache2[0..39]", 4 * GIB)]
-    before = {"tensors cache1[#]": int(4 * GIB), "tensors cache2[#]": int(GIB)}
+    before = (row("cache1[0..9]", 4 * GIB), row("cache2[0..9]", GIB))
 
     assert title(left(3 * GIB, before=5 * GIB), *rows, seen=before) == (
         "3.00 GiB left behind is held by cache2[0..39]"
@@ -268,7 +269,7 @@ def test_a_quiet_watch_has_none() -> None:
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
-    seen: dict[str, dict[str, int]] = {}
+    seen: dict[str, Holders] = {}
     monkeypatch.setattr(left_behind, "_seen", seen)
     monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
     module = SimpleNamespace(losses=[])
@@ -285,7 +286,9 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = stage.session.findings
     assert finding.title.endswith(", of which 80.0 MiB is held by losses[0]")
     assert references_after == references
-    assert seen == {"cpu": {"tensors losses[#]": 80 * 2**20}}
+    assert {
+        device: [(each.path, each.bytes) for each in held.rows] for device, held in seen.items()
+    } == {"cpu": [("losses[0]", 80 * 2**20)]}
 
 
 def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:

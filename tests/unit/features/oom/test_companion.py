@@ -381,7 +381,7 @@ def test_what_a_model_says_of_itself() -> None:
         def modules(self) -> list[Any]:
             return [self]
 
-    from hfmem_widget.features.oom.failed import _facts_of
+    from hfmem_widget.features.oom.incident import _facts_of
 
     told = _facts_of([Model()])
     assert (told.vocabulary, told.checkpointing) == (50_000, True)

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.oom.advice import MOST, advise
-from hfmem_widget.features.oom.diagnosis import diagnose
+from hfmem_widget.features.oom.advice import MOST, TECHNIQUES, Technique, advise
+from hfmem_widget.features.oom.diagnosis import diagnose, in_optimizer, is_logits, training
 from hfmem_widget.features.oom.errors import Origin, OutOfMemoryText
+from hfmem_widget.features.oom.html import WHO, batch, where
 from hfmem_widget.features.oom.incident import _others
 from hfmem_widget.features.oom.model import NAMES, Diagnosis, Incident
 from hfmem_widget.features.oom.observer import BACKWARD
-from hfmem_widget.features.oom.places import in_optimizer, is_logits, training
-from hfmem_widget.features.oom.savings import TECHNIQUES, Technique
-from hfmem_widget.features.oom.words import WHO, batch, finding_of, where
+from hfmem_widget.features.oom.report import finding_of
 from hfmem_widget.text import GIB, MIB, size_text
 from tests.data import ROOT
 from tests.data.oom_incidents import CASES, GPU, HOST, Case, incident, spans

@@ -16,12 +16,11 @@ from hfmem_widget.features.leaks.findings import guide_of
 from hfmem_widget.features.leaks.trends import Trend, _after_drop, _explains_better
 from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.sentences import sentences
-from hfmem_widget.features.oom.advice import advise, remedies
+from hfmem_widget.features.oom.advice import advise, remedies, savings
+from hfmem_widget.features.oom.diagnosis import is_logits
 from hfmem_widget.features.oom.errors import MOST_ERRORS, about_memory
-from hfmem_widget.features.oom.failed import failure_of
+from hfmem_widget.features.oom.incident import failure_of
 from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident, ModelFacts, Seen
-from hfmem_widget.features.oom.places import is_logits
-from hfmem_widget.features.oom.savings import savings
 from hfmem_widget.session import Contents, Sample
 from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hfmem_widget.features.oom.advice import MEASURED_ON
 from hfmem_widget.features.oom.html import advice_list, bar_html, drawn_parts, figures_of, foot
 from hfmem_widget.features.oom.model import Advice
-from hfmem_widget.features.oom.savings import MEASURED_ON
 from tests.data.oom_incidents import blocks, incident
 
 PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}

@@ -171,10 +171,11 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
         "for _ in range(3):\n"
         "    runs.append(again())"
     )
-    assert seen.other == "Another LlamaForCausalLM of 336,960 parameters with its optimizer"
-    assert seen.other_at == "runs[0]"
+    assert seen.other is not None
+    assert seen.other.what == "Another LlamaForCausalLM of 336,960 parameters with its optimizer"
+    assert seen.other.at == "runs[0]"
     weights = bytes_of(LlamaForCausalLM(CONFIG))
-    assert 3 * weights <= seen.other_bytes <= 3 * weights + 4096
+    assert 3 * weights <= seen.other.bytes <= 3 * weights + 4096
 
 
 def test_a_model_that_is_made_anew_is_named_by_its_variable(
@@ -184,7 +185,8 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
     seen = notebook(model=LlamaForCausalLM(CONFIG), make=LlamaForCausalLM, config=CONFIG).see(
         "def load():\n    new = make(config)\n    fail()\n    return new\nmodel = load()"
     )
-    assert (seen.other, seen.other_at) == (
+    assert seen.other is not None
+    assert (seen.other.what, seen.other.at) == (
         "Another LlamaForCausalLM of 336,960 parameters",
         "model",
     )
@@ -198,7 +200,8 @@ def test_what_a_script_made_and_makes_anew_is_named(notebook: Callable[..., Note
         "def main():\n    global model\n    model = load()\n"
         "main()"
     )
-    assert seen.other_at == "model"
+    assert seen.other is not None
+    assert seen.other.at == "model"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_a_model_that_the_code_uses_is_no_other(
     names = {"student": student, "teacher": teacher, "made": student, "other": teacher}
     del teacher
     seen = notebook(Trainer=Trainer, **names).see(cell)
-    assert seen.other == ""
+    assert seen.other is None
 
 
 @pytest.mark.parametrize(
