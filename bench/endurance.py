@@ -22,8 +22,8 @@ from common import measure
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml_gpu import METRICS as NVML_METRICS
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB, MIB
+from tests.scenes import FakeClock
 
 GPUS = tuple(f"cuda:{index}" for index in range(8))
 TORCH_METRICS = tuple(

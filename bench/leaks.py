@@ -14,11 +14,11 @@ import numpy as np
 from common import measure  # noqa: F401  (puts the checkout on the path)
 
 from hfmem_widget.features.leaks.trends import trend_in
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB, format_bytes
 from tests.data.leak_cases import CASES
 from tests.data.leak_noise import GROWING, STILL, readings
 from tests.data.leak_played import Played, played
+from tests.scenes import scripted_run
 
 RANDOM = 2_000
 

@@ -4,7 +4,7 @@ nbclient runs a notebook with one cell of three seconds that allocates and frees
 with a FigureWidget that is given the same memory ten times a second. What a cell adds is the saved
 file's size above the bare one's. nbclient, papermill and nbconvert keep the state of widgets in the
 file; JupyterLab does so only if it is told to, so the FigureWidget is given with it and without.
-The last rows are the outputs of longer runs, from `hfmem_widget.testing`, as they would be saved.
+The last rows are the outputs of longer runs, from `tests.scenes`, as they would be saved.
 Sizes hardly vary from run to run: of three, the largest.
 """
 
@@ -19,9 +19,9 @@ import nbformat
 from common import measure
 from nbclient import NotebookClient
 
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 SECONDS = 3
 RUNS = 3

@@ -19,8 +19,8 @@ from common import measure
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import make_or_join
 from hfmem_widget.ranks.tail import Tail
-from hfmem_widget.testing import FakeClock
 from tests.fakes.ranks import Script, SimulatedRun, append
+from tests.scenes import FakeClock
 
 WORLD, LOOKS = 1024, 2
 FIRST = 5

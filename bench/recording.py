@@ -25,7 +25,7 @@ from hfmem_widget.recording.file import members
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Sample, Session
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 CUTS = 20
 

@@ -20,8 +20,8 @@ from common.walks import A_SECOND, samples_of
 from hfmem_widget.features.record.companion import FileRecording
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import DeviceSteps, Recorder, Sample, StepGroup
-from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
+from tests.scenes import FakeClock, scripted_run
 
 STEPS_A_SECOND = 2
 

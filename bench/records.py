@@ -15,8 +15,8 @@ from common import measure
 from hfmem_widget.analysis.history import History
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
 from tests.kernel.drive import Kernel
+from tests.scenes import scripted_run
 
 RUNS = ("short", "training", "steps", "eight gpus", "hour with gaps", "100,000 steps")
 REPEATS = 15

@@ -17,11 +17,11 @@ import plotly.graph_objects as go
 from common import measure, recorded_comm
 
 from hfmem_widget.session import Device, Recorder, Sample, Series
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire.protocol import METRICS
 from hfmem_widget.view.wire.publisher import Publisher
 from hfmem_widget.view.wire.widget import MemoryWidget
+from tests.scenes import FakeClock
 
 POINTS = (1_000, 10_000, 100_000, 1_000_000)
 INTERVAL = 0.1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # CPython's own, without a stub
 import functools
 import signal
-import struct
 import sys
 import threading
 import time
@@ -71,20 +70,13 @@ class _StandIn:
             self.usual(number, frame)
 
     def leave(self) -> None:
-        """Put the usual handler back, and how the system calls it, such as `signal.siginterrupt` had it."""
+        """Put the usual handler back, and what the system calls, such as `signal.siginterrupt` had it."""
         _handle(self.number, self.usual)
-        if self.action != _pythons_own:
-            _action(self.number, self.action)
+        _action(self.number, self.action)
 
 
 _held: list[_StandIn] = []
 """The handlers that stand in on the thread that defers."""
-
-_HANDLER = struct.calcsize("P")
-"""The length of a handler's address, with which the result of `sigaction` begins."""
-
-_pythons_own = b""
-"""What the system does at a signal whose handler Python has set: the same for all of them."""
 
 
 @functools.cache
@@ -107,12 +99,11 @@ def _action(number: int, new: bytes | None = None) -> bytes:
         return b""
     function, before = found
     function(number, new, before)
-    return bytes(before)
+    return before.raw  # type: ignore[no-any-return]
 
 
 def _stand_in_for(number: int, usual: Any) -> None:
     """Have a signal kept. A handler in C that has taken Python's place stays, and may pass the signal on."""
-    global _pythons_own  # noqa: PLW0603  (a process has one table of handlers)
     action = _action(number)
     # One that was left behind by a fault knows whose place it took.
     stand_in = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
@@ -122,10 +113,8 @@ def _stand_in_for(number: int, usual: Any) -> None:
     except ValueError:  # in a subinterpreter, which no signal reaches
         _held.remove(stand_in)
         return
-    _pythons_own = _pythons_own or _action(number)
     # polars takes SIGINT when it is imported, and passes it on.
-    if action[:_HANDLER] != _pythons_own[:_HANDLER]:
-        _action(number, action)
+    _action(number, action)
 
 
 def is_deferring() -> bool:

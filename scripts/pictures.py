@@ -29,12 +29,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import hfmem_widget  # noqa: E402
-from hfmem_widget.testing import scripted_run  # noqa: E402
 from hfmem_widget.text import GIB  # noqa: E402
 from tests.browser.conftest import FLAGS  # noqa: E402
 from tests.browser.jupyter import JupyterLab, find_chromium  # noqa: E402
 from tests.browser.lab import Lab  # noqa: E402
 from tests.fakes.ranks import Script, SimulatedRun  # noqa: E402
+from tests.scenes import scripted_run  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 NOTEBOOK = ROOT / "notebooks" / "02-trainer.ipynb"

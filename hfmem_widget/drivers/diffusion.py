@@ -34,7 +34,8 @@ OF_EVENTS = 2e-4
 _NOTHING = nullcontext()
 
 _followed: dict[str, weakref.WeakSet[type]] = {
-    name: weakref.WeakSet() for name in ("__call__", "step", "decode")
+    name: weakref.WeakSet()
+    for name in ("__call__", "register_modules", "progress_bar", "step", "decode")
 }
 """Classes whose own method of a name is surrounded."""
 
@@ -189,8 +190,8 @@ def follow_pipelines(module: ModuleType) -> None:
     base = getattr(module, "DiffusionPipeline", None)
     if not isinstance(base, type):
         return
-    surround(base, "register_modules", _registering)
-    surround(base, "progress_bar", _looping)
+    _follow(base, "register_modules", _registering)
+    _follow(base, "progress_bar", _looping)
     kinds = [base]
     while kinds:
         kind = kinds.pop()
@@ -198,16 +199,12 @@ def follow_pipelines(module: ModuleType) -> None:
         kinds += kind.__subclasses__()
 
 
-def leave_pipelines(module: ModuleType) -> None:
+def leave_pipelines(_module: object = None) -> None:
     """Follow them no longer."""
     for name, owners in _followed.items():
         while owners:
             restore(owners.pop(), name)
     _told.clear()
-    base = getattr(module, "DiffusionPipeline", None)
-    if isinstance(base, type):
-        restore(base, "register_modules")
-        restore(base, "progress_bar")
 
 
 def _follow(

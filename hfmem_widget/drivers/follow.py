@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import opcode
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -79,10 +81,7 @@ def _noting_exit(*_: object) -> Iterator[None]:
 
 
 def _outermost() -> FrameType:
-    frame = sys._getframe()  # noqa: SLF001  (no other way)
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame
+    return [frame for frame, _ in traceback.walk_stack(inspect.currentframe())][-1]
 
 
 def _code_left_with() -> int:

@@ -9,21 +9,34 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from types import ModuleType
 
+from hfmem_widget.display import resolve
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.on_import import WhenImported
 
-GROUPS = "torch.distributed"
-GENERATION = "transformers.generation.utils"
 PIPELINES = "diffusers.pipelines.pipeline_utils"
-COMPILING = "torch._dynamo.convert_frame"
-LOOPS = tuple(
-    f"{home}.{loop}_loop"
-    for home in ("lightning.pytorch.loops", "pytorch_lightning.loops")
-    for loop in ("fit", "evaluation")
+TRAINER = "transformers.trainer"
+LOADING = (
+    *("transformers.modeling_utils", "transformers.generation.utils", "peft.peft_model"),
+    *(f"lightning.pytorch.loops.{loop}_loop" for loop in ("fit", "evaluation")),
+    *(f"pytorch_lightning.loops.{loop}_loop" for loop in ("fit", "evaluation")),
 )
-CALLS = ("transformers.modeling_utils", "peft.peft_model", GENERATION, *LOOPS)
+
+FOLLOWED: dict[str, tuple[str, str, str]] = {
+    "torch": ("drivers.optimizers", "follow_torch", "leave_optimizers"),
+    "torch.distributed": ("ranks.process_group", "surround_groups", "leave_groups"),
+    TRAINER: ("drivers.trainer", "follow_trainers", "leave_trainers"),
+    PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
+    "torch._dynamo.convert_frame": (
+        "drivers.training.model_hooks",
+        "follow_compiling",
+        "leave_compiling",
+    ),
+    **dict.fromkeys(LOADING, ("drivers.loading", "follow_loading", "leave_loading")),
+}
+"""Where it is done, what is called with a module once that has been imported, and what to leave it again."""
 
 _waiting: WhenImported | None = None
 _for_good = False
@@ -59,8 +72,7 @@ def attach() -> WhenImported:
 def _attach() -> WhenImported:
     global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
     if _waiting is None:
-        followed = ("torch", GROUPS, "transformers.trainer", PIPELINES, COMPILING, *CALLS)
-        _waiting = WhenImported(dict.fromkeys(followed, _follow))
+        _waiting = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
         _waiting.begin()
     return _waiting
 
@@ -74,61 +86,17 @@ def detach(*, entirely: bool = True) -> None:
     (waiting, _waiting), _for_good = (_waiting, None), False
     if waiting is not None:
         harmless(waiting.end)
-    # Only what was imported to follow something: importing the rest now would import transformers.
-    optimizers, groups, trainer, loading, diffusion, hooks = (
-        sys.modules.get(f"hfmem_widget.{name}")
-        for name in (
-            "drivers.optimizers",
-            "ranks.process_group",
-            "drivers.trainer",
-            "drivers.loading",
-            "drivers.diffusion",
-            "drivers.training.model_hooks",
-        )
-    )
-    if optimizers is not None:
-        harmless(optimizers.leave_optimizers)
-    if groups is not None:
-        harmless(groups.leave_groups)
-    if trainer is not None:
-        harmless(trainer.leave_trainers, entirely=entirely)
-    if diffusion is not None and PIPELINES in sys.modules:
-        harmless(diffusion.leave_pipelines, sys.modules[PIPELINES])
-    if hooks is not None and COMPILING in sys.modules:
-        harmless(hooks.leave_compiling, sys.modules[COMPILING])
-    for module in map(sys.modules.get, CALLS):
-        if loading is not None and module is not None:
-            harmless(loading.leave_loading, module)
+    for name, (home, _, leave) in FOLLOWED.items():
+        # Only what was imported to follow something: importing the rest now would import transformers.
+        if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:
+            options = {"entirely": entirely} if name == TRAINER else {}
+            harmless(getattr(ours, leave), sys.modules.get(name), **options)
 
 
-def _follow(module: ModuleType) -> None:
-    if module.__name__ == "torch":
-        from hfmem_widget.drivers.optimizers import follow_optimizers
-        from hfmem_widget.monitor.shared import running_monitor
+def _follow(name: str, module: ModuleType) -> None:
+    home, follow, _ = FOLLOWED[name]
+    resolve(f"hfmem_widget.{home}:{follow}")(module)
+    if name == "torch" and "HFMEM_SOLO" in os.environ:
+        from hfmem_widget.drivers.follow import begin_alone
 
-        if running_monitor() is not None:
-            follow_optimizers()
-        if "HFMEM_SOLO" in os.environ:
-            from hfmem_widget.drivers.follow import begin_alone
-
-            begin_alone()
-    elif module.__name__ == GROUPS:
-        from hfmem_widget.ranks.process_group import surround_groups
-
-        surround_groups()
-    elif module.__name__ == "transformers.trainer":
-        from hfmem_widget.drivers.trainer import follow_trainers
-
-        follow_trainers()
-    elif module.__name__ == PIPELINES:
-        from hfmem_widget.drivers.diffusion import follow_pipelines
-
-        follow_pipelines(module)
-    elif module.__name__ == COMPILING:
-        from hfmem_widget.drivers.training.model_hooks import follow_compiling
-
-        follow_compiling(module)
-    else:
-        from hfmem_widget.drivers.loading import follow_loading
-
-        follow_loading(module)
+        begin_alone()

@@ -267,8 +267,10 @@ def follow_loading(module: ModuleType) -> None:
         follow_calls(module)
 
 
-def leave_loading(module: ModuleType) -> None:
-    """Put the originals back."""
+def leave_loading(module: ModuleType | None) -> None:
+    """Put the originals back, if the module has been imported."""
+    if module is None:
+        return
     for place, owner in _places_in(module):
         restore(owner, place.name)
     if module.__name__ == _MODELS:

@@ -29,6 +29,7 @@ from hfmem_widget.drivers.training.models import saw
 from hfmem_widget.drivers.training.run import quiet
 from hfmem_widget.guard import each, entry
 from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
+from hfmem_widget.monitor.shared import running_monitor
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
@@ -56,7 +57,13 @@ def follow_optimizers() -> None:
         surround(owner, name, around, quiet=quiet)
 
 
-def leave_optimizers() -> None:
+def follow_torch(_module: object) -> None:
+    """Follow every optimizer while something is watched: torch has been imported meanwhile."""
+    if running_monitor() is not None:
+        follow_optimizers()
+
+
+def leave_optimizers(_module: object = None) -> None:
     """Follow them no longer, unless another thread trains."""
     each(end_loops, end_passes, _take_off)
 

@@ -449,7 +449,7 @@ _METHODS: dict[str, Around] = {
 _for_good = False
 
 
-def follow_trainers(*, for_good: bool = False) -> None:
+def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
     """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing.
 
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
@@ -461,7 +461,7 @@ def follow_trainers(*, for_good: bool = False) -> None:
             surround(trainer, name, around)
 
 
-def leave_trainers(*, entirely: bool = True) -> None:
+def leave_trainers(_module: object = None, *, entirely: bool = True) -> None:
     """Put the original methods back, if not for good or `entirely`."""
     global _for_good  # noqa: PLW0603
     if _for_good and not entirely:

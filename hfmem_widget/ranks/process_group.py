@@ -33,7 +33,7 @@ def follow_groups() -> None:
         _waiting.begin()
 
 
-def leave_groups() -> None:
+def leave_groups(_module: ModuleType | None = None) -> None:
     """Put the original function back; a rank that is followed stays followed."""
     global _waiting
     waiting, _waiting = _waiting, None

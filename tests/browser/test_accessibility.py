@@ -8,11 +8,11 @@ from typing import Literal
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from hfmem_widget.testing import scripted_run
 from tests.browser.jupyter import ROOT
 from tests.browser.lab import Lab
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, run_over_budget
+from tests.scenes import scripted_run
 
 AXE = ROOT / "js" / "node_modules" / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
@@ -52,7 +52,7 @@ def test_a_finished_card(lab: Lab, theme: Theme) -> None:
     lab.open(
         LOAD,
         "from IPython.display import display\n"
-        "from hfmem_widget.testing import scripted_run\n"
+        "from tests.scenes import scripted_run\n"
         "from hfmem_widget.view.card import card_bundle\n"
         "for name in ['training', 'eight gpus', 'leak']:\n"
         "    session = scripted_run(name)\n"

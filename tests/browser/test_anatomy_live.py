@@ -13,7 +13,7 @@ LOAD = "%load_ext hfmem_widget"
 # A scripted run through the real wire, as if it went on: the panel opens for nothing else.
 SHOW = """
 from IPython.display import display
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from hfmem_widget.view.wire.publisher import Publisher
 from hfmem_widget.view.wire.widget import MemoryWidget
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.testing import scripted_run
 from tests.browser.firefox import Firefox, find_firefox
 from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import SCRIPT
+from tests.scenes import scripted_run
 
 pytestmark = pytest.mark.skipif(find_firefox() is None, reason="Firefox is not installed")
 

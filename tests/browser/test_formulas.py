@@ -15,7 +15,7 @@ raise MemoryError("Unable to allocate 9.31 GiB for an array with shape (1, $a$) 
 FOUND = """
 from IPython.display import HTML, display
 from hfmem_widget.session import Finding
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.chart.figure import chart_bundle

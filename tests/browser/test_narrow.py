@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from hfmem_widget.testing import scripted_run
 from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab
 from tests.browser.test_anatomy_live import LOAD, SHOW
+from tests.scenes import scripted_run
 
 CARDS = """%load_ext hfmem_widget
 from IPython.display import display
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from hfmem_widget.view.card import card_bundle
 for name in ["training", "eight gpus", "leak"]:
     session = scripted_run(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 HOSTILE = "</script><script>alert(1)</script> \u2028 <img src=x onerror=alert(1)>"
 WIDTHS = (400, 900, 1280, 1920)

@@ -19,7 +19,7 @@ SETTLED = 1000
 
 DRAWN = """%load_ext hfmem_widget
 from IPython.display import display
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from hfmem_widget.view.chart.figure import chart_bundle
 for name in ["training", "cpu", "eight gpus", "hour with gaps"]:
     session = scripted_run(name)

@@ -20,7 +20,7 @@ MOST = 5_000_000
 PREPARE = """
 import time
 from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup
-from hfmem_widget.testing import FakeClock
+from tests.scenes import FakeClock
 from hfmem_widget.view.live import Broadcast
 from hfmem_widget.view.wire.publisher import Publisher
 

@@ -12,7 +12,6 @@ from playwright.sync_api import BrowserContext, Page
 from plotly.offline import get_plotlyjs
 
 from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from tests.browser.contrast import below, contrasts
 from tests.browser.lab import TIMEOUT, busy
@@ -20,6 +19,7 @@ from tests.browser.webview import THEMES, Webview
 from tests.data.drawn_cards import CARDS
 from tests.data.drawn_scenes import PAGES, compared
 from tests.kernel.drive import Kernel
+from tests.scenes import scripted_run
 
 GROUNDS = "all => all.map(it => getComputedStyle(it).backgroundColor)"
 LOAD = "%load_ext hfmem_widget"

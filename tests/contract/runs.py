@@ -29,12 +29,12 @@ from hfmem_widget.session import (
     SpanKind,
     Timeline,
 )
-from hfmem_widget.testing import FakeClock
-from hfmem_widget.testing.stage import STARTED_AT
 from hfmem_widget.text import MIB
 from hfmem_widget.view.wire import widget
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
+from tests.scenes import FakeClock
+from tests.scenes.stage import STARTED_AT
 
 TICK: Final = 0.125
 RUN: Final = "9f2c51aa"

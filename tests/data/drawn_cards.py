@@ -22,13 +22,13 @@ from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.one_line import compact_bundle, lost_bundle
 from hfmem_widget.view.session import session_bundle
 from tests.data.drawn_scenes import GPU, MAP, Bundle, training
+from tests.scenes.stage import Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.holders.test_html import LOSSES, MODEL
 from tests.unit.features.memory_map.test_html_read_back import heap, segment

@@ -24,13 +24,13 @@ from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
-from hfmem_widget.testing.stage import H200_TOTAL, Stage
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import anatomy_dict, figure_dict
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from hfmem_widget.view.one_line import compact_bundle
+from tests.scenes.stage import H200_TOTAL, Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.free.test_api import DONE, RELEASED
 from tests.unit.features.holders.test_html import LOSSES, MODEL

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 THEMES = {
     "light": {

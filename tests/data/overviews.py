@@ -24,9 +24,9 @@ from hfmem_widget.session import (
     SpanKind,
 )
 from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
-from hfmem_widget.testing.stage import STARTED_AT
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import GPU
+from tests.scenes.stage import STARTED_AT
 
 TOTAL = 79.8 * GIB
 WEIGHTS = 13.4 * GIB

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.session import Finding, Sample
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
+from tests.scenes import FakeClock
 from tests.unit.view.chart.test_guides import budget, trend
 from tests.unit.view.wire.test_protocol import add_steps, make_recorder
 

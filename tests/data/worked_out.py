@@ -26,11 +26,11 @@ from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.memory_map.segments import Segment
 from hfmem_widget.features.memory_map.sentences import sentences
 from hfmem_widget.session import Anatomy, Session
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from tests.data.drawn import figures
 from tests.data.drawn_scenes import GPU, MAP, SESSIONS, compared
 from tests.data.parted import Script
+from tests.scenes.stage import Stage
 from tests.unit.features.memory_map.test_html_read_back import segment
 
 FILE = Path(__file__).with_name("worked_out.txt")

@@ -30,8 +30,8 @@ from hfmem_widget.session import (
     Span,
     StepGroup,
 )
-from hfmem_widget.testing.stage import H200_TOTAL, HOST_TOTAL, STARTED_AT
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import H200_TOTAL, HOST_TOTAL, STARTED_AT
 
 LOADING: Final = 1.0
 """Seconds before the first step, in which the weights are loaded."""

@@ -21,7 +21,7 @@ be_seen()
 """
 # A session with steps and parts, in the place of a watched one.
 SCRIPTED = """
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from hfmem_widget.analysis.history import HISTORY
 HISTORY.latest = scripted_run({name!r})
 """

@@ -29,7 +29,7 @@ RANKS = (
     ("monitor", "view", "recording"),
     ("ranks",),
     ("features",),
-    ("drivers", "testing", "ci"),
+    ("drivers", "ci"),
     ("magics", "cli"),
     ("__main__",),
 )

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hfmem_widget.session import HELD, Session
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 NOTHING_FOUND = {"two gpus", "short", "idle gpu"}
 

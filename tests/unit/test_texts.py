@@ -15,13 +15,13 @@ from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
 from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.sources.nvml_faults import Fault, why_closed, why_unread
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
 from tests.data.oom_incidents import CASES
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.texts import assert_reads
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 HOLDERS = (
     Holder("losses[0..99]", "tensors", "cuda:0", int(40 * MIB), 200, (512, 512), "float32",

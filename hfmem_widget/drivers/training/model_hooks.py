@@ -36,9 +36,10 @@ def follow_compiling(module: ModuleType) -> None:
     surround(module, "_compile", _without_hooks, whole_call=True)
 
 
-def leave_compiling(module: ModuleType) -> None:
-    """Put its function back."""
-    restore(module, "_compile")
+def leave_compiling(module: ModuleType | None) -> None:
+    """Put its function back, if the module has been imported."""
+    if module is not None:
+        restore(module, "_compile")
 
 
 class ModelHooks:

@@ -22,9 +22,9 @@ from hfmem_widget.session import (
     Session,
     StepGroup,
 )
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 WEIGHTS, STATES, GRADIENTS = 1.25 * GIB, 2.5 * GIB, 1.25 * GIB
 

@@ -8,9 +8,9 @@ import pytest
 
 from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.line import line
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 NAN = math.nan
 

@@ -13,9 +13,9 @@ from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
+from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes.stage import Stage
 
 
 def device_of(session: Session) -> DeviceRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 Make = Callable[..., Path]
 

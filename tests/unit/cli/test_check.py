@@ -9,8 +9,8 @@ import pytest
 
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.line import duration_text
+from tests.scenes import scripted_run
 
 Make = Callable[..., Path]
 

@@ -14,8 +14,8 @@ from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.features.compare.api import compare
 from hfmem_widget.features.compare.text import text
 from hfmem_widget.session import Peak
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
+from tests.scenes import scripted_run
 
 Make = Callable[..., Path]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hfmem_widget.cli.output import FINE
 from hfmem_widget.recording.file import GrowingFile
 from hfmem_widget.recording.lines import Lines
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 Make = Callable[..., Path]
 

@@ -13,14 +13,16 @@ from IPython.core.interactiveshell import InteractiveShell
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import optimizers
 
+GENERATION = "transformers.generation.utils"
+
 
 @pytest.fixture
 def mixin(monkeypatch: pytest.MonkeyPatch) -> type:
     """Return what stands for transformers' class that generates."""
-    generation = ModuleType(attaching.GENERATION)
+    generation = ModuleType(GENERATION)
     mixin = type("GenerationMixin", (), {"generate": lambda _self: 1})
     vars(generation)["GenerationMixin"] = mixin
-    monkeypatch.setitem(sys.modules, attaching.GENERATION, generation)
+    monkeypatch.setitem(sys.modules, GENERATION, generation)
     return mixin
 
 
@@ -34,7 +36,7 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
 ) -> None:
     """A fault with the optimizers is one line, and `generate` is the original all the same."""
 
-    def broken() -> None:
+    def broken(_module: object) -> None:
         raise RuntimeError("broken")
 
     attaching.detach()

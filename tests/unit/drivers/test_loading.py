@@ -261,8 +261,7 @@ def test_leaving_puts_everything_back() -> None:
 def test_all_that_is_followed_is_waited_for() -> None:
     """Attaching waits for every module in which something is followed, but for what is done per tensor."""
     modules = {place.module for place in loading.PLACES}
-
-    assert modules == {*attaching.CALLS, "transformers.core_model_loading"}
+    assert modules == {*attaching.LOADING, "transformers.core_model_loading"}
 
 
 def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.session import Device, Series
-from hfmem_widget.testing import FakeClock
 from tests.fakes.source import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator
+from tests.scenes import FakeClock
 
 
 class HandTicker(Ticker):

@@ -12,8 +12,8 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak
 from hfmem_widget.sources.counters import AllocatorSource
-from hfmem_widget.testing import FakeClock
 from tests.fakes.torch_cuda import FakeAllocator
+from tests.scenes import FakeClock
 from tests.unit.monitor.conftest import HandTicker
 
 

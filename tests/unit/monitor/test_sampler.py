@@ -10,8 +10,8 @@ import pytest
 from hfmem_widget.monitor.sampler import FINE_SHARE, STALE_AFTER, Sampler
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
-from hfmem_widget.testing import FakeClock
 from tests.fakes.source import FakeSource
+from tests.scenes import FakeClock
 
 INSTANT = Instant(None, {})
 """Of which a `FakeSource` knows what it is told to."""

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hfmem_widget.monitor.ticker import Ticker, done_within
-from hfmem_widget.testing import FakeClock
+from tests.scenes import FakeClock
 
 LONG = 300.0
 """Seconds for what comes at once, on however busy a machine."""

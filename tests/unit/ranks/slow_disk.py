@@ -12,8 +12,8 @@ from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams
 from hfmem_widget.ranks.files import Disk
 from hfmem_widget.ranks.tail import Tail
-from hfmem_widget.testing import FakeClock
 from tests.fakes.ranks import Script, SimulatedRun
+from tests.scenes import FakeClock
 
 RUN = "a" * 32
 

@@ -11,9 +11,9 @@ import pytest
 from hfmem_widget.ranks.collector import OVER_AFTER, Collector
 from hfmem_widget.ranks.files import AT_ONCE, Disk
 from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY, Tail
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun, append
+from tests.scenes import FakeClock
 
 RUN = "a" * 32
 

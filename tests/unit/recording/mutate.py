@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hfmem_widget.recording.reader import StreamReader
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 from tests.unit.recording.written import recorded, saved
 
 NASTY = (

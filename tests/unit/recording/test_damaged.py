@@ -22,9 +22,9 @@ from hfmem_widget.recording.limits import MOST_FIGURES
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.reader import NO_END, StreamReader
 from hfmem_widget.session import Series, Session
-from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.stage import Stage
 from tests.data import ROOT
+from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 from tests.unit.recording.written import recorded, saved
 
 HEAD = b'{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":0.1}\n'

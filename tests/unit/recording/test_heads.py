@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.recording.check import Head, parse
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Rank
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 RANK = Rank(417, 1, 1024, 2, "node0052", 4711, "Slurm")
 RUN = "0123456789abcdef" * 2

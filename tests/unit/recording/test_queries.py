@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hfmem_widget.recording.lines import FOLD_EVERY
-from hfmem_widget.testing import scripted_run
 from tests.data import ROOT
+from tests.scenes import scripted_run
 from tests.unit.recording.written import recorded
 
 PAGE = (

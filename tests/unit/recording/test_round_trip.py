@@ -16,8 +16,8 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.api import SO_FAR
 from hfmem_widget.session import Session
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
-from hfmem_widget.testing.stage import Stage
+from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes.stage import Stage
 
 
 def as_recorded(value: object) -> Any:

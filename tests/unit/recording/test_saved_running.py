@@ -10,10 +10,10 @@ import pytest
 import hfmem_widget
 from hfmem_widget.features.report.page import page
 from hfmem_widget.session import Session
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.line import line
+from tests.scenes.stage import Stage
 
 
 def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:

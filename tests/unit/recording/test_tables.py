@@ -12,7 +12,7 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.tables import TABLES
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 pd = pytest.importorskip("pandas")
 

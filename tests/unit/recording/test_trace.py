@@ -17,7 +17,7 @@ from hfmem_widget.session import Finding, Session, Span, StepGroup, Steps
 from hfmem_widget.session.model import Sample
 from hfmem_widget.session.spans import Spans
 from hfmem_widget.session.steps import DeviceSteps
-from hfmem_widget.testing import scripted_run
+from tests.scenes import scripted_run
 
 Events = list[dict[str, Any]]
 

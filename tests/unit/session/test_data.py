@@ -31,7 +31,7 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.session.model import same
 from hfmem_widget.session.stacks import StackRecording, Stacks
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.unit.session.test_steps import one_step
 
 KEY = "cuda:0/allocated"

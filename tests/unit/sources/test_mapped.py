@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.sources.mapped import FRESH, MappedFiles
-from hfmem_widget.testing import FakeClock
+from tests.scenes import FakeClock
 
 MAPS = """\
 00001000-00002000 r-xp 00000000 fe:00 12                                 /usr/bin/python3

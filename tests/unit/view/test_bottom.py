@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.view.bottom import BottomLine, terminal_of
 from hfmem_widget.view.screen import Screen
+from tests.scenes import FakeClock, scripted_run
 
 SESSION = scripted_run("training")
 RESERVED = "\x1b[1;19r"

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from hfmem_widget.session import Recorder, Session
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle, parts_html
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 
 def card(name: str, *, with_chart: bool = True) -> str:

@@ -19,7 +19,6 @@ from hfmem_widget.session import (
     Sample,
     Series,
 )
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import (
@@ -31,6 +30,7 @@ from hfmem_widget.view.card import (
     card_bundle,
 )
 from hfmem_widget.view.one_line import outcome_colour
+from tests.scenes import scripted_run
 
 NAN = math.nan
 

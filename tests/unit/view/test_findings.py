@@ -8,10 +8,10 @@ import re
 import pytest
 
 from hfmem_widget.session import Finding, Session, Span
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.one_line import compact_bundle
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]
 NEARLY_FULL = {"eight gpus", "failed"}

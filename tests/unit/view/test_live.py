@@ -15,13 +15,13 @@ import pytest
 
 from hfmem_widget.analysis.facts import PATIENCE
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session
-from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.live import CellView, NotebookView, RunView
 from hfmem_widget.view.screen import MARK, Screen
 from hfmem_widget.view.wire.protocol import Buffers, Message
+from tests.scenes import FakeClock, scripted_run
 
 PLOTLY = "application/vnd.plotly.v1+json"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from hfmem_widget.session import NO_STEP, Device, Peak, Recorder, Sample, Series, Span, SpanKind
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.phases import (
@@ -15,6 +14,7 @@ from hfmem_widget.view.phases import (
     phases_html,
     worst_step_text,
 )
+from tests.scenes import scripted_run
 
 
 class Cell:

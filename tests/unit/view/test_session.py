@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from hfmem_widget.session import Recorder, Sample
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.session import MOST_CELLS
 from tests.data.overviews import EIGHT, overview
+from tests.scenes import scripted_run
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:

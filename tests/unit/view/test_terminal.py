@@ -13,9 +13,9 @@ import pytest
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.session.model import Sample
 from hfmem_widget.session.spans import Spans
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.terminal import RED, DeviceNow, Glance, data, glance, line, screen
+from tests.scenes import scripted_run
 
 NAN = math.nan
 

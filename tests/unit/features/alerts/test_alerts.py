@@ -18,7 +18,7 @@ from hfmem_widget.features.alerts import companion
 from hfmem_widget.features.alerts.companion import Alerts
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding
-from hfmem_widget.testing.stage import Stage
+from tests.scenes.stage import Stage
 
 NO_MONITOR: Any = None
 

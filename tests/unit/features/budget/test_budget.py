@@ -23,9 +23,9 @@ from hfmem_widget.session import (
     Session,
     Span,
 )
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
+from tests.scenes.stage import Stage
 
 NO_MONITOR: Any = None
 """The companion asks nothing of it."""

@@ -16,8 +16,8 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare import api
 from hfmem_widget.features.compare.api import Subject, compare_named
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
 from tests.fakes.ranks import Script, SimulatedRun
+from tests.scenes import scripted_run
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ from hfmem_widget.features.compare.text import (
     percent_text,
 )
 from hfmem_widget.session import Peak
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB, format_bytes, format_rate
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from hfmem_widget.view.table import aligned
 from tests.data.modules import loaded_by
 from tests.data.plotly_words import plain_words
+from tests.scenes import scripted_run
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
 
@@ -211,7 +211,7 @@ def test_the_plotly_part_stays_below_60_kb(run: str, by: str) -> None:
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
     """Their import costs a second."""
     code = (
-        "from hfmem_widget.testing import scripted_run; import hfmem_widget; "
+        "from tests.scenes import scripted_run; import hfmem_widget; "
         "s = scripted_run('steps'); assert hfmem_widget.compare(s, s)._repr_mimebundle_()"
     )
     assert loaded_by(code) & {"plotly", "pandas", "torch"} == set()

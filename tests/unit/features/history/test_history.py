@@ -26,9 +26,9 @@ from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
 from hfmem_widget.features.history.keep import KeptHistory
 from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.session import Certainty, Finding, Peak
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 from tests.fakes.ranks import Script, SimulatedRun
+from tests.scenes import scripted_run
 
 CLOCK = count()
 CELL = Cell(7, "abc", "x = model(**batch)")

@@ -9,13 +9,13 @@ import pytest
 from hfmem_widget.features.holders.html import MOST_ROWS, graph_note, holder_facts, shown_rows
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap.model import Holder, Kind
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import _legend
 from tests.data.parted import training
 from tests.data.svg import Drawing, Path
+from tests.scenes import scripted_run
 
 
 def holder(size: float = 4.0, *, tensors: int = 2, kind: Kind = "tensors", **more: Any) -> Holder:

@@ -19,8 +19,8 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import Stage
 
 NO_MONITOR: Any = None
 """The companion asks nothing of it."""

@@ -22,9 +22,9 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import MIB
+from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor

@@ -23,10 +23,10 @@ from hfmem_widget.session import (
     SpanKind,
     StepGroup,
 )
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, KIB, MIB
 from tests.data.leak_noise import GROWING, STILL, readings
+from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
 

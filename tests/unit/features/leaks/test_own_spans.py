@@ -10,8 +10,8 @@ import pytest
 from hfmem_widget.features.leaks.comparable_points import comparable_points
 from hfmem_widget.features.leaks.trends import trends_of
 from hfmem_widget.session import Session
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import MIB
+from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
 

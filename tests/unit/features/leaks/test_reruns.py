@@ -11,8 +11,8 @@ from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features.leaks.reruns import reruns, with_names
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import MIB
+from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
 

@@ -10,12 +10,12 @@ from hfmem_widget.analysis.anatomy import anatomy
 from hfmem_widget.analysis.children import METRICS, children_text
 from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Series, Session, Span
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.wire.protocol import describe
+from tests.scenes.stage import Stage
 
 SECONDS = 60
 

@@ -16,8 +16,8 @@ from hfmem_widget.features.memory_map.segments import Block, Segment
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.screen import Screen
+from tests.scenes import FakeClock
 
 M = 2**20
 OPTIONS = WatchOptions(memory_map=True)

@@ -18,10 +18,10 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from tests.data.modules import loaded_by
 from tests.fakes.torch_oom import FakeCuda
+from tests.scenes.stage import Stage
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
 

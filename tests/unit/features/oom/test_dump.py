@@ -18,7 +18,7 @@ from hfmem_widget.errors import OptionError, SourceUnavailable
 from hfmem_widget.features.oom import dump as dump_module
 from hfmem_widget.features.oom.dump import KEPT, dump, folder_of, snapshot_of
 from hfmem_widget.session import Session
-from hfmem_widget.testing import FakeClock, scripted_run
+from tests.scenes import FakeClock, scripted_run
 
 CARD = {"text/html": "<div>Out of memory</div>", "text/plain": "out of memory"}
 FRAME = {"filename": "/home/me/secret-project/train.py", "line": 7, "name": "forward"}

@@ -22,10 +22,10 @@ from hfmem_widget.features.oom.errors import MOST_ERRORS, about_memory
 from hfmem_widget.features.oom.incident import failure_of
 from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident, ModelFacts, Seen
 from hfmem_widget.session import Contents, Sample
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
 from tests.data.oom_incidents import blocks, incident, spans
 from tests.data.parted import Script
+from tests.scenes.stage import Stage
 from tests.unit.features.memory_map.test_holes import found_in
 from tests.unit.features.memory_map.test_html_read_back import segment
 

@@ -17,8 +17,8 @@ from hfmem_widget.features.ranks.companion import FollowedRanks
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import Recorder, Sample, Session, Span
-from hfmem_widget.testing import FakeClock
 from tests.fakes.ranks import Script, SimulatedRun
+from tests.scenes import FakeClock
 
 
 class Cell:

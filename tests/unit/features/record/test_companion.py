@@ -22,8 +22,8 @@ from hfmem_widget.recording.check import Head, parse
 from hfmem_widget.recording.file import GrowingFile, read
 from hfmem_widget.recording.reader import GROWS
 from hfmem_widget.session import Finding, Guide, Rank, Session
-from hfmem_widget.testing import FakeClock
-from hfmem_widget.testing.stage import Stage
+from tests.scenes import FakeClock
+from tests.scenes.stage import Stage
 
 NO_MONITOR: Any = None
 """The companion asks nothing of it."""

@@ -22,10 +22,10 @@ from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.frame import packed
 from hfmem_widget.features.report.page import LARGEST, page
 from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
-from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
+from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 from tests.unit.view.test_hostile_text import CORPUS, hostile
 
 LARGEST_STATIC = 100_000

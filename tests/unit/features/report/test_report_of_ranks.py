@@ -9,8 +9,8 @@ import re
 
 from hfmem_widget.features.report.page import page
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
 from tests.data.overviews import EIGHT, MANY, overview
+from tests.scenes import scripted_run
 
 
 def policy(html: str) -> str:

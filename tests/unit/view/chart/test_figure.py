@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 import pytest
 
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
-from hfmem_widget.testing import SCRIPTED_RUNS, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
@@ -30,6 +29,7 @@ from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.modules import loaded_by
 from tests.data.plotly_words import INKED, plain_words
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -128,7 +128,7 @@ def test_the_bundle_has_a_form_for_every_front_end() -> None:
 def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
     """Its import costs a second, at the end of the user's cell."""
     code = (
-        "from hfmem_widget.testing import scripted_run; "
+        "from tests.scenes import scripted_run; "
         "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('training'); "
         "assert chart_bundle(s, s.spans[0])"
     )

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hfmem_widget.session import Finding, Guide, Session
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
 from tests.data.plotly_words import plain_words
+from tests.scenes import scripted_run
 
 DASHES = "6px,4px"
 RAN_OUT = "out of memory: asked 2.00 GiB"

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
 from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
@@ -24,6 +23,7 @@ from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dic
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
+from tests.scenes import scripted_run
 from tests.unit.view.chart.test_figure import trace, unpacked
 
 METRICS = ("allocated", *HELD, "before", "unattributed")

@@ -9,8 +9,6 @@ import pytest
 
 from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Device, Peak
-from hfmem_widget.testing import scripted_run
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.guides import DrawnGuide
@@ -19,6 +17,8 @@ from hfmem_widget.view.chart.scene import Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
 from hfmem_widget.view.chart.shapes import Bar
 from tests.data.svg import Drawing
+from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 from tests.unit.view.chart.test_guides import budget, run, scene
 
 HIGHEST = scene(run()).ceiling / GIB

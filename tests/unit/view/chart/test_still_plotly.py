@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import _columns, anatomy_dict, figure_dict
 from hfmem_widget.view.chart.paint_plotly import _fitting
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.shapes import Bar
+from tests.scenes import scripted_run
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_still_svg import seconds_of, value_of

@@ -10,13 +10,13 @@ from itertools import pairwise
 import pytest
 
 from hfmem_widget.session import Session
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
+from tests.scenes import scripted_run
 from tests.unit.view.chart.test_figure import CHARTED
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_layers import session_of

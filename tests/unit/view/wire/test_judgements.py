@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 
 from hfmem_widget.session import Finding, Guide, Recorder, Sample
-from hfmem_widget.testing import FakeClock, scripted_run
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import widget
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
 from tests.contract.runs import gpu, series_of
+from tests.scenes import FakeClock, scripted_run
 
 BUDGET = Guide("cuda:0", "budget", "budget", 0.0, math.inf, GIB, GIB)
 OVER = Finding("budget", "warn", "over 1.00 GiB", {"time": 1.5, "device": "cuda:0"}, ("less",), 1)

@@ -23,10 +23,10 @@ from hfmem_widget.session import (
     Timeline,
 )
 from hfmem_widget.session.steps import Table
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 from tests.data.overviews import EIGHT, overview
+from tests.scenes.stage import Stage
 
 PARTS = [*HELD, "unattributed", "context"]
 

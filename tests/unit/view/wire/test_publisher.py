@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.session import Recorder, Sample
 from hfmem_widget.session.steps import Table
-from hfmem_widget.testing import FakeClock
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import ENVELOPE, Publisher
+from tests.scenes import FakeClock
 from tests.unit.view.wire.test_protocol import add_steps, decoded_steps, make_recorder, make_session
 
 

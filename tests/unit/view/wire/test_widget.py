@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hfmem_widget.testing import scripted_run
 from hfmem_widget.view.wire import widget
+from tests.scenes import scripted_run
 
 
 @pytest.mark.parametrize(("served", "name"), [(True, "widget.js"), (False, "chart.js")])

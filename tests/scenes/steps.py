@@ -11,15 +11,15 @@ import numpy as np
 
 from hfmem_widget.session import Session, Span, Steps
 from hfmem_widget.session.steps import CERTAINTIES
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import Stage
 
 
 class _Batches:
     """Batches of eight sequences; the longest sequence decides the peak of a step."""
 
     def __init__(self, kept: float, per_token: float, worst: int) -> None:
-        self._chance = random.Random(11)  # noqa: S311  (a script, not a secret)
+        self._chance = random.Random(11)
         self._kept = kept
         self._per_token = per_token
         self._worst = worst

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from hfmem_widget.features.budget.crossing import Crossing, finding_of
 from hfmem_widget.session import Certainty, Guide, Session
-from hfmem_widget.testing.stage import Stage
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import Stage
 
 
 def training(
@@ -29,7 +29,7 @@ def training(
 
     `weights` is their share of the top; None where nothing is known of the tensors.
     """
-    stage, chance = Stage(label, gpus=gpus), random.Random(7)  # noqa: S311  (a script, not a secret)
+    stage, chance = Stage(label, gpus=gpus), random.Random(7)
     stage.certainty = certainty
     stage.session.notes.extend(notes)
     model = {"weights": 0.985 * (weights or 0) * top, "buffers": 0.015 * (weights or 0) * top}
@@ -84,7 +84,7 @@ def hour_with_gaps() -> Session:
 
 
 def _steps(stage: Stage, epoch: int) -> None:
-    chance = random.Random(epoch)  # noqa: S311  (a script, not a secret)
+    chance = random.Random(epoch)
     for step in range(160):
         with stage.span("step", f"step {160 * epoch + step + 1}"):
             stage.hold({"cuda:0": (88 + 16 * chance.random()) * GIB}, 4.0)
@@ -104,7 +104,7 @@ def idle() -> Session:
 def leak() -> Session:
     """Play a training that keeps 48 MiB more after every step, until it takes more than its budget."""
     stage, budget, kept = Stage("fine-tune", gpus=1), 6 * GIB, 3.75 * GIB
-    session, chance = stage.session, random.Random(3)  # noqa: S311  (a script, not a secret)
+    session, chance = stage.session, random.Random(3)
     line = Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
     session.guides.append(line)
     over: Crossing | None = None

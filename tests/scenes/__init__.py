@@ -1,4 +1,4 @@
-"""Sessions without hardware: for tests, notebooks and demonstrations.
+"""Sessions without hardware: for tests and measurements.
 
 `scripted_run` plays a workload against a `Session` in no time. Every figure follows from the script, so
 that the same name always gives the same session.
@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from hfmem_widget.session import Session
-from hfmem_widget.testing import runs, steps
-from hfmem_widget.testing.stage import FakeClock
 from hfmem_widget.text import GIB
+from tests.scenes import runs, steps
+from tests.scenes.stage import FakeClock
 
 __all__ = ["SCRIPTED_RUNS", "FakeClock", "scripted_run"]
 
