@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -181,8 +182,9 @@ class _Text:
         }
         usual = next(token for token in range(3, 1 << 10) if token not in special)
         ids = torch.full((self._batch, *lengths), usual)
-        end = getattr(_text_config(self._config), "eos_token_id", None)
-        if isinstance(end, int) and end >= 0 and lengths and lengths[-1] > 1:
+        text = _text_config(self._config)
+        end, count = getattr(text, "eos_token_id", None), getattr(text, "vocab_size", math.inf)
+        if isinstance(end, int) and 0 <= end < count and lengths and lengths[-1] > 1:
             ids[..., -1] = end
         return ids
 
@@ -226,7 +228,8 @@ def _labels(
         longest = max(1, text.length // SAMPLES_A_LETTER)
     heads = ("CTC", "ConditionalGeneration", "EncoderDecoderModel", "LM", "TokenClassification")
     if "input_ids" in takes or name.endswith(heads):
-        return {"labels": text.ids(min(text.length, longest))}
+        labels = text.ids(min(text.length, longest))
+        return {"labels": labels * 0 if name.endswith("TokenClassification") else labels}
     return {}  # labels of pictures, such as boxes and masks, follow no rule: without them there is no loss
 
 
