@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from hfmem_widget.features.fit.allocator import Allocator, Event, given, play
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
-from hfmem_widget.features.fit.backward import run_backward
-from hfmem_widget.features.fit.checkpointing import checkpoint_layers
+from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
-from hfmem_widget.features.fit.replay import Allocator, Event, given, play
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit import media
+from hfmem_widget.features.fit import inputs
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.trial import Checked
@@ -262,7 +262,7 @@ def test_features_may_be_an_attribute_beside_the_output() -> None:
         def train(self, mode: bool) -> None:
             pass
 
-    assert media._features(Model(), "get_image_features", {}, 2) == 3
+    assert inputs._features(Model(), "get_image_features", {}, 2) == 3
 
 
 @pytest.mark.parametrize(
