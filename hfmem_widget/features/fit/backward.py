@@ -186,8 +186,7 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
     layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
     layers = [layer for layer in layers if getattr(layer, _SWITCH)] or layers
     if not layers:
-        message = f"{type(model).__name__} has no layers that transformers can checkpoint"
-        raise OptionError(message)
+        raise OptionError(f"{type(model).__name__} has no layers that transformers can checkpoint")
     for layer in layers:
         layer._gradient_checkpointing_func = partial(_checkpointed, accumulated)  # noqa: SLF001  (transformers' hook)
         setattr(layer, _SWITCH, True)

@@ -329,9 +329,8 @@ class _Text:
             self.notes.append(
                 f"Rows are longer than {length:,} tokens, since the image or sound needs more."
             )
-        config = _text_config(model.config)
-        positions = getattr(config, "max_position_embeddings", None)
-        if "input_ids" not in takes or not isinstance(positions, int) or positions <= 0:
+        positions = positions_of(model.config)
+        if "input_ids" not in takes or positions is None:
             return
         if "return_loss" in takes and length > positions:
             self.length = positions
@@ -342,11 +341,10 @@ class _Text:
             self.length > positions
             and getattr(model, "main_input_name", "input_ids") == "input_ids"
         ):
-            message = (
+            raise OptionError(
                 f"{type(model).__name__} has {positions} positions, so a length of {self.length} is too "
                 f"long; give at most {positions}"
             )
-            raise OptionError(message)
 
     def inputs(self) -> dict[str, Any]:
         """Return the text, its mask, and which tokens are no text."""
@@ -385,6 +383,12 @@ class _Text:
         if isinstance(end, int) and 0 <= end < count and lengths and lengths[-1] > 1:
             ids[..., -1] = end
         return ids
+
+
+def positions_of(config: Any) -> int | None:
+    """Return how many tokens a row of a model can have, if its configuration tells."""
+    positions = getattr(_text_config(config), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _text_config(config: Any) -> Any:

@@ -76,13 +76,11 @@ def copy_of(model: Any) -> Any:
 def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
     """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen."""
     if not 1 <= rank <= LORA_RANK_MOST:
-        message = f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}"
-        raise OptionError(message)
+        raise OptionError(f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}")
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        message = "a forecast with LoRA needs peft: pip install peft"
-        raise OptionError(message) from None
+        raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
     with foreign(sentence), undisturbed(), torch.device("meta"):
         return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))

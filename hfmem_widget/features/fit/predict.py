@@ -94,8 +94,7 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
         kind = plain(type(model_or_config).__name__)
-        message = f"a forecast needs a transformers model or configuration, not {kind}"
-        raise OptionError(message)
+        raise OptionError(f"a forecast needs a transformers model or configuration, not {kind}")
     if is_config:
         model = from_config(model_or_config, dtype or torch.float32, for_training=training)
     else:
@@ -142,13 +141,11 @@ def forecast_of(
     """
     length = int(counts.get("longest", 0))
     if length <= 0:
-        message = "no batch shape was recorded"
-        raise OptionError(message)
+        raise OptionError("no batch shape was recorded")
     rows = max(1, round(counts.get("largest_batch", 0) / length))
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
-        message = f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}"
-        raise OptionError(message)
+        raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}")
     known = optimizers.of_live(optimizer, device)
     setting = Setting(
         batch=rows,

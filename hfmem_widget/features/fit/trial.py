@@ -48,8 +48,7 @@ def tried_step(model_or_config: Any, setting: Setting) -> int:
     if setting.training and setting.optimizer not in _OPTIMIZERS:
         unsupported.append(plain(setting.optimizer))
     if unsupported:
-        message = f"a real step cannot be tried with {', '.join(unsupported)}"
-        raise OptionError(message)
+        raise OptionError(f"a real step cannot be tried with {', '.join(unsupported)}")
     with foreign("the real step failed"), undisturbed():
         try:
             if setting.device == "cuda":
