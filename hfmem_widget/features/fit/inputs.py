@@ -41,32 +41,34 @@ class Media(NamedTuple):
     given: Mapping[str, torch.Tensor]
     token: int = -1
     tokens: int = 0
-    text: str = ""  # what is assumed, in a few words
+    text: str = ""  # what is assumed, in a few words; empty where nothing goes in
 
 
-def of_images(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -> Media:
-    """Return one image for each row of a model that reads images and text."""
-    config = model.config
-    seen = _part(config, _SIGHTS, "image_size", "patch_size")
-    given, side = _pixels(model, seen, takes, batch, size)
-    tokens = _features(model, "get_image_features", given, batch)
-    token = _first(config, _IMAGE_TOKENS)
-    return Media(given, token, tokens if token >= 0 else 0, f"one image of {side} per row")
+def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -> Media:
+    """Return one image or one sound for each row of a model that reads it with the text."""
+    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
+        if "pixel_values" in takes:
+            given, extent = _pixels(model, takes, batch, size)
+            what, run = "image", "get_image_features"
+        elif "input_features" in takes:
+            given, extent = _sound(model, takes, batch)
+            what, run = "sound", "get_audio_features"
+        else:
+            return Media({})
+        tokens = _features(model, run, given, batch)
+    token = _first(model.config, _IMAGE_TOKENS if what == "image" else _SOUND_TOKENS)
+    text = f"one {what} of {extent} per row"
+    return Media(given, token, tokens if token >= 0 else 0, text)
 
 
-def of_sound(model: Any, takes: Mapping[str, Any], batch: int) -> Media:
-    """Return one sound for each row of a model that reads sound and text."""
-    config = model.config
-    frames = sound_frames(config)
+def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors of a sound by argument, and its length."""
+    frames = sound_frames(model.config)
     given = {"input_features": torch.empty(batch, *frames, dtype=_dtype(model), device="meta")}
     for name in ("input_features_mask", "feature_attention_mask"):
         if name in takes:
             given[name] = torch.ones(batch, max(frames), dtype=torch.int64)
-    tokens = _features(model, "get_audio_features", given, batch)
-    token = _first(config, _SOUND_TOKENS)
-    return Media(
-        given, token, tokens if token >= 0 else 0, f"one sound of {max(frames):,} frames per row"
-    )
+    return given, f"{max(frames):,} frames"
 
 
 def sound_frames(config: Any) -> tuple[int, int]:
@@ -91,7 +93,7 @@ def image_shape(config: Any, size: int | None = None) -> tuple[int, int, int]:
 
 
 def _pixels(
-    model: Any, seen: Any, takes: Mapping[str, Any], batch: int, size: int | None
+    model: Any, takes: Mapping[str, Any], batch: int, size: int | None
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Return the tensors of an image by argument, and its size in pixels."""
 
@@ -101,6 +103,7 @@ def _pixels(
     config, dtype = model.config, _dtype(model)
     run = _run(model, "get_image_features")
     wanted = takes if run is None else inspect.signature(run).parameters
+    seen = _part(config, _SIGHTS, "image_size", "patch_size")
     own = getattr(seen, "image_size", None)
     patch = getattr(seen, "patch_size", 14)
     patch = patch[0] if isinstance(patch, list | tuple) else int(patch)
@@ -262,7 +265,8 @@ def batch_for(
     # In CLIP images and sounds go beside the text; elsewhere into it, where tokens stand for them.
     is_paired = "return_loss" in takes
     is_composite = "input_ids" in takes and any(hasattr(model.config, part) for part in _PARTS)
-    media = _media(model, takes, batch, image) if is_composite and not is_paired else []
+    reads_media = is_composite and not is_paired
+    media = _media(model, takes, batch, image) if reads_media else Media({})
     text = _Text(model, takes, batch, length, media)
     given: dict[str, Any] = {}
     if name == "input_ids" or is_composite:
@@ -271,8 +275,7 @@ def batch_for(
         given[name] = _main(model, name, batch, length, image)
         if "input_ids" in takes and takes["input_ids"].default is inspect.Parameter.empty:
             given |= text.inputs()
-    for one in media:
-        given |= one.given
+    given |= media.given
     for beside in {"pixel_values", "input_features"} & takes.keys() if is_paired else ():
         given[beside] = _main(model, beside, batch, length, image)
     if with_labels:
@@ -280,16 +283,6 @@ def batch_for(
     elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         given["decoder_input_ids"] = text.ids(1)
     return Batch(given, tuple(text.notes))
-
-
-def _media(model: Any, takes: Mapping[str, Any], batch: int, image: int | None) -> list[Media]:
-    """Return the image or the sound of each row of a model that reads it with the text."""
-    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
-        if "pixel_values" in takes:
-            return [of_images(model, takes, batch, image)]
-        if "input_features" in takes:
-            return [of_sound(model, takes, batch)]
-    return []
 
 
 def idle(model: Any) -> dict[str, str]:
@@ -316,15 +309,15 @@ class _Text:
     """Rows of tokens, with those that stand for images and sounds at their beginning."""
 
     def __init__(
-        self, model: Any, takes: Mapping[str, Any], batch: int, length: int, media: list[Media]
+        self, model: Any, takes: Mapping[str, Any], batch: int, length: int, media: Media
     ) -> None:
         self._config, self._takes, self._batch, self._media = model.config, takes, batch, media
         self.notes: list[str] = []
-        needed = sum(one.tokens for one in media)
+        needed = media.tokens
         self.length = max(length, needed + LEAST_TEXT) if needed else length
-        for one in media:
-            taken = f"{one.tokens:,} tokens of {self.length:,}" if one.tokens else "beside the text"
-            self.notes.append(f"Assumed: {one.text} ({taken}).")
+        if media.text:
+            taken = f"{needed:,} tokens of {self.length:,}" if needed else "beside the text"
+            self.notes.append(f"Assumed: {media.text} ({taken}).")
         if self.length > length:
             self.notes.append(
                 f"Rows are longer than {length:,} tokens, since the image or sound needs more."
@@ -350,21 +343,18 @@ class _Text:
         """Return the text, its mask, and which tokens are no text."""
         ids = self.ids(self.length)
         kinds = torch.zeros(self._batch, self.length, dtype=torch.int64)
-        at = 1
-        start = getattr(self._config, "vision_start_token_id", None)
-        for one in self._media:
-            if isinstance(start, int) and one.tokens:
-                ids[:, at - 1] = start
-            ids[:, at : at + one.tokens] = one.token
-            kinds[:, at : at + one.tokens] = 1
-            at += one.tokens
+        start, end = getattr(self._config, "vision_start_token_id", None), 1 + self._media.tokens
+        if isinstance(start, int) and self._media.tokens:
+            ids[:, 0] = start
+        ids[:, 1:end] = self._media.token
+        kinds[:, 1:end] = 1
         made = {"input_ids": ids}
         takes_any = any(each.kind is each.VAR_KEYWORD for each in self._takes.values())
         if takes_any or "attention_mask" in self._takes:
             made["attention_mask"] = torch.ones_like(ids)
         if "mm_token_type_ids" in self._takes:
             made["mm_token_type_ids"] = kinds
-        if self._media and "token_type_ids" in self._takes:
+        if self._media.text and "token_type_ids" in self._takes:
             made["token_type_ids"] = kinds.clone()
         return made
 

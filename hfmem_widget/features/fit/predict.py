@@ -373,8 +373,8 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, state
     """
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {
-        "forward": (step.forward.bytes + unpacked, step.forward.gradients),
-        "backward": (step.backward.bytes + unpacked, step.backward.gradients),
+        "forward": (step.forward.bytes + unpacked, step.forward.marked),
+        "backward": (step.backward.bytes + unpacked, step.backward.marked),
         "optimizer": (step.gradients + needed.temporaries, step.gradients),
     }
     moment = max(above, key=lambda name: above[name][0])
