@@ -40,10 +40,10 @@ RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 ON_META = {
     f"features/fit/{name}.py"
     for name in (
-        *("as_on_device", "backward", "checkpointing", "dry_run", "inputs", "known"),
-        *("live_bytes", "media", "trial", "workspaces"),
+        *("as_on_device", "backward", "dry_run", "inputs", "live_bytes", "on_meta", "predict"),
+        *("trial", "workspaces"),
     )
-} | {"features/fit/on_meta.py", "features/fit/predict.py"}
+}
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""
 
 HOMES = {

@@ -86,11 +86,11 @@ def fit(
     """
     check_headroom(headroom)
     try:
+        from hfmem_widget.features.fit.inputs import positions_of
         from hfmem_widget.features.fit.on_meta import uncompiled
         from hfmem_widget.features.fit.predict import predict
     except ImportError as error:
-        message = f"a forecast needs torch and transformers ({plain(error)})"
-        raise OptionError(message) from None
+        raise OptionError(f"a forecast needs torch and transformers ({plain(error)})") from None
     setting = Setting().changed(choices, "fit()")
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str | PathLike):
@@ -126,7 +126,8 @@ def fit(
         largest = None if fits is None or is_lower else largest_batch(one, more, share)
         tokens = None
         if longest and largest is not None:
-            tokens = longest_rows(partial(forecast_at, batch), forecast, share, _positions(subject))
+            most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
+            tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)
         verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
     tried = None
     if attempt:
@@ -159,14 +160,6 @@ def longest_rows(
         total = at(length).total
         slope = max((total - before) / (length - last), total / length / STEEP)
     return max(low, length) if total <= room else low
-
-
-def _positions(model: Any) -> int:
-    """Return how many tokens a row of a model can have."""
-    config = getattr(model, "config", model)
-    config = getattr(config, "text_config", None) or config
-    positions = getattr(config, "max_position_embeddings", None)
-    return positions if isinstance(positions, int) and positions > 0 else MOST_TOKENS
 
 
 def largest_batch(one: Forecast, more: Forecast, room: float) -> int:

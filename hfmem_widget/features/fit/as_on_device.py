@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from hfmem_widget.features.fit.known import values_of
+from hfmem_widget.features.fit.live_bytes import values_of
 from hfmem_widget.features.fit.workspaces import prefers_cudnn
 
 _ASKING: Final = {"__format__", "any", "as_tensor", "numpy", "tensor"}

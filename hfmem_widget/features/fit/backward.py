@@ -1,21 +1,27 @@
-"""A backward pass that does not run autograd's engine.
+"""A backward pass that does not run autograd's engine, and checkpointing within it.
 
 On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
 are, and from then on no forked child can train. A graph on the meta device needs none of that. Here its nodes
 are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
 what it had saved.
+
+PyTorch's own checkpointing asks whether there are GPUs, to keep the state of their random numbers, and runs
+the engine. The one here does neither, and keeps the same tensors for the same time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import storage_id
 
 Accumulated = Callable[[torch.Tensor], None]
@@ -167,3 +173,88 @@ def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
     if tuple(grad.shape) != tuple(shape):
         grad = grad.sum_to_size(tuple(shape))
     return grad.to(dtype)
+
+
+_SWITCH = "gradient_checkpointing"
+
+
+def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
+    """Have a transformers model compute its layers again in `run_backward`, or raise OptionError.
+
+    Where some are switched on already, these alone: transformers can do so with every second one.
+    """
+    layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
+    layers = [layer for layer in layers if getattr(layer, _SWITCH)] or layers
+    if not layers:
+        raise OptionError(f"{type(model).__name__} has no layers that transformers can checkpoint")
+    for layer in layers:
+        layer._gradient_checkpointing_func = partial(_checkpointed, accumulated)  # noqa: SLF001  (transformers' hook)
+        setattr(layer, _SWITCH, True)
+
+
+def is_checkpointed(model: Any) -> bool:
+    """Return whether any layer of a model has checkpointing switched on."""
+    return any(getattr(module, _SWITCH, False) for module in model.modules())
+
+
+def _checkpointed(accumulated: Accumulated, function: Callable[..., Any], *args: Any) -> Any:
+    named = function.keywords if isinstance(function, partial) else {}
+    called = partial(function.func, *function.args) if isinstance(function, partial) else function
+    values, structure = tree_flatten((args, dict(named)))
+    places = [at for at, value in enumerate(values) if isinstance(value, torch.Tensor)]
+    tensors = [values[at] for at in places]
+    for at in places:
+        values[at] = None
+
+    def run(given: Sequence[torch.Tensor]) -> Any:
+        filled = list(values)
+        for at, tensor in zip(places, given, strict=True):
+            filled[at] = tensor
+        positional, keywords = tree_unflatten(filled, structure)
+        return called(*positional, **keywords)
+
+    shape: list[Any] = []
+    # Without this one, a layer whose parameters alone need gradients would not get into the graph.
+    always = torch.empty(0, device="meta", requires_grad=True)
+    outputs = [
+        # The node of a view keeps this function's node alive until its turn, and nothing else.
+        tensor.view_as(tensor)
+        for tensor in _Recomputed.apply(run, accumulated, shape, always, *tensors)
+    ]
+    kept, outer = shape
+    return tree_unflatten([outputs.pop(0) if leaf is _TENSOR else leaf for leaf in kept], outer)
+
+
+_TENSOR = object()
+
+
+class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    @staticmethod
+    def forward(
+        ctx: Any, run: Any, accumulated: Any, shape: list[Any], _always: Any, *tensors: Any
+    ) -> Any:
+        values, structure = tree_flatten(run(tensors))
+        shape += [
+            [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in values],
+            structure,
+        ]
+        ctx.run, ctx.accumulated = run, accumulated
+        ctx.save_for_backward(*tensors)
+        return tuple(value for value in values if isinstance(value, torch.Tensor))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        # It has the layer's inputs, and through a cache among them this node: a circle that nobody collects.
+        run, ctx.run = ctx.run, None
+        inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
+        with torch.enable_grad():
+            values = tree_leaves(run(inputs))
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
+        outputs = [
+            (tensor, grad)
+            for tensor, grad in zip(tensors, grads, strict=False)
+            if grad is not None and tensor.requires_grad
+        ]
+        del values, tensors
+        run_backward(outputs, ctx.accumulated)
+        return (None, *(tensor.grad for tensor in inputs))

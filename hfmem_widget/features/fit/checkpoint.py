@@ -69,8 +69,7 @@ def read_config(name: str) -> tuple[Any, Path | None]:
     is fetched, and no code that comes with it is run.
     """
     if find_spec("transformers") is None:
-        message = "a forecast needs transformers: pip install transformers"
-        raise OptionError(message)
+        raise OptionError("a forecast needs transformers: pip install transformers")
     with foreign(f"{plain(name)!r} cannot be read"):
         path = _path_of(name)
     if path is None and not _is_cached(name):
@@ -93,15 +92,13 @@ def _path_of(name: str) -> Path | None:
     """Return the file or folder of this name; None for a name in the cache."""
     path = Path(name).expanduser()
     if path.is_dir() and not (path / "config.json").is_file():
-        message = f"the folder {plain(name)!r} has no config.json"
-        raise OptionError(message)
+        raise OptionError(f"the folder {plain(name)!r} has no config.json")
     if path.exists():
         if not path.is_dir():
             open_regular(path).close()
         return path
     if name.endswith(".json") or name.startswith((".", "/", "~")):
-        message = f"no file or folder {plain(name)!r}"
-        raise OptionError(message)
+        raise OptionError(f"no file or folder {plain(name)!r}")
     return None
 
 

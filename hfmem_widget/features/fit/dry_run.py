@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from hfmem_widget.features.fit.allocator import Allocator, Event, Peak, given, play
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
-from hfmem_widget.features.fit.backward import run_backward
-from hfmem_widget.features.fit.checkpointing import checkpoint_layers
+from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
-from hfmem_widget.features.fit.replay import Allocator, Event, given, play
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
@@ -36,22 +35,14 @@ MakeInputs = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """The peak of a pass through the model, and the complete gradients in it, in bytes.
+class Step:
+    """What a training step takes above weights, buffers and optimizer states, in bytes.
 
-    Weights, buffers and optimizer states are not counted.
+    Marked are complete gradients.
     """
 
-    bytes: int
-    gradients: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a training step takes above weights, buffers and optimizer states, in bytes."""
-
-    forward: Pass
-    backward: Pass
+    forward: Peak
+    backward: Peak
     kept: int  # between the two: what was saved for the backward pass, and the batch
     gradients: int  # all of them, when they are complete
     unused: frozenset[int] = (
@@ -121,11 +112,11 @@ def training_step(
         roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss_of(outputs), None)]
         del outputs
         kept = live.now - live.marked
-        forward = Pass(live.peak, live.marked_at_peak)
+        forward = Peak(live.peak, live.marked_at_peak)
         live.restart()
         live.in_backward = True
         run_backward(roots, accumulated)
-        backward = Pass(live.peak, live.marked_at_peak)
+        backward = Peak(live.peak, live.marked_at_peak)
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     return Step(forward, backward, kept, live.marked, unused, routes, assumed, events)
@@ -143,7 +134,7 @@ def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tupl
         allocator.take_back(block)
     held = allocator.allocated
     second = play(step.events, allocator)
-    forward, backward = (Pass(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
+    forward, backward = (Peak(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
     return replace(step, forward=forward, backward=backward, gradients=second.marked), of_states
 
 

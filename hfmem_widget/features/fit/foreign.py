@@ -21,5 +21,4 @@ def foreign(sentence: str) -> Iterator[None]:
         raise
     except Exception as error:
         first, _, _ = plain(error, 200).partition(". ")  # what follows is advice for others
-        message = f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}"
-        raise OptionError(message) from error
+        raise OptionError(f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}") from error

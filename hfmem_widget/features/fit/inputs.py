@@ -1,21 +1,223 @@
-"""A batch on the meta device, as a model's own processor and collator would make it."""
+"""A batch on the meta device, as a model's own processor and collator would make it.
+
+Beside text, one image or one sound for each row; which shape an image has follows from what `forward` takes
+beside it. How many tokens it becomes is told by a dry run of that part alone.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import undisturbed
 from hfmem_widget.features.fit.foreign import foreign
-from hfmem_widget.features.fit.known import spread
-from hfmem_widget.features.fit.media import Media, image_shape, of_images, of_sound, sound_frames
+from hfmem_widget.features.fit.live_bytes import LiveBytes, spread
 from hfmem_widget.text import plain
+
+ANY_SIZE: Final = 448  # pixels of an image's side, where a model takes any
+
+_SIGHTS: Final = ("vision_config", "encoder", "vision", "backbone_config", "qformer_config")
+_SOUNDS: Final = ("audio_config", "encoder_config", "speech_config", "encoder")
+_IMAGE_TOKENS: Final = ("image_token_id", "image_token_index", "img_token_id", "media_token_id")
+_SOUND_TOKENS: Final = ("audio_token_id", "audio_token_index", "speech_token_id")
+
+
+class Media(NamedTuple):
+    """What goes in beside the text: tensors by argument, whole ones of the host with their values.
+
+    `token` stands for it in the text, as often in each row as `tokens` says.
+    """
+
+    given: Mapping[str, torch.Tensor]
+    token: int = -1
+    tokens: int = 0
+    text: str = ""  # what is assumed, in a few words; empty where nothing goes in
+
+
+def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -> Media:
+    """Return one image or one sound for each row of a model that reads it with the text."""
+    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
+        if "pixel_values" in takes:
+            given, extent = _pixels(model, takes, batch, size)
+            what, run = "image", "get_image_features"
+        elif "input_features" in takes:
+            given, extent = _sound(model, takes, batch)
+            what, run = "sound", "get_audio_features"
+        else:
+            return Media({})
+        tokens = _features(model, run, given, batch)
+    token = _first(model.config, _IMAGE_TOKENS if what == "image" else _SOUND_TOKENS)
+    text = f"one {what} of {extent} per row"
+    return Media(given, token, tokens if token >= 0 else 0, text)
+
+
+def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors of a sound by argument, and its length."""
+    frames = sound_frames(model.config)
+    given = {"input_features": torch.empty(batch, *frames, dtype=_dtype(model), device="meta")}
+    for name in ("input_features_mask", "feature_attention_mask"):
+        if name in takes:
+            given[name] = torch.ones(batch, max(frames), dtype=torch.int64)
+    return given, f"{max(frames):,} frames"
+
+
+def sound_frames(config: Any) -> tuple[int, int]:
+    """Return the shape of a sound's features: a spectrum over time, or where a Conformer reads it, turned."""
+    heard = _part(config, _SOUNDS, "num_mel_bins", "feature_size")
+    bins = int(getattr(heard, "num_mel_bins", 0) or getattr(heard, "feature_size", 0) or 80)
+    longest = getattr(heard, "max_source_positions", None)
+    if longest and hasattr(heard, "num_mel_bins"):
+        return bins, 2 * int(longest)
+    return int(getattr(heard, "max_length", 0) or 1000), bins
+
+
+def image_shape(config: Any, size: int | None = None) -> tuple[int, int, int]:
+    """Return channels, height and width of an image as a configuration has them."""
+    seen = _part(config, _SIGHTS, "image_size")
+    is_free = getattr(seen, "model_type", "") == "pixtral"
+    own = None if is_free and size else getattr(seen, "image_size", None)
+    sides = own or size or 224
+    height, width = sides if isinstance(sides, list | tuple) else (sides, sides)
+    channels = int(_first_of((seen,), "num_channels", "in_channels", "in_chans") or 3)
+    return channels, int(height), int(width)
+
+
+def _pixels(
+    model: Any, takes: Mapping[str, Any], batch: int, size: int | None
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Return the tensors of an image by argument, and its size in pixels."""
+
+    def floats(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    config, dtype = model.config, _dtype(model)
+    run = _run(model, "get_image_features")
+    wanted = takes if run is None else inspect.signature(run).parameters
+    seen = _part(config, _SIGHTS, "image_size", "patch_size")
+    own = getattr(seen, "image_size", None)
+    patch = getattr(seen, "patch_size", 14)
+    patch = patch[0] if isinstance(patch, list | tuple) else int(patch)
+    channels, height, width = image_shape(config, size or ANY_SIZE)
+    if "image_grid_thw" in takes or "spatial_shapes" in takes:
+        merged = patch * int(
+            _first_of((seen, config), "spatial_merge_size", "downsample_factor") or 2
+        )
+        height, width = (max(1, round((size or ANY_SIZE) / merged)) * merged,) * 2
+    down, across = height // patch, width // patch
+    side = f"{height}\u00d7{width} pixels"
+    if "image_grid_thw" in takes:
+        depth = channels * int(getattr(seen, "temporal_patch_size", 1)) * patch**2
+        grid = torch.tensor([[1, down, across]] * batch)
+        return {"pixel_values": floats(batch * down * across, depth), "image_grid_thw": grid}, side
+    if "spatial_shapes" in takes:
+        given = {
+            "pixel_values": floats(batch, down * across, channels * patch**2),
+            "spatial_shapes": torch.tensor([[down, across]] * batch),
+            "pixel_attention_mask": torch.ones(batch, down * across, dtype=torch.int64),
+        }
+        return given, side
+    if "aspect_ratio_ids" in takes:
+        tiles = int(getattr(seen, "max_num_tiles", 1))
+        given = {
+            "pixel_values": floats(batch, 1, tiles, channels, height, width),
+            "aspect_ratio_ids": torch.ones(batch, 1, dtype=torch.int64),
+            "aspect_ratio_mask": torch.ones(batch, 1, tiles, dtype=torch.int64),
+        }
+        return given, f"{tiles} tiles of {side}"
+    if "pixel_attention_mask" in takes:
+        mask = torch.ones(batch, 1, height, width, dtype=torch.int64)
+        return {
+            "pixel_values": floats(batch, 1, channels, height, width),
+            "pixel_attention_mask": mask,
+        }, side
+    given = {"pixel_values": floats(batch, channels, height, width)}
+    if "image_sizes" in takes and hasattr(config, "image_grid_pinpoints"):
+        tiles = _tiles(config, height, width, own or height)
+        given["pixel_values"] = floats(batch, tiles, channels, height, width)
+        side = f"{side}, in {tiles} tiles,"
+    needed = getattr(wanted.get("image_sizes"), "default", None) is inspect.Parameter.empty
+    if needed or ("image_sizes" in takes and getattr(seen, "model_type", "") == "pixtral"):
+        given["image_sizes"] = torch.tensor([[height, width]] * batch)
+    return given, side
+
+
+def _tiles(config: Any, height: int, width: int, side: int) -> int:
+    """Return into how many tiles LLaVA-NeXT cuts an image, the whole of it included."""
+    module = sys.modules[f"transformers.models.{config.model_type}.modeling_{config.model_type}"]
+    count = module.image_size_to_num_patches([height, width], config.image_grid_pinpoints, side)
+    return int(count)
+
+
+def _features(model: Any, name: str, given: Mapping[str, torch.Tensor], batch: int) -> int:
+    """Return how many tokens of the text each row's image or sound takes, by a dry run of that part alone."""
+    run = _run(model, name)
+    if run is None:
+        return 0
+    width = model.get_input_embeddings().weight.shape[-1]
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), LiveBytes(), AsOnDevice("cuda"):
+        made = run(**{key: spread(value) for key, value in given.items()})
+    model.train(was_training)
+    # An attribute: some models set it on an output that has no such key.
+    pooled = getattr(made, "pooler_output", None)
+    found = pooled if pooled is not None else made
+    elements = sum(one.numel() for one in tree_leaves(found) if isinstance(one, torch.Tensor))
+    return -(-int(elements) // (int(width) * batch))
+
+
+def _run(model: Any, name: str) -> Any:
+    # The inner model's has all of its arguments by name.
+    return getattr(getattr(model, "model", None), name, None) or getattr(model, name, None)
+
+
+def _part(config: Any, names: tuple[str, ...], *wanted: str) -> Any:
+    """Return the part of a configuration that has any of the wanted attributes; the whole one by default."""
+    parts = list(_parts(config, names))
+    for attribute in wanted:
+        for part in parts:
+            if getattr(part, attribute, None) is not None:
+                return part
+    return config
+
+
+def _parts(config: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    for name in names:
+        part = getattr(config, name, None)
+        if part is not None and not isinstance(part, dict | str | int):
+            yield part
+            yield from _parts(part, names)
+    thinker = getattr(config, "thinker_config", None)
+    if thinker is not None:
+        yield from _parts(thinker, names)
+    yield config
+
+
+def _first_of(parts: tuple[Any, ...], *names: str) -> Any:
+    found = (getattr(part, name, None) for part in parts for name in names)
+    return next((one for one in found if one), None)
+
+
+def _first(config: Any, names: tuple[str, ...]) -> int:
+    token = next((getattr(config, name, None) for name in names if hasattr(config, name)), None)
+    return int(token) if isinstance(token, int) else -1
+
+
+def _dtype(model: Any) -> torch.dtype:
+    floats = (one.dtype for one in model.parameters() if one.is_floating_point())
+    found: torch.dtype = next(floats, torch.float32)
+    return found
+
 
 KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
 
@@ -63,7 +265,8 @@ def batch_for(
     # In CLIP images and sounds go beside the text; elsewhere into it, where tokens stand for them.
     is_paired = "return_loss" in takes
     is_composite = "input_ids" in takes and any(hasattr(model.config, part) for part in _PARTS)
-    media = _media(model, takes, batch, image) if is_composite and not is_paired else []
+    reads_media = is_composite and not is_paired
+    media = _media(model, takes, batch, image) if reads_media else Media({})
     text = _Text(model, takes, batch, length, media)
     given: dict[str, Any] = {}
     if name == "input_ids" or is_composite:
@@ -72,8 +275,7 @@ def batch_for(
         given[name] = _main(model, name, batch, length, image)
         if "input_ids" in takes and takes["input_ids"].default is inspect.Parameter.empty:
             given |= text.inputs()
-    for one in media:
-        given |= one.given
+    given |= media.given
     for beside in {"pixel_values", "input_features"} & takes.keys() if is_paired else ():
         given[beside] = _main(model, beside, batch, length, image)
     if with_labels:
@@ -81,16 +283,6 @@ def batch_for(
     elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         given["decoder_input_ids"] = text.ids(1)
     return Batch(given, tuple(text.notes))
-
-
-def _media(model: Any, takes: Mapping[str, Any], batch: int, image: int | None) -> list[Media]:
-    """Return the image or the sound of each row of a model that reads it with the text."""
-    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
-        if "pixel_values" in takes:
-            return [of_images(model, takes, batch, image)]
-        if "input_features" in takes:
-            return [of_sound(model, takes, batch)]
-    return []
 
 
 def idle(model: Any) -> dict[str, str]:
@@ -117,22 +309,21 @@ class _Text:
     """Rows of tokens, with those that stand for images and sounds at their beginning."""
 
     def __init__(
-        self, model: Any, takes: Mapping[str, Any], batch: int, length: int, media: list[Media]
+        self, model: Any, takes: Mapping[str, Any], batch: int, length: int, media: Media
     ) -> None:
         self._config, self._takes, self._batch, self._media = model.config, takes, batch, media
         self.notes: list[str] = []
-        needed = sum(one.tokens for one in media)
+        needed = media.tokens
         self.length = max(length, needed + LEAST_TEXT) if needed else length
-        for one in media:
-            taken = f"{one.tokens:,} tokens of {self.length:,}" if one.tokens else "beside the text"
-            self.notes.append(f"Assumed: {one.text} ({taken}).")
+        if media.text:
+            taken = f"{needed:,} tokens of {self.length:,}" if needed else "beside the text"
+            self.notes.append(f"Assumed: {media.text} ({taken}).")
         if self.length > length:
             self.notes.append(
                 f"Rows are longer than {length:,} tokens, since the image or sound needs more."
             )
-        config = _text_config(model.config)
-        positions = getattr(config, "max_position_embeddings", None)
-        if "input_ids" not in takes or not isinstance(positions, int) or positions <= 0:
+        positions = positions_of(model.config)
+        if "input_ids" not in takes or positions is None:
             return
         if "return_loss" in takes and length > positions:
             self.length = positions
@@ -143,31 +334,27 @@ class _Text:
             self.length > positions
             and getattr(model, "main_input_name", "input_ids") == "input_ids"
         ):
-            message = (
+            raise OptionError(
                 f"{type(model).__name__} has {positions} positions, so a length of {self.length} is too "
                 f"long; give at most {positions}"
             )
-            raise OptionError(message)
 
     def inputs(self) -> dict[str, Any]:
         """Return the text, its mask, and which tokens are no text."""
         ids = self.ids(self.length)
         kinds = torch.zeros(self._batch, self.length, dtype=torch.int64)
-        at = 1
-        start = getattr(self._config, "vision_start_token_id", None)
-        for one in self._media:
-            if isinstance(start, int) and one.tokens:
-                ids[:, at - 1] = start
-            ids[:, at : at + one.tokens] = one.token
-            kinds[:, at : at + one.tokens] = 1
-            at += one.tokens
+        start, end = getattr(self._config, "vision_start_token_id", None), 1 + self._media.tokens
+        if isinstance(start, int) and self._media.tokens:
+            ids[:, 0] = start
+        ids[:, 1:end] = self._media.token
+        kinds[:, 1:end] = 1
         made = {"input_ids": ids}
         takes_any = any(each.kind is each.VAR_KEYWORD for each in self._takes.values())
         if takes_any or "attention_mask" in self._takes:
             made["attention_mask"] = torch.ones_like(ids)
         if "mm_token_type_ids" in self._takes:
             made["mm_token_type_ids"] = kinds
-        if self._media and "token_type_ids" in self._takes:
+        if self._media.text and "token_type_ids" in self._takes:
             made["token_type_ids"] = kinds.clone()
         return made
 
@@ -181,10 +368,17 @@ class _Text:
         }
         usual = next(token for token in range(3, 1 << 10) if token not in special)
         ids = torch.full((self._batch, *lengths), usual)
-        end = getattr(_text_config(self._config), "eos_token_id", None)
-        if isinstance(end, int) and end >= 0 and lengths and lengths[-1] > 1:
+        text = _text_config(self._config)
+        end, count = getattr(text, "eos_token_id", None), getattr(text, "vocab_size", math.inf)
+        if isinstance(end, int) and 0 <= end < count and lengths and lengths[-1] > 1:
             ids[..., -1] = end
         return ids
+
+
+def positions_of(config: Any) -> int | None:
+    """Return how many tokens a row of a model can have, if its configuration tells."""
+    positions = getattr(_text_config(config), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _text_config(config: Any) -> Any:
@@ -195,7 +389,6 @@ def _text_config(config: Any) -> Any:
 
 def _main(model: Any, name: str, batch: int, length: int, image: int | None) -> torch.Tensor:
     config = model.config
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     if name == "pixel_values":
         shape: tuple[int, ...] = (batch, *image_shape(config, image))
         if getattr(config, "num_frames", None) and not hasattr(config, "text_config"):
@@ -204,7 +397,7 @@ def _main(model: Any, name: str, batch: int, length: int, image: int | None) -> 
         shape = (batch, *sound_frames(config))
     else:
         shape = (batch, length)
-    return torch.empty(shape, dtype=dtype, device="meta")
+    return torch.empty(shape, dtype=_dtype(model), device="meta")
 
 
 def _labels(
@@ -226,7 +419,8 @@ def _labels(
         longest = max(1, text.length // SAMPLES_A_LETTER)
     heads = ("CTC", "ConditionalGeneration", "EncoderDecoderModel", "LM", "TokenClassification")
     if "input_ids" in takes or name.endswith(heads):
-        return {"labels": text.ids(min(text.length, longest))}
+        labels = text.ids(min(text.length, longest))
+        return {"labels": labels * 0 if name.endswith("TokenClassification") else labels}
     return {}  # labels of pictures, such as boxes and masks, follow no rule: without them there is no loss
 
 

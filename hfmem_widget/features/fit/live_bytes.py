@@ -1,24 +1,38 @@
-"""Counting the bytes of live tensors while something runs on the meta device.
+"""The meta device, observed: the bytes of live tensors, and the whole numbers that are known.
 
 Meta tensors have storages with a size and no memory. They come and go as real ones would, since Python and
 autograd hold and drop them alike. So the highest sum is what a device would have had to give.
+
+They have no values, and code that asks for some (how many tokens stand for images, which of them go to an
+expert) would stop there. So each small tensor that follows from the batch alone (tokens, masks, the grids of
+images) has a copy with values on the host, and every operation on such tensors is done to the copies too.
+Which expert a token goes to follows from weights; there tokens are spread evenly, and what depends on it is
+marked as assumed.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from hfmem_widget.features.fit.known import Knowing
-from hfmem_widget.features.fit.replay import Event, Moment
+from hfmem_widget.features.fit.allocator import Event, Moment
 from hfmem_widget.features.fit.workspaces import within
 
+MOST: Final = 1 << 22  # elements of a tensor whose values are kept
+
+_HIGHEST_CHANCE: Final = 1 - 2**-24  # what the host draws, so that no layer is left out by chance
+_NAME: Final = "_hfmem_known"
 _ATEN: Final = torch.ops.aten
+_ITEM: Final = _ATEN._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
+_COPY: Final = _ATEN._to_copy.default  # noqa: SLF001  (likewise)
+_CHOOSING: Final = {_ATEN.index.Tensor, _ATEN.nonzero.default, _ATEN.masked_select.default, _COPY}
+_COMPARING: Final = {_ATEN.eq, _ATEN.ne}
+_UNSET: Final = {_ATEN.empty, _ATEN.empty_like, _ATEN.new_empty, _ATEN.empty_strided}
 _ZEROS: Final = _ATEN.new_zeros.default
 _IN_PLACE: Final = {
     _ATEN.scatter_add.default: _ATEN.scatter_add_.default,
@@ -26,6 +40,214 @@ _IN_PLACE: Final = {
     _ATEN.index_put.default: _ATEN.index_put_.default,
 }
 """What autograd does to the zeros that it has just made: of meta tensors it makes others instead."""
+
+
+class Values(NamedTuple):
+    """A tensor's values, and whether they are assumed."""
+
+    host: torch.Tensor
+    assumed: bool = False
+
+
+def values_of(tensor: torch.Tensor) -> Values | None:
+    """Return what is known of a tensor; of one on the host everything is."""
+    if not tensor.is_meta:
+        return Values(tensor) if tensor.device.type == "cpu" else None
+    found: Values | None = tensor.__dict__.get(_NAME)
+    return found
+
+
+def remember(tensor: torch.Tensor, values: Values | None) -> None:
+    """Keep the values of a meta tensor with it, or forget them."""
+    setattr(tensor, _NAME, values)
+
+
+class Knowing:
+    """Does operations on meta tensors, and on their values where these are known."""
+
+    def __init__(self) -> None:
+        self.assumed = False  # whether any shape or decision followed from an assumption
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do an operation, and return its results."""
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        is_on_meta = any(one.is_meta for one in given) if given else _device(kwargs) == "meta"
+        if not is_on_meta:
+            return _to_meta(func, args, kwargs, given)
+        if func in _CHOOSING:
+            for one in given[-1 if func is _ATEN.masked_select.default else 0 :]:
+                _choose_all(one)
+        known = [values_of(one) for one in given]
+        everything = all(one is not None for one in known)
+        if func is _ITEM:
+            return self._item(given[0], known[0])
+        if func is _COPY and _device(kwargs) == "cpu" and known[0] is not None:
+            return self._used(known[0]).to(kwargs.get("dtype") or given[0].dtype, copy=True)
+        if torch.Tag.dynamic_output_shape in func.tags or func is _ATEN.index.Tensor:
+            if everything:
+                return self._ghosts(func, args, kwargs, known)
+            func, args = self._resolved(func, args)
+        if not all(one.is_meta for one in given):
+            args, kwargs = tree_map(_on_meta, (args, kwargs))
+        made = func(*args, **kwargs)
+        if everything:
+            self._follow(func, args, kwargs, made, known)
+        else:
+            _forget_changed(func, args, kwargs)
+            self._assume(func, args, kwargs, made)
+        return made
+
+    def _used(self, values: Values) -> torch.Tensor:
+        self.assumed |= values.assumed
+        return values.host
+
+    def _item(self, tensor: torch.Tensor, values: Values | None) -> Any:
+        if values is None:  # nothing is padded, packed or out of range
+            return torch.ones((), dtype=tensor.dtype).item()
+        return self._used(values).item()
+
+    def _ghosts(self, func: Any, args: Any, kwargs: Any, known: list[Any]) -> Any:
+        """Return the results, whose shapes depend on values, as meta tensors."""
+        assumed = any(one.assumed for one in known)
+        self.assumed |= assumed
+        real = func(*tree_map(_host, args), **tree_map(_host, kwargs))
+
+        def ghost(one: Any) -> Any:
+            if not isinstance(one, torch.Tensor):
+                return one
+            made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
+            remember(made, Values(one, assumed))
+            return made
+
+        return tree_map(ghost, real)
+
+    def _resolved(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Return an operation with the masks that it takes as the places where they are set."""
+        if func is _ATEN.masked_select.default and (chosen := values_of(args[1])) is not None:
+            whole, mask = torch.broadcast_tensors(*args)
+            remember(mask, Values(self._used(chosen).expand(mask.shape)))
+            func, args = _ATEN.index.Tensor, (whole, [mask])
+        if func is not _ATEN.index.Tensor:
+            return func, args
+        indices: list[Any] = []
+        for index in args[1]:
+            values = None if index is None else values_of(index)
+            if index is None or index.dtype not in {torch.bool, torch.uint8}:
+                indices.append(index)
+            elif values is None:
+                self.assumed = True
+                indices += [index.new_empty(index.numel(), dtype=torch.int64)] * index.dim()
+            else:
+                places = self._used(values).nonzero()
+                indices += [places[:, at].to("meta") for at in range(index.dim())]
+        return func, (args[0], indices)
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, made: Any, known: list[Any]) -> None:
+        """Do to the values what was done to the tensors."""
+        results = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
+        if func.overloadpacket in _UNSET and results[0].is_floating_point():
+            return
+        if torch.Tag.nondeterministic_seeded in func.tags or not all(map(_is_small, results)):
+            _forget_changed(func, args, kwargs)
+            return
+        try:
+            real = func(*tree_map(_host, args), **_on_host(kwargs))
+        except (RuntimeError, IndexError, NotImplementedError):
+            _forget_changed(func, args, kwargs)
+            return
+        copies = [one for one in tree_leaves(real) if isinstance(one, torch.Tensor)]
+        assumed = any(one.assumed for one in known)
+        for result, copy in zip(results, copies, strict=True):
+            if result.is_meta:
+                if func.overloadpacket in _UNSET:
+                    copy.zero_()
+                remember(result, Values(copy, assumed))
+
+    def _assume(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Spread what is chosen by unknown values evenly."""
+        packet = func.overloadpacket
+        if packet in _COMPARING and made.numel() <= MOST:
+            # No unknown value is a special one, such as the zeros of an image that is none.
+            same = torch.full(made.shape, packet is _ATEN.ne)
+            remember(made, Values(same, assumed=True))
+        if packet not in {_ATEN.topk, _ATEN.argmax, _ATEN.sort}:
+            return
+        places = made if packet is _ATEN.argmax else made[1]
+        scores, count = args[0], places.numel()
+        if count > MOST or not scores.dim() or not places.dim():
+            return
+        given = args[2:3] if packet is _ATEN.topk else args[1:2]
+        dim = kwargs.get("dim", given[0] if given else -1)
+        if packet is _ATEN.sort:
+            order = torch.arange(scores.shape[dim])
+            shape = [1] * scores.dim()
+            shape[dim] = -1
+            even = order.view(shape).expand(places.shape).clone()
+        else:
+            even = (torch.arange(count) % max(1, scores.shape[dim or 0])).view(places.shape)
+        remember(places, Values(even, assumed=True))
+
+
+def _choose_all(mask: torch.Tensor) -> None:
+    """Set a mask of unknown values: no more memory could be needed."""
+    if mask.dtype == torch.bool and values_of(mask) is None and mask.numel() <= MOST:
+        remember(mask, Values(torch.ones(mask.shape, dtype=torch.bool), assumed=True))
+
+
+def _to_meta(func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+    made = func(*args, **kwargs)
+    if func is _ATEN.rand.default:
+        made.fill_(_HIGHEST_CHANCE)
+    if func is _COPY and _device(kwargs) == "meta" and given[0].numel() <= MOST:
+        remember(made, Values(given[0].to(made.dtype, copy=True)))
+    return made
+
+
+def _device(kwargs: dict[str, Any]) -> str:
+    device = kwargs.get("device")
+    return "" if device is None else torch.device(device).type
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return int(tensor.numel()) <= MOST
+
+
+def _host(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    values = values_of(value)
+    return value if values is None else values.host
+
+
+def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = tree_map(_host, kwargs)
+    return found | {"device": "cpu"} if _device(kwargs) == "meta" else found
+
+
+def _on_meta(value: Any) -> Any:
+    """Return a ghost of a tensor of the host: kernels of a GPU take numbers and indices from there."""
+    is_here = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return torch.empty_like(value, device="meta") if is_here else value
+
+
+def _forget_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Forget the values of what an operation has overwritten with unknown ones."""
+    if not func._schema.is_mutable:  # noqa: SLF001  (nowhere public)
+        return
+    for at, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for one in tree_leaves(value):
+                if isinstance(one, torch.Tensor) and one.is_meta:
+                    remember(one, None)
+
+
+def spread(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fresh meta tensor like one on the host, with its values, or like one on the meta device."""
+    made = torch.empty_like(tensor, device="meta")
+    if not tensor.is_meta:
+        remember(made, Values(tensor.clone()))
+    return made
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -1,16 +1,17 @@
 """Models on the meta device: every shape and type, and no memory.
 
 They are made from a configuration, or from a live model, whose weights are neither copied nor touched, and
-whose hooks do not run.
+whose hooks do not run. What bitsandbytes keeps of their weights follows from rules on shapes.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -22,6 +23,11 @@ from hfmem_widget.features.fit.live_bytes import storage_id
 from hfmem_widget.text import plain
 
 LORA_RANK_MOST = 4096
+
+BLOCK: Final = 64  # weights that share a scale in 4 bit
+SCALES: Final = 256  # scales that share a scale of their own where they are quantised too
+
+_CODE, _SCALES_CODE, _OFFSET = 16 * 4, 256 * 4, 4
 
 
 def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
@@ -70,13 +76,11 @@ def copy_of(model: Any) -> Any:
 def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
     """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen."""
     if not 1 <= rank <= LORA_RANK_MOST:
-        message = f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}"
-        raise OptionError(message)
+        raise OptionError(f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}")
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        message = "a forecast with LoRA needs peft: pip install peft"
-        raise OptionError(message) from None
+        raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
     with foreign(sentence), undisturbed(), torch.device("meta"):
         return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
@@ -136,3 +140,38 @@ class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
             made = memo[id(tensor)] = _ghost(tensor)
             return made
         return func(*args, **(kwargs or {}))
+
+
+def _nf4_double(numel: int) -> tuple[int, ...]:
+    scales = math.ceil(numel / BLOCK)
+    of_scales = math.ceil(scales / SCALES) * 4
+    return (math.ceil(numel / 2), scales, of_scales, _CODE, _SCALES_CODE, _OFFSET)
+
+
+RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "int8": lambda rows, numel: (numel, rows * 4),
+    "nf4": lambda _, numel: (math.ceil(numel / 2), math.ceil(numel / BLOCK) * 4, _CODE),
+    "nf4-double": lambda _, numel: _nf4_double(numel),
+}
+"""The bytes of each tensor that is kept for a matrix of some rows and elements."""
+
+
+def quantized_bytes(model: Any, how: str) -> tuple[dict[int, tuple[int, ...]], int]:
+    """Return the bytes of a model's weights by identity when quantised, and the elements of the largest.
+
+    Each weight is several tensors. The largest is unpacked while it is used.
+    """
+    rule = RULES[how]
+    weights = list(_quantised(model))
+    sizes = {id(weight): rule(weight.shape[0], weight.numel()) for weight in weights}
+    return sizes, max((weight.numel() for weight in weights), default=0)
+
+
+def _quantised(model: Any) -> Iterator[Any]:
+    """Yield the weights of linear layers except the head and the last one, as transformers chooses them."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    last = next(reversed(list(model.parameters())), None)
+    for module in model.modules():
+        is_last = any(own is last for own in module.parameters(recurse=False))
+        if type(module).__name__ in {"Linear", "Conv1D"} and module is not head and not is_last:
+            yield module.weight

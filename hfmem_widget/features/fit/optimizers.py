@@ -66,11 +66,6 @@ class Needs:
     paged: int
     temporaries: int
 
-    @property
-    def states(self) -> int:
-        """The bytes of all states that are not paged."""
-        return sum(self.sizes)
-
 
 def like_parameter(count: int) -> States:
     """Return the rule of states that have the parameter's shape and type."""
@@ -236,8 +231,7 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
             settings["foreach"] = False
         found = of_class(kind.__name__, settings)
     if found is None:
-        message = f"forecasts do not support the optimizer {plain(kind.__name__)}"
-        raise OptionError(message)
+        raise OptionError(f"forecasts do not support the optimizer {plain(kind.__name__)}")
     return found
 
 

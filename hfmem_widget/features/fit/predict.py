@@ -15,7 +15,8 @@ import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
-from hfmem_widget.features.fit.checkpointing import is_checkpointed
+from hfmem_widget.features.fit.allocator import Allocator, allocator_of, given, play
+from hfmem_widget.features.fit.backward import is_checkpointed
 from hfmem_widget.features.fit.dry_run import (
     GRANULARITY,
     Inference,
@@ -27,10 +28,15 @@ from hfmem_widget.features.fit.dry_run import (
 from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
-from hfmem_widget.features.fit.on_meta import copy_of, from_config, storages, with_lora
+from hfmem_widget.features.fit.on_meta import (
+    RULES,
+    copy_of,
+    from_config,
+    quantized_bytes,
+    storages,
+    with_lora,
+)
 from hfmem_widget.features.fit.optimizers import Needs, Trained
-from hfmem_widget.features.fit.quantized import checked, quantized_bytes
-from hfmem_widget.features.fit.replay import Allocator, allocator_of, given, play
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
@@ -81,27 +87,14 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
     `partial`, a model that cannot run on the meta device, and any module, whose inputs are unknown, have a
     forecast without activations.
     """
-    training, precision, device = setting.training, setting.precision, setting.device
-    if device not in GRANULARITY:
-        raise wrong_value(device, "device", " or ".join(GRANULARITY))
-    if setting.kv and (setting.kv not in KV_BITS or training):
-        raise wrong_value(setting.kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
-    if setting.shards:
-        parsed(setting.shards)
-    if setting.quantized:
-        checked(setting.quantized)
-        if training and setting.lora is None:
-            message = (
-                "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
-            )
-            raise OptionError(message)
+    _check(setting)
+    training, precision = setting.training, setting.precision
     dtype = weights_type(precision, training=training, quantized=bool(setting.quantized))
     is_config = not isinstance(model_or_config, torch.nn.Module)
     config = model_or_config if is_config else getattr(model_or_config, "config", None)
     if not hasattr(config, "model_type") and (is_config or not partial):
         kind = plain(type(model_or_config).__name__)
-        message = f"a forecast needs a transformers model or configuration, not {kind}"
-        raise OptionError(message)
+        raise OptionError(f"a forecast needs a transformers model or configuration, not {kind}")
     if is_config:
         model = from_config(model_or_config, dtype or torch.float32, for_training=training)
     else:
@@ -109,7 +102,7 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
         if precision and (not training or precision.startswith("pure")):
             model.to(dtype)
     optimizer = setting.optimizer if training else ""
-    known = optimizers.by_name(optimizer, device) if training else None
+    known = optimizers.by_name(optimizer, setting.device) if training else None
     setting = replace(
         setting,
         precision=precision or _own_precision(model),
@@ -123,6 +116,21 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
     return replace(forecast, notes=(*forecast.notes, ASSUMED_CLASS.format(plain(forecast.model))))
 
 
+def _check(setting: Setting) -> None:
+    """Raise OptionError if there is no such choice, or not together with others."""
+    if setting.device not in GRANULARITY:
+        raise wrong_value(setting.device, "device", " or ".join(GRANULARITY))
+    if setting.kv and (setting.kv not in KV_BITS or setting.training):
+        raise wrong_value(setting.kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
+    if setting.shards:
+        parsed(setting.shards)
+    if setting.quantized not in {"", *RULES}:
+        raise wrong_value(setting.quantized, "quantized", f"one of {', '.join(RULES)}")
+    if setting.quantized and setting.training and setting.lora is None:
+        message = "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
+        raise OptionError(message)
+
+
 def forecast_of(
     model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
 ) -> Forecast:
@@ -133,13 +141,11 @@ def forecast_of(
     """
     length = int(counts.get("longest", 0))
     if length <= 0:
-        message = "no batch shape was recorded"
-        raise OptionError(message)
+        raise OptionError("no batch shape was recorded")
     rows = max(1, round(counts.get("largest_batch", 0) / length))
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
-        message = f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}"
-        raise OptionError(message)
+        raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}")
     known = optimizers.of_live(optimizer, device)
     setting = Setting(
         batch=rows,
@@ -176,8 +182,7 @@ def _forecast(
     if setting.quantized:
         sizes, largest = quantized_bytes(model, setting.quantized)
         unpacked = largest * 2
-    inputs = _batch(model, setting, partial=partial) if has_inputs else Batch({})
-    model = _as_trained(model, setting)
+    bare, model = model, _as_trained(model, setting)
     parameters = list(storages(model.parameters()))
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     weights = given(
@@ -212,10 +217,15 @@ def _forecast(
 
     if not has_inputs:
         return without_a_run(UNKNOWN_INPUTS.format(plain(name)))
-    if isinstance(inputs, OptionError):
-        return without_a_run(f"{inputs}.")
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
+            inputs = batch_for(
+                bare,
+                setting.batch,
+                setting.length,
+                with_labels=setting.training,
+                image=setting.image,
+            )
             forecast = _dry(
                 model, inputs, held, unpacked=unpacked, needed=needed, allocator=allocator
             )
@@ -231,18 +241,6 @@ def _forecast(
 
 def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
-
-
-def _batch(model: Any, setting: Setting, *, partial: bool) -> Batch | OptionError:
-    """Return a batch, or why there is none although the model takes one."""
-    labels, image = setting.training, setting.image
-    try:
-        return batch_for(model, setting.batch, setting.length, with_labels=labels, image=image)
-    except OptionError as error:
-        # Only a run that failed has a cause; a choice that does not exist has none.
-        if not partial or error.__cause__ is None:
-            raise
-        return error
 
 
 def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
@@ -375,8 +373,8 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, state
     """
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {
-        "forward": (step.forward.bytes + unpacked, step.forward.gradients),
-        "backward": (step.backward.bytes + unpacked, step.backward.gradients),
+        "forward": (step.forward.bytes + unpacked, step.forward.marked),
+        "backward": (step.backward.bytes + unpacked, step.backward.marked),
         "optimizer": (step.gradients + needed.temporaries, step.gradients),
     }
     moment = max(above, key=lambda name: above[name][0])

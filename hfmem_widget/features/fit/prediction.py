@@ -39,11 +39,10 @@ def prediction(session: Session, device: str) -> Prediction:
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
     if not modules or not optimizers:
-        message = (
+        raise OptionError(
             "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
             "again"
         )
-        raise OptionError(message)
     model = max(modules, key=lambda module: sum(each.numel() for each in module.parameters()))
     optimizer = _optimizer_of(model, optimizers)
     forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
@@ -83,13 +82,11 @@ def _worst(session: Session, device: str) -> dict[str, float]:
     """Return the shape of the largest batch of the worst step on a device."""
     groups = [group for group in session.steps if device in group.devices]
     if not groups:
-        message = f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}"
-        raise OptionError(message)
+        raise OptionError(f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}")
     worst = max(groups, key=lambda group: group.devices[device].peak)
     tokens = worst.devices[device].worst_tokens
     if math.isnan(tokens) or math.isnan(worst.longest):
-        message = f"no batch shape was recorded; {HOW_TO_RECORD}"
-        raise OptionError(message)
+        raise OptionError(f"no batch shape was recorded; {HOW_TO_RECORD}")
     return {"largest_batch": tokens, "longest": worst.longest, "batches": _batches(session)}
 
 

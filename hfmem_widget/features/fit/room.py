@@ -69,8 +69,7 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
 def check_headroom(headroom: object) -> None:
     """Raise OptionError unless a headroom is a share from 0 to below 1."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
-        message = f"headroom must be a share from 0 to below 1, not {plain(headroom)!r}"
-        raise OptionError(message)
+        raise OptionError(f"headroom must be a share from 0 to below 1, not {plain(headroom)!r}")
 
 
 def rooms() -> tuple[tuple[Room, ...], str]:

@@ -7,7 +7,6 @@ cache is given back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -49,8 +48,7 @@ def tried_step(model_or_config: Any, setting: Setting) -> int:
     if setting.training and setting.optimizer not in _OPTIMIZERS:
         unsupported.append(plain(setting.optimizer))
     if unsupported:
-        message = f"a real step cannot be tried with {', '.join(unsupported)}"
-        raise OptionError(message)
+        raise OptionError(f"a real step cannot be tried with {', '.join(unsupported)}")
     with foreign("the real step failed"), undisturbed():
         try:
             if setting.device == "cuda":
@@ -147,49 +145,25 @@ def _real(batch: Batch, device: str) -> dict[str, Any]:
 
 
 class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Raises OptionError where an operation would go out of range: after that, no call of CUDA works."""
+    """Raises OptionError where tokens of a batch do not fit a model: after that, no call of CUDA works.
+
+    Labels always fit.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        check = _CHECKS.get(getattr(func, "__name__", ""))
-        if check is not None:
-            check(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _scattered(whole: Any, mask: Any, source: Any) -> None:
-    places = int(mask.expand_as(whole).sum())
-    if places > source.numel():
-        message = f"{places:,} elements stand for an image or a sound, which has {source.numel():,}"
-        raise OptionError(message)
-
-
-def _embedded(input: Any, weight: Any, *_: Any, **__: Any) -> None:  # noqa: A002  (PyTorch's name)
-    if input.numel():
-        _in_range(int(input.amin()), int(input.amax()), weight.shape[0], "an embedding")
-
-
-def _lost(input: Any, target: Any, *_: Any, ignore_index: int = -100, **__: Any) -> None:  # noqa: A002  (likewise)
-    if target.is_floating_point():
-        return
-    labels = target[target != ignore_index]
-    if labels.numel():
-        classes = input.shape[1 if input.dim() > 1 else 0]
-        _in_range(int(labels.amin()), int(labels.amax()), classes, "the loss")
-
-
-def _in_range(least: int, most: int, count: int, where: str) -> None:
-    if least < 0 or most >= count:
-        message = f"{where} of {count:,} rows is asked for number {least if least < 0 else most:,}"
-        raise OptionError(message)
-
-
-_CHECKS: Final[dict[str, Callable[..., None]]] = {
-    "masked_scatter": _scattered,
-    "masked_scatter_": _scattered,
-    "embedding": _embedded,
-    "cross_entropy": _lost,
-    "nll_loss": _lost,
-}
+        name, message = getattr(func, "__name__", "").removesuffix("_"), ""
+        if name == "embedding" and args[0].numel():
+            least, most, count = int(args[0].amin()), int(args[0].amax()), args[1].shape[0]
+            if least < 0 or most >= count:
+                asked = least if least < 0 else most
+                message = f"an embedding of {count:,} rows is asked for number {asked:,}"
+        elif name == "masked_scatter" and len(args) == 3:
+            whole, mask, source = args
+            places, has = int(mask.expand_as(whole).sum()), source.numel()
+            if places > has:
+                message = f"{places:,} elements stand for an image or a sound, which has {has:,}"
+        if message:
+            raise OptionError(message)
+        return func(*args, **(kwargs or {}))

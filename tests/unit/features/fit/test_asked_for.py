@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GPT2Config
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.api import fit, longest_rows
@@ -16,7 +16,7 @@ from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
 from hfmem_widget.text import MIB
-from tests.data.fit_models import gpt2, llama
+from tests.data.fit_models import bert, gpt2, llama
 from tests.data.forecasts import predict
 
 FUSED = "adamw_torch_fused"
@@ -61,6 +61,21 @@ def test_a_real_step_takes_what_was_forecast(choices: dict[str, Any]) -> None:
 
     assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
     assert "A real step took" in repr(told)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        bert("BertForTokenClassification"),
+        GPT2Config(n_embd=128, n_layer=2, n_head=4, vocab_size=64),
+    ],
+    ids=["two classes", "a token for the end beyond the vocabulary"],
+)
+def test_a_real_step_gets_tokens_and_labels_that_the_model_has(config: Any) -> None:
+    """Though other tokens than those have higher numbers."""
+    told = fit(config, batch=2, length=32, attempt=True)
+
+    assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
 
 
 @pytest.mark.parametrize("choices", [{"lora": 4}, {"optimizer": "adafactor"}])

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.features.fit.caching_allocator import Block, CachingAllocator
-from hfmem_widget.features.fit.replay import Heap, Moment, Peak, play
+from hfmem_widget.features.fit.allocator import Block, CachingAllocator, Heap, Moment, Peak, play
 
 KIB, MIB = 1 << 10, 1 << 20
 

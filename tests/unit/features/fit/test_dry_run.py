@@ -90,7 +90,7 @@ def test_gradients_of_a_batch_before_are_there_from_the_beginning() -> None:
     """With accumulation, all gradients are complete at every moment."""
     told = dry(gpt2(), accumulating=True)
 
-    assert told.forward.gradients == told.backward.gradients == told.gradients
+    assert told.forward.marked == told.backward.marked == told.gradients
 
 
 def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:

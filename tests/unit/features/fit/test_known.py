@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
-from hfmem_widget.features.fit.known import MOST, spread, values_of
-from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.live_bytes import MOST, LiveBytes, spread, values_of
 
 IDS = torch.tensor([[5, 9, 9, 9, 2], [5, 9, 9, 9, 2]])
 

@@ -7,8 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.on_meta import from_config
-from hfmem_widget.features.fit.quantized import quantized_bytes
+from hfmem_widget.features.fit.on_meta import from_config, quantized_bytes
 from tests.data.fit_models import bert, built, gpt2, llama
 from tests.data.forecasts import predict
 

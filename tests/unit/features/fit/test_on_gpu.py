@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit import media
+from hfmem_widget.features.fit import inputs
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.trial import Checked
@@ -262,7 +262,7 @@ def test_features_may_be_an_attribute_beside_the_output() -> None:
         def train(self, mode: bool) -> None:
             pass
 
-    assert media._features(Model(), "get_image_features", {}, 2) == 3
+    assert inputs._features(Model(), "get_image_features", {}, 2) == 3
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,8 @@ def test_features_may_be_an_attribute_beside_the_output() -> None:
         lambda: torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(7)),
         lambda: FUNCTIONAL.embedding(torch.tensor([4]), torch.zeros(4, 2)),
         lambda: FUNCTIONAL.embedding(torch.tensor([-1]), torch.zeros(4, 2)),
-        lambda: FUNCTIONAL.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3])),
     ],
-    ids=["image", "token", "negative", "label"],
+    ids=["image", "token", "negative"],
 )
 def test_values_out_of_range_never_reach_the_gpu(stop: Any) -> None:
     """They are refused before the operation that a GPU would not survive."""
@@ -282,11 +281,10 @@ def test_values_out_of_range_never_reach_the_gpu(stop: Any) -> None:
 
 
 def test_values_in_range_pass() -> None:
-    """Labels that are to be ignored, too."""
+    """To the last row of an embedding."""
     with Checked():
         row = torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(8))
-        FUNCTIONAL.embedding(torch.tensor([0, 3]), row.T)
-        loss = FUNCTIONAL.cross_entropy(torch.zeros(2, 3), torch.tensor([-100, 2]))
+        rows = FUNCTIONAL.embedding(torch.tensor([0, 3]), row.T)
 
     assert row.sum() == 8
-    assert loss > 0
+    assert rows.shape == (2, 2)

@@ -1,16 +1,19 @@
-"""PyTorch's caching allocator for a GPU, played through: which block each request would get.
+"""What a dry run made and dropped, played on an allocator: which bytes a device would have had to give.
 
-A request gets a whole block, and a block is not always cut to its size: so what counts as allocated depends
-on what was freed before. The rules are those of `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp
-(torch 2.11), with the sizes of c10/core/AllocatorConfig.h, for one stream with default settings, where the
-device has room.
+A step is played after another one, as in a training: what that has freed is used again, not always tightly.
+On a GPU a request gets a whole block, and a block is not always cut to its size: so what counts as allocated
+depends on what was freed before. The rules are those of `DeviceCachingAllocator` in
+c10/cuda/CUDACachingAllocator.cpp (torch 2.11), with the sizes of c10/core/AllocatorConfig.h, for one stream
+with default settings, where the device has room.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 ROUNDED_TO: Final = 512  # the least that is cut off a block of the small pool
 SMALL: Final = 1 << 20  # the largest request to that pool; of the other, more than this is cut off
@@ -105,3 +108,94 @@ class CachingAllocator:
     def _hold_back(self, block: Block) -> None:
         free = self._free[block.is_small]
         del free[bisect_left(free, (block.size, block.address))]
+
+
+class Moment(Enum):
+    """What happened."""
+
+    MADE = auto()  # a storage, of so many bytes
+    GONE = auto()
+    BESIDES = auto()  # an operation took so many bytes while it ran
+    MARKED = auto()  # a storage became one of those that are told apart
+    RESTARTED = auto()  # a new peak begins
+
+
+Event = tuple[Moment, int, int]
+"""What happened, to which storage by its number, and bytes."""
+
+
+class Heap:
+    """A host's: every request gets its own bytes."""
+
+    def __init__(self) -> None:
+        self.allocated = self.reserved = 0
+
+    def give(self, size: int) -> Block:
+        """Return the block for a request."""
+        self.allocated += size
+        self.reserved = max(self.reserved, self.allocated)
+        return Block(0, size, is_small=False)
+
+    def take_back(self, block: Block) -> None:
+        """Have a block back."""
+        self.allocated -= block.size
+
+
+Allocator = CachingAllocator | Heap
+
+
+def allocator_of(device: str) -> Allocator:
+    """Return a new allocator of a type of device, "cuda" or "cpu"."""
+    return CachingAllocator() if device == "cuda" else Heap()
+
+
+def given(allocator: Allocator, sizes: Iterable[int]) -> int:
+    """Have an allocator give blocks for good, and return their bytes; nothing is none."""
+    return sum(allocator.give(size).size for size in sizes if size)
+
+
+class Peak(NamedTuple):
+    """The highest bytes that were allocated, and those of what was marked among them."""
+
+    bytes: int
+    marked: int
+
+
+class Played(NamedTuple):
+    """The peak between any two restarts, and what was left at the end."""
+
+    peaks: tuple[Peak, ...]
+    left: tuple[Block, ...]
+    marked: int  # bytes of it
+
+
+def play(events: Iterable[Event], allocator: Allocator) -> Played:
+    """Have the allocator give and take back what the events say."""
+    blocks: dict[int, Block] = {}
+    numbers: set[int] = set()
+    peaks: list[Peak] = []
+    marked = 0
+    peak = Peak(allocator.allocated, marked)
+    for moment, number, size in events:
+        if moment is Moment.MADE:
+            if size:
+                blocks[number] = allocator.give(size)
+        elif moment is Moment.GONE:
+            block = blocks.pop(number, None)
+            if block is not None:
+                marked -= block.size if number in numbers else 0
+                allocator.take_back(block)
+        elif moment is Moment.MARKED:
+            if number in blocks:
+                numbers.add(number)
+                marked += blocks[number].size
+        elif moment is Moment.BESIDES:
+            block = allocator.give(size)
+            peak = max(peak, Peak(allocator.allocated, marked))
+            allocator.take_back(block)
+        else:
+            peaks.append(peak)
+            peak = Peak(allocator.allocated, marked)
+        if allocator.allocated > peak.bytes:
+            peak = Peak(allocator.allocated, marked)
+    return Played((*peaks, peak), tuple(blocks.values()), marked)
