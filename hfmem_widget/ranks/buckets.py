@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import Floats
-from hfmem_widget.ranks.news import Unread
 
 MOST_OPEN = 4096
 """Buckets that wait for other ranks; beyond that the oldest do not wait any longer."""
@@ -23,7 +22,7 @@ class Bucket:
     """The highest allocated of each place, and of some places all that was read with it."""
 
     high: Floats
-    rows: dict[int, Floats | Unread] = field(default_factory=dict)
+    rows: dict[int, Floats] = field(default_factory=dict)
 
 
 class Buckets:
@@ -59,7 +58,7 @@ class Buckets:
             self._put(number, place, value, None if rows is None else rows[at])
 
     def add_over(
-        self, place: int, edges: tuple[float, float], value: float, row: Floats | Unread | None
+        self, place: int, edges: tuple[float, float], value: float, row: Floats | None
     ) -> None:
         """Take in the highest reading of a rank over some time."""
         start, stop = edges
@@ -77,7 +76,7 @@ class Buckets:
             self._passed = number
             yield (number + 1) * self.width, self._open.pop(number)
 
-    def _put(self, number: int, place: int, value: float, row: Floats | Unread | None) -> None:
+    def _put(self, number: int, place: int, value: float, row: Floats | None) -> None:
         if number <= self._passed or (math.isnan(value) and row is None):
             return
         bucket = self._open.get(number)

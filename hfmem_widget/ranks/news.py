@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hfmem_widget.ranks.aggregate import Floats
-from hfmem_widget.recording.limits import LARGEST
 from hfmem_widget.session import SpanKind
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import PHASES
 
 STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
@@ -25,32 +23,13 @@ class Samples:
     values: Floats
 
 
-class Unread:
-    """Figures between commas, as a line has them: one is read when it is asked for, NaN if it is none."""
-
-    __slots__ = ("_texts",)
-
-    def __init__(self, text: bytes) -> None:
-        self._texts = text.split(b",") if text else []
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitem__(self, at: int) -> float:
-        try:
-            figure = float(self._texts[at])
-        except ValueError:  # null, above all
-            return NOT_AVAILABLE
-        return figure if abs(figure) < LARGEST else NOT_AVAILABLE
-
-
 @dataclass(slots=True)  # frozen, to make one takes three times as long
 class Extremes:
     """The highest of all columns over a stretch of time, by the rank's own clock."""
 
     start: float
     stop: float
-    high: Floats | Unread
+    high: Floats
 
 
 @dataclass(slots=True)

@@ -256,6 +256,7 @@ def test_an_allocator_has_one_owner(path: Path) -> None:
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
+HEAVY |= {"msgspec"}
 
 
 def test_importing_loads_nothing_heavy() -> None:
