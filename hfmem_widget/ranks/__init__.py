@@ -1,14 +1,14 @@
 """Many processes, one chart: each rank writes lines into a run's directory, a collector reads those of all.
 
-A process learns that it is a rank from `process_group`, and which one from `identity`; `environment` and
-`site` are how it learns that it is to write, and `directory` where. Whoever reads goes the other way::
+A process learns that it is a rank from `environment`, and which one from `identity`; `environment` and `site`
+are how it learns that it is to write, and `directory` where. Whoever reads goes the other way::
 
     directory ──files──▶ tail ──bytes──▶ collector ──▶ stream, one a file ──news──▶ overview ──▶ Session
                                              │                                       ▲
-                                             └──▶ roster, recent_steps ──look──▶ findings, table
+                                             └──▶ roster ────────look────────▶ findings
 
-The `roster` knows which streams count and whose clock is off, `recent_steps` what all ranks did lately. The
-`overview` puts readings on one clock by `buckets`, and writes a session like any other; a `strip` of ranks by
-time goes with it. `aggregate` has the arithmetic, and `run` is what a user has of it all. Only `tail` has a
-thread, and only `directory`, `tail` and `run` touch files: the rest takes bytes and times.
+The `roster` knows which streams count, whose clock is off and what all ranks did lately. The `overview` puts
+readings on one clock, and writes a session like any other; a strip of ranks by time goes with it. `aggregate`
+has the arithmetic, and `run` is what a user has of it all. Only `tail` has a thread, and only `directory`,
+`tail` and `run` touch files: the rest takes bytes and times.
 """

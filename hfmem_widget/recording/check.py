@@ -136,8 +136,10 @@ class Columns(Line, tag="series"):
     def series(self) -> tuple[Series, ...]:
         """The new series."""
         return tuple(
-            Series(*key.split("/"), label)
-            for key, label in zip(self.keys, self.labels, strict=False)
+            Series(device, metric, label)
+            for (device, _, metric), label in zip(
+                (key.partition("/") for key in self.keys), self.labels, strict=False
+            )
         )
 
 

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from hfmem_widget.ranks.news import Extremes
-from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.stream import Extremes, RankStream
 from tests.fakes.ranks import Script, SimulatedRun
 
 METRICS = ("allocated", "weights", "gradients", "optimizer")
