@@ -349,7 +349,7 @@ class RankStream(LineReader):
         samples = self._samples(rows)
         if samples is None:
             return None
-        time, block = self._wall(samples[0]), samples[1]
+        time, block = self._started + samples[0], samples[1]
         self.reached = max(self.reached, float(time[-1]))
         self._note_highs(np.fmax.reduce(block))
         return Samples(time, block)
@@ -367,8 +367,8 @@ class RankStream(LineReader):
         return Extremes(start, stop, high)
 
     def _enter_span(self, line: SpanLine) -> News | None:
-        start = self._wall(line.start)
-        stop = None if line.stop is None else self._wall(line.stop)
+        start = self._started + line.start
+        stop = None if line.stop is None else self._started + line.stop
         self._note_peaks(line)
         is_within = line.parent is not None  # around it is the watch of the rank, which has no name
         if is_within and line.outcome.startswith("raised") and start >= self._raised_at:
@@ -427,16 +427,13 @@ class RankStream(LineReader):
             flat = {name: each for name, each in item.evidence.items() if isinstance(each, _FLAT)}
             self.oom = replace(item, evidence=flat, advice=item.advice[:4])
         elif isinstance(item, Guide) and item.kind == "oom":
-            self.oom_at = self._wall(item.start)
+            self.oom_at = self._started + item.start
 
     def _enter_end(self, end: End) -> None:
         self.is_over = True
         self.last_sign = max(self.last_sign, end.stopped or self.last_sign)
         if end.broken_off and not self.outcome:
             self.outcome = "broken off"
-
-    def _wall(self, time: Any) -> Any:
-        return self._started + time
 
     def _note_highs(self, high: Floats) -> None:
         for device, at in self._allocated:
