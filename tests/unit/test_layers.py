@@ -50,6 +50,7 @@ HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
+    "msgspec": {"recording/fields.py", "recording/check.py", "features/history/file.py"},
     "transformers": {
         "drivers/trainer.py",
         "drivers/api.py",
