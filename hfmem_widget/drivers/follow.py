@@ -26,8 +26,9 @@ from hfmem_widget.monitor.monitor import code_of
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
-from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends, truth
+from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
 from hfmem_widget.ranks.identity import ALONE, alone, who
+from hfmem_widget.ranks.process_group import truth
 from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:

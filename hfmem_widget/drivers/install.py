@@ -78,7 +78,7 @@ def detach(*, entirely: bool = True) -> None:
         sys.modules.get(f"hfmem_widget.{name}")
         for name in (
             "drivers.optimizers",
-            "ranks.environment",
+            "ranks.process_group",
             "drivers.trainer",
             "drivers.loading",
             "drivers.diffusion",
@@ -109,7 +109,7 @@ def _follow(module: ModuleType) -> None:
 
             begin_alone()
     elif module.__name__ == GROUPS:
-        from hfmem_widget.ranks.environment import surround_groups
+        from hfmem_widget.ranks.process_group import surround_groups
 
         surround_groups()
     elif module.__name__ == "transformers.trainer":

@@ -1,26 +1,16 @@
-"""What makes the children of a watched cell follow themselves: two variables, lent for as long as it runs.
-
-And how a process hears that it is a rank: when it joins a group of torch.distributed. DDP, FSDP, the Trainer,
-Accelerate, DeepSpeed and vLLM all come by ``init_process_group``. It is surrounded once torch.distributed has
-been imported by others, which is never done here.
-"""
+"""What makes the children of a watched cell follow themselves: two variables, lent for as long as it runs."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.on_import import WhenImported
-from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.ranks.process_group import follow_groups
 
 RUN = "HFMEM_RUN"
 """The run's directory."""
@@ -130,56 +120,3 @@ def _set(environ: MutableMapping[str, str], path: str | None) -> None:
         environ.pop(PATH, None)
     else:
         environ[PATH] = path
-
-
-GROUPS = "torch.distributed"
-_HOMES = (f"{GROUPS}.distributed_c10d", GROUPS)
-_JOIN = "init_process_group"
-
-_waiting: WhenImported | None = None
-
-
-def follow_groups() -> None:
-    """Hear of every group from now on, or once there is torch.distributed; doing so again does nothing."""
-    global _waiting  # noqa: PLW0603  (a function is surrounded once per process)
-    if GROUPS in sys.modules:
-        surround_groups()
-    elif _waiting is None:
-        _waiting = WhenImported({GROUPS: surround_groups})
-        _waiting.begin()
-
-
-def leave_groups() -> None:
-    """Put the original function back; a rank that is followed stays followed."""
-    global _waiting
-    waiting, _waiting = _waiting, None
-    if waiting is not None:
-        waiting.end()
-    for module in _modules():
-        restore(module, _JOIN)
-
-
-def surround_groups(_module: ModuleType | None = None) -> None:
-    """Surround the function wherever it is."""
-    for module in _modules():
-        surround(module, _JOIN, _joining)
-
-
-def truth() -> tuple[int, int] | None:
-    """Return the rank and the world that torch.distributed knows; None where it is not up."""
-    distributed: Any = sys.modules.get(GROUPS)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return int(distributed.get_rank()), int(distributed.get_world_size())
-
-
-def _modules() -> list[ModuleType]:
-    """Return where the function is, once all of them have it: the second takes it from the first."""
-    found = [module for name in _HOMES if (module := sys.modules.get(name)) is not None]
-    return found if len(found) == len(_HOMES) else []
-
-
-@contextmanager
-def _joining(*_: object) -> Iterator[None]:
-    yield
-    resolve("hfmem_widget.drivers.follow:joined")()

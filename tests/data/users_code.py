@@ -17,7 +17,7 @@ from hfmem_widget import guard
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.environment import follow_groups, leave_groups
+from hfmem_widget.ranks.process_group import follow_groups, leave_groups
 from tests.unit.monitor.conftest import Bench
 
 PIECE = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfmem_widget.ranks.environment import leave_groups
+from hfmem_widget.ranks.process_group import leave_groups
 
 
 @pytest.fixture(autouse=True)

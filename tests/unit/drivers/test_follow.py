@@ -18,7 +18,8 @@ from hfmem_widget.drivers import install
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import shared
 from hfmem_widget.ranks.directory import streams
-from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent, leave_groups
+from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent
+from hfmem_widget.ranks.process_group import leave_groups
 from tests.unit.monitor.conftest import Bench
 
 follow = hfmem_widget.follow

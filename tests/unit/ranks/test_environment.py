@@ -19,9 +19,9 @@ from hfmem_widget.ranks.environment import (
     SITE,
     Lent,
     handed_on,
-    leave_groups,
     lends,
 )
+from hfmem_widget.ranks.process_group import leave_groups
 
 DIRECTORY = Path("/shared/run1")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.drivers import follow, install
-from hfmem_widget.ranks.environment import follow_groups, leave_groups, truth
+from hfmem_widget.ranks.process_group import follow_groups, leave_groups, truth
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_the_extension_hears_of_it_and_leaves_it(distributed: Any) -> None:
 def test_what_is_imported_later_is_heard_too() -> None:
     """Before that nothing of torch is loaded."""
     code = (
-        "import sys; from hfmem_widget.ranks.environment import follow_groups as f\n"
-        "from hfmem_widget.ranks.environment import leave_groups; f(); f()\n"
+        "import sys; from hfmem_widget.ranks.process_group import follow_groups as f\n"
+        "from hfmem_widget.ranks.process_group import leave_groups; f(); f()\n"
         "assert not any(name.startswith('torch') for name in sys.modules)\n"
         "import torch, torch.distributed as d, torch.distributed.distributed_c10d as home\n"
         "assert d.init_process_group.__wrapped__ is home.init_process_group.__wrapped__\n"
