@@ -5,10 +5,10 @@ A process learns that it is a rank from `process_group`, and which one from `ide
 
     directory ──files──▶ tail ──bytes──▶ collector ──▶ stream, one a file ──news──▶ overview ──▶ Session
                                              │                                       ▲
-                                             └──▶ roster, recent_steps ──look──▶ findings, table
+                                             └──▶ roster ────────look────────▶ findings
 
-The `roster` knows which streams count and whose clock is off, `recent_steps` what all ranks did lately. The
-`overview` puts readings on one clock by `buckets`, and writes a session like any other; a `strip` of ranks by
-time goes with it. `aggregate` has the arithmetic, and `run` is what a user has of it all. Only `tail` has a
-thread, and only `directory`, `tail` and `run` touch files: the rest takes bytes and times.
+The `roster` knows which streams count, whose clock is off and what all ranks did lately. The `overview` puts
+readings on one clock, and writes a session like any other; a strip of ranks by time goes with it. `aggregate`
+has the arithmetic, and `run` is what a user has of it all. Only `tail` has a thread, and only `directory`,
+`tail` and `run` touch files: the rest takes bytes and times.
 """

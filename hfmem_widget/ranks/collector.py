@@ -12,13 +12,10 @@ import numpy as np
 
 from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.directory import MOST_STREAMS
-from hfmem_widget.ranks.findings import Judged, judge
-from hfmem_widget.ranks.look import LOST, SILENT_PACES, Look
-from hfmem_widget.ranks.news import Began, Edge, Extremes, Finished, Samples
+from hfmem_widget.ranks.findings import Judged, flags_of, judge, phases_of, rows_of, table_of
 from hfmem_widget.ranks.overview import MONTH, Overview
-from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.ranks.table import flags_of, phases_of, rows_of, table_of
+from hfmem_widget.ranks.roster import LOST, SILENT_PACES, Look, Roster
+from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStream, Samples
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
-from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.text import format_counted, plain, readable
@@ -188,7 +187,8 @@ def read_run(directory: Path) -> RunFile:
         finally:
             os.close(descriptor)
         run, label, created = said["run"], said.get("label", ""), said.get("created", 0.0)
-        require(said["format"] == FORMAT and _RUN.fullmatch(run), "of something else")
+        if said["format"] != FORMAT or not _RUN.fullmatch(run):
+            raise ValueError("of something else")  # noqa: TRY301
         version = said["version"]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and directory.is_dir():

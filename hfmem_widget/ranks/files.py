@@ -15,7 +15,7 @@ from hfmem_widget.monitor.ticker import Ticker, begun
 from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
 
 AT_ONCE = 1 << 14
-"""Bytes read of a file at once: less than `recent_steps.KEPT` steps take, so that no step of a run that is
+"""Bytes read of a file at once: less than `roster.KEPT` steps take, so that no step of a run that is
 opened later is pushed out before all ranks have passed it."""
 
 SHARE_OF_HANDLES = 4

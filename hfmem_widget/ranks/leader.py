@@ -7,10 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 
-from hfmem_widget.ranks.look import SILENT_PACES
-from hfmem_widget.ranks.news import STOP, Edge, Finished
-from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.roster import SILENT_PACES, Roster
+from hfmem_widget.ranks.stream import STOP, Edge, Finished, RankStream
 from hfmem_widget.session import DeviceSteps, Peak, Recorder, Sample, SpanKind, StepGroup
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import OVERVIEW

@@ -4,29 +4,178 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import Floats, resized, spread
-from hfmem_widget.ranks.buckets import Bucket, Buckets
 from hfmem_widget.ranks.leader import Leader
-from hfmem_widget.ranks.news import Edge, Extremes, Finished, Samples
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.ranks.strip import Strip
+from hfmem_widget.ranks.stream import Edge, Extremes, Finished, RankStream, Samples
 from hfmem_widget.session import (
     Device,
     Finding,
     Peak,
+    RankStrip,
     Recorder,
     Sample,
     Series,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE, same
-from hfmem_widget.session.ranks import SHOWN_SINGLY
+from hfmem_widget.session.ranks import (
+    FULL_CELL,
+    SHOWN_SINGLY,
+    SILENT_CELL,
+    STRIP_COLUMNS,
+    STRIP_ROWS,
+)
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import format_counted, plain
+
+HIGHEST = 250
+
+
+class Strip:
+    """How full the devices were: a row for each rank, or for neighbouring ranks; a column for some seconds.
+
+    When there are too many columns, neighbours merge: the highest stays.
+
+    Parameters
+    ----------
+    world : int
+        Ranks.
+    per_node : int
+        Ranks of a node; a row then has whole nodes, unless it would have more than twice as many ranks.
+    width : float
+        Seconds of a column, at first.
+    """
+
+    def __init__(self, world: int, per_node: int = 1, width: float = 1.0) -> None:
+        self.world = world
+        size = -(-world // STRIP_ROWS)
+        if size > 1 and per_node <= 2 * size:
+            size = -(-size // per_node) * per_node
+        self._size = max(1, size)
+        self._width = width
+        rows = max(1, -(-world // self._size))
+        self._cells: NDArray[np.int16] = np.full((STRIP_COLUMNS, rows), -1, dtype=np.int16)
+        self._at: list[float] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken in yet."""
+        return not self._at
+
+    def add(self, time: float, ranks: NDArray[np.int64], shares: Floats) -> None:
+        """Take in how full each rank's device was, 1 for full, NaN where nothing was heard."""
+        if not self._at or time >= self._at[-1] + self._width:
+            if len(self._at) == STRIP_COLUMNS:
+                self._merge()
+            if not self._at or time >= self._at[-1] + self._width:
+                self._at.append(time)
+        known = ~np.isnan(shares) & (ranks < self.world)
+        cells = np.minimum(np.rint(shares[known] * FULL_CELL), HIGHEST).astype(np.int16)
+        np.maximum.at(self._cells[len(self._at) - 1], ranks[known] // self._size, cells)
+
+    def shown(self) -> RankStrip:
+        """Return it as it stands."""
+        cells = self._cells[: len(self._at)]
+        first = tuple(range(0, self.world, self._size))
+        plain = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
+        return RankStrip(first, tuple(self._at), plain.tobytes())
+
+    def _merge(self) -> None:
+        half = STRIP_COLUMNS // 2
+        merged = self._cells.reshape(half, 2, -1).max(axis=1)
+        self._cells[:half], self._cells[half:] = merged, -1
+        self._at = self._at[::2]
+        self._width *= 2
+
+
+MOST_OPEN = 4096
+"""Buckets that wait for other ranks; beyond that the oldest do not wait any longer."""
+
+MOST_FOLDED = 600
+"""Buckets that one fold may cover."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """The highest allocated of each place, and of some places all that was read with it."""
+
+    high: Floats
+    rows: dict[int, Floats] = field(default_factory=dict)
+
+
+class Buckets:
+    """Those of `width` seconds each that were not passed on yet, by their numbers since the epoch.
+
+    Parameters
+    ----------
+    width : float
+        Seconds.
+    """
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self._open: dict[int, Bucket] = {}
+        self._passed = -(1 << 62)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, place: int, time: Floats, allocated: Floats, rows: Floats | None) -> None:
+        """Take in readings of a rank.
+
+        Parameters
+        ----------
+        place : int
+            The rank's.
+        time, allocated : array, shape (readings,)
+        rows : array, shape (readings, columns), or None
+            All that was read with them, if that is wanted.
+        """
+        numbers = (time / self.width).astype(np.int64).tolist()
+        for at, (number, value) in enumerate(zip(numbers, allocated.tolist(), strict=True)):
+            self._put(number, place, value, None if rows is None else rows[at])
+
+    def add_over(
+        self, place: int, edges: tuple[float, float], value: float, row: Floats | None
+    ) -> None:
+        """Take in the highest reading of a rank over some time."""
+        start, stop = edges
+        last = int(stop / self.width)
+        for number in range(max(int(start / self.width), last - MOST_FOLDED), last + 1):
+            self._put(number, place, value, row)
+
+    def passed_on(self, until: float) -> Iterator[tuple[float, Bucket]]:
+        """Yield the buckets that end by some time, oldest first, each with its end; they are gone then."""
+        most = math.floor(max(-1e15, min(until, 1e15)) / self.width)
+        ready = sorted(number for number in self._open if number < most)
+        if len(self._open) - len(ready) > MOST_OPEN:
+            ready = sorted(self._open)[:-MOST_OPEN]
+        for number in ready:
+            self._passed = number
+            yield (number + 1) * self.width, self._open.pop(number)
+
+    def _put(self, number: int, place: int, value: float, row: Floats | None) -> None:
+        if number <= self._passed or (math.isnan(value) and row is None):
+            return
+        bucket = self._open.get(number)
+        if bucket is None:
+            bucket = self._open[number] = Bucket(np.full(place + 1, np.nan))
+        elif place >= len(bucket.high):
+            more = np.full(max(place + 1 - len(bucket.high), len(bucket.high)), np.nan)
+            bucket.high = np.concatenate([bucket.high, more])
+        if not value <= bucket.high[place]:
+            bucket.high[place] = value
+            if row is not None:
+                bucket.rows[place] = row
+        elif row is not None and place not in bucket.rows:
+            bucket.rows[place] = row
+
 
 FINE_BUCKET, COARSE_BUCKET = 0.2, 1.0
 """Seconds of a bucket in worlds whose ranks are drawn one by one, and in larger ones."""

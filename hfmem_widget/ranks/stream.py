@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -13,22 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hfmem_widget.analysis.parts import allocated_parts
-from hfmem_widget.ranks.news import (
-    PEAK,
-    STEP_FIGURES,
-    STOP,
-    Began,
-    Edge,
-    Extremes,
-    Finished,
-    News,
-    Samples,
-    Unread,
-)
+from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.recording.check import (
     Columns,
     End,
-    Fold,
+    FoldLine,
     Head,
     Item,
     Rows,
@@ -51,8 +39,72 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import PARTS
-from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
-from hfmem_widget.session.timeline import Floats
+from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
+
+STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
+STOP, PEAK, CERTAINTY = range(3)
+IN_PHASES = slice(3, None)
+"""What is kept of a step, and the places of these figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Readings of all columns, by the rank's own clock: shapes ``(samples,)`` and ``(samples, columns)``."""
+
+    time: Floats
+    values: Floats
+
+
+@dataclass(slots=True)  # frozen, to make one takes three times as long
+class Extremes:
+    """The highest of all columns over a stretch of time, by the rank's own clock."""
+
+    start: float
+    stop: float
+    high: Floats
+
+
+@dataclass(slots=True)
+class Finished:
+    """Steps that have ended.
+
+    Attributes
+    ----------
+    first, last : list of int
+        Their numbers; the same where a row is one step.
+    start : list of float
+        By the rank's own clock.
+    figures : list of lists of float
+        Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases,
+        on the device that counts. No arrays: a line has few steps, and those of all ranks become one.
+    """
+
+    first: list[int]
+    last: list[int]
+    start: list[float]
+    figures: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
+
+    id: int
+    kind: SpanKind
+    label: str
+    start: float
+    stop: float | None
+    outcome: str
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The stream said whose it is."""
+
+
+News = Samples | Extremes | Finished | Edge | Began
+
 
 MOST_COLUMNS = 1024
 """Series of one rank."""
@@ -73,14 +125,6 @@ HOST = "cpu"
 _FLAT = (str, int, float, bool)
 _NOTHING = Peak(NOT_AVAILABLE, "sampled")
 NOBODY = Rank(-1)
-_SIGN_OF_LIFE = re.compile(
-    rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),"t":\[\],"s":\[\],"v":\[\]}'
-)
-_PLAIN_FOLD = re.compile(
-    rb'{"k":"fold","n":\d{1,15},"t":\[(\d{1,15}(?:\.\d{1,9})?),(\d{1,15}(?:\.\d{1,9})?)\],"samples":\d{1,15},'
-    rb'"low":\[[^][]*\],"high":\[([^][]*)\],"last":\[([^][]*)\]}'
-)
-"""In a large world every rank writes one a second, of which two or three figures are asked for."""
 
 
 @cache
@@ -135,7 +179,7 @@ class RankStream(LineReader):
 
     __slots__ = (
         "_allocated", "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys",
-        "_newest", "_open", "_peak", "_peaks", "_phase_peaks",
+        "_open", "_peak", "_peaks", "_phase_peaks",
         "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
         "looked_at", "name", "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached",
         "refused", "step_seconds", "step_stop", "within",
@@ -169,8 +213,7 @@ class RankStream(LineReader):
         self._open: dict[int, Edge] = {}
         self._peaks: dict[str, Peak] = {}
         self._allocated: list[tuple[str, int]] = []
-        self._newest: Floats | Unread | None = None
-        self._at_peak: dict[str, Floats | Unread] = {}
+        self._at_peak: dict[str, Floats] = {}
         self._phase_peaks: dict[tuple[SpanKind, str], Peak] = {}
         self._host_counts = False
 
@@ -242,8 +285,6 @@ class RankStream(LineReader):
     def latest(self, metric: str) -> float:
         """Return the newest reading of a metric of the device that counts; NaN if it is not available."""
         at = self.column(metric)
-        if at is not None and self._newest is not None and at < len(self._newest):
-            return float(self._newest[at])
         return NOT_AVAILABLE if at is None else float(self._values[at])
 
     def feed(self, data: bytes) -> list[News]:
@@ -261,34 +302,21 @@ class RankStream(LineReader):
         self.refused, self._rest = why, b""
 
     def _take(self, line: bytes) -> News | None:
-        if self.head is not None:
-            if sign := _SIGN_OF_LIFE.fullmatch(line):
-                self._bad = 0
-                self._note_block(int(sign[1]), float(sign[2]))
-                return None
-            if fold := _PLAIN_FOLD.fullmatch(line):
-                start, stop, high, last = fold.groups()
-                return self._enter_extremes(float(start), float(stop), Unread(high), Unread(last))
         try:
             require(len(line) <= self._longest, "too long")
             known = parse(line)
-        except ValueError:
+            require(self.head is not None or known is None or isinstance(known, Head), "no head")
+            # By a table: what chooses a method by type takes as long as to read a short line.
+            enter = self._ENTER.get(type(known))  # of the other kinds nothing is kept
+            news = None if enter is None else enter(self, known)
+        except Exception:  # noqa: BLE001  (a fault of ours costs the line)
             self.dropped += 1
             self._bad += 1
             if self._bad >= MOST_BAD:
                 self.refuse("damaged")
             return None
         self._bad = 0
-        # By a table: what chooses a method by type takes as long as to read a short line.
-        enter = self._ENTER.get(type(known))  # of the other kinds nothing is kept
-        if self.head is None and known is not None and not isinstance(known, Head):
-            self.dropped += 1
-        elif enter is not None:
-            try:
-                return enter(self, known)
-            except Exception:  # noqa: BLE001  (a fault of ours costs the line)
-                self.dropped += 1
-        return None
+        return news
 
     def _enter_head(self, head: Head) -> News | None:
         if self.head is not None:
@@ -304,60 +332,43 @@ class RankStream(LineReader):
         return None
 
     def _enter_columns(self, columns: Columns) -> None:
-        width = len(self._keys) + len(columns.series)
-        if columns.first != len(self._keys) or max(width, len(columns.devices)) > MOST_COLUMNS:
-            self.dropped += 1
-            return
-        self._settle()
+        series = columns.series
+        width = len(self._keys) + len(series)
+        is_next = columns.first == len(self._keys)
+        require(is_next and max(width, len(columns.described)) <= MOST_COLUMNS, "other columns")
         self._device, self._peak = "", None
         self._devices = {device.key: device for device in columns.devices}
-        for series in columns.series:
-            if series.metric == "allocated":
-                self._allocated.append((series.device, len(self._keys)))
-            self._columns.setdefault(series.device, {})[series.metric] = len(self._keys)
-            self._keys.append((series.device, series.metric))
-        self._widen(len(columns.series))
+        for one in series:
+            if one.metric == "allocated":
+                self._allocated.append((one.device, len(self._keys)))
+            self._columns.setdefault(one.device, {})[one.metric] = len(self._keys)
+            self._keys.append((one.device, one.metric))
+        self._widen(len(series))
 
     def _enter_rows(self, rows: Rows) -> News | None:
-        self._settle()
-        block = self._samples(rows)
-        if block is None:
+        samples = self._samples(rows)
+        if samples is None:
             return None
-        time = self._wall(rows.time)
+        time, block = self._started + samples[0], samples[1]
         self.reached = max(self.reached, float(time[-1]))
         self._note_highs(np.fmax.reduce(block))
         return Samples(time, block)
 
-    def _enter_fold(self, fold: Fold) -> News | None:
-        return self._enter_extremes(fold.start, fold.stop, fold.high, fold.last)
-
-    def _enter_extremes(
-        self, start: float, stop: float, high: Floats | Unread, last: Floats | Unread
-    ) -> News | None:
-        start, stop = self._started + start, self._started + stop
-        is_fine = start <= stop and len(high) == len(last) <= len(self._values)
-        if not is_fine:
-            self.dropped += 1
-            self._bad += 1
-            return None
-        self._bad = 0
+    def _enter_fold(self, fold: FoldLine) -> News | None:
+        start, stop = (self._started + time for time in fold.t)
+        require(len(fold.last) <= len(self._values), "a fold of other columns")
         if stop <= self.reached:
             return None  # the samples were there, one by one
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
-        self._newest = last
+        self._values[: len(fold.last)] = fold.last
+        high = np.array(fold.high, dtype=np.float64)
         self._note_highs(high)
         return Extremes(start, stop, high)
 
-    def _settle(self) -> None:
-        """Read what a fold has as the newest figures: what comes next builds upon all of them."""
-        newest, self._newest = self._newest, None
-        if newest is not None:
-            self._values[: len(newest)] = [newest[at] for at in range(len(newest))]
-
     def _enter_span(self, line: SpanLine) -> News | None:
-        start = self._wall(line.start)
-        stop = None if line.stop is None else self._wall(line.stop)
+        start = self._started + line.start
+        stop = None if line.stop is None else self._started + line.stop
         self._note_peaks(line)
         is_within = line.parent is not None  # around it is the watch of the rank, which has no name
         if is_within and line.outcome.startswith("raised") and start >= self._raised_at:
@@ -380,7 +391,8 @@ class RankStream(LineReader):
 
     def _enter_steps(self, line: StepsLine) -> News | None:
         rows = line.rows
-        if not self._takes_steps(line) or not rows:
+        self._note_devices(line)
+        if not rows:
             return None
         devices = self._steps_of
         begins = range(len(FIGURES), len(rows[0]), len(PER_DEVICE))
@@ -415,7 +427,7 @@ class RankStream(LineReader):
             flat = {name: each for name, each in item.evidence.items() if isinstance(each, _FLAT)}
             self.oom = replace(item, evidence=flat, advice=item.advice[:4])
         elif isinstance(item, Guide) and item.kind == "oom":
-            self.oom_at = self._wall(item.start)
+            self.oom_at = self._started + item.start
 
     def _enter_end(self, end: End) -> None:
         self.is_over = True
@@ -423,10 +435,7 @@ class RankStream(LineReader):
         if end.broken_off and not self.outcome:
             self.outcome = "broken off"
 
-    def _wall(self, time: Any) -> Any:
-        return self._started + time
-
-    def _note_highs(self, high: Floats | Unread) -> None:
+    def _note_highs(self, high: Floats) -> None:
         for device, at in self._allocated:
             value = (
                 float(high[at]) if at < len(high) else 0.0
@@ -450,7 +459,7 @@ class RankStream(LineReader):
         )
         if is_better or not value <= known.value:
             self._peaks[device], self._peak = Peak(value, certainty), None
-            self._at_peak[device] = self._values.copy() if self._newest is None else self._newest
+            self._at_peak[device] = self._values.copy()
             if device != self._device:
                 self._device = ""
 
@@ -458,7 +467,7 @@ class RankStream(LineReader):
         Head: _enter_head,
         Columns: _enter_columns,
         Rows: _enter_rows,
-        Fold: _enter_fold,
+        FoldLine: _enter_fold,
         SpanLine: _enter_span,
         StepsLine: _enter_steps,
         Item: _enter_item,

@@ -24,7 +24,7 @@ from hfmem_widget.ranks.files import (
     most_handles,
 )
 from hfmem_widget.ranks.identity import runs_here, this_host
-from hfmem_widget.ranks.look import LOST
+from hfmem_widget.ranks.roster import LOST
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.text import format_counted, plain
 

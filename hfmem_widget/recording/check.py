@@ -1,34 +1,38 @@
-"""One line of a recording, taken apart: data of ours, or nothing. Lines may come from strangers.
+"""The lines of a recording, as they may come from strangers: a line is one of these types, or refused.
 
-All limits are applied here, and texts are made plain. A line that fails is no error: whoever reads counts it.
+A line that fails is no error: whoever reads counts it. What a type cannot say stands in `__post_init__`.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict
 
 from hfmem_widget.recording import limits
 from hfmem_widget.recording.fields import (
-    FAULTS,
-    Wrong,
-    choice,
-    count,
-    device_key,
-    items,
-    known,
-    mapping,
-    number,
+    Count,
+    DeviceKey,
+    Figure,
+    Figures,
+    Host,
+    Name,
+    RankNumber,
+    Sentence,
+    SeriesKey,
+    Text,
+    available,
+    decoder,
     require,
-    text,
 )
+from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
     Certainty,
     Contents,
@@ -43,81 +47,204 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
+from hfmem_widget.text import plain
 
 _PEAK, _CERTAINTY, _WORST = (PER_DEVICE.index(name) for name in ("peak", "certainty", "worst"))
 _CERTAIN = frozenset(range(len(CERTAINTIES)))
-_METRIC = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_FIGURES = frozenset({int, float, type(None)})
-_BRACKETS = re.compile(rb"[][{}]")
-_SHORT = 1 << 16
-"""Bytes of a line that the parser may take as it is: its own limit of depth holds."""
+
+Texts = Annotated[list[Text], Meta(max_length=64)]
+Counts = Annotated[dict[Text, Count], Meta(max_length=256)]
+Software = Annotated[dict[Text, Name], Meta(max_length=256)]
+Place = Annotated[int, Meta(ge=0, lt=limits.MOST_OF_A_LIST)]
+ColumnNumbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=limits.MOST_SERIES)]
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Line(Struct, tag_field="k"):
+    """A line of JSON; its fields have the names of the format, or a better one beside them."""
+
+    def made(self) -> Any:
+        """Return what its reader takes."""
+        return self
+
+
+class Head(Line, tag="head"):
     """What a recording is of; `version` is the format's, `run` the id of what `rank` is one of."""
 
-    version: int
-    started: float
-    label: str
-    interval: float
-    software: Mapping[str, str]
-    rank: Rank | None = None
-    run: str = ""
+    format: Literal["hfmem"]
+    version: Count
+    started: Figure
+    label: Text = Text()
+    interval: Figure = 0.1
+    software: Software = {}
+    run: Host = Host()
+    number: RankNumber | None = field(name="rank", default=None)
+    local: RankNumber = 0
+    world: Annotated[int, Meta(ge=0, le=limits.MOST_RANKS)] = 0
+    attempt: RankNumber = 0
+    host: Host = Host()
+    pid: Count = 0
+    engine: Name = Name()
+
+    def __post_init__(self) -> None:
+        require(self.number is None or self.number < self.world, "no rank of that world")
+
+    @property
+    def rank(self) -> Rank | None:
+        """Which process of a distributed run wrote it, if any."""
+        if self.number is None:
+            return None
+        where = self.local, self.world, self.attempt
+        return Rank(self.number, *where, self.host, self.pid, self.engine)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class _Device(Struct):
+    key: DeviceKey
+    name: Text = Text()
+    uuid: Text = Text()
+    total: Figure | None = None
+    provisional: bool = False
+    shared: Figure | None = 0.0
+
+    def device(self) -> Device:
+        """Return it as a session has it."""
+        shared = self.shared or 0.0
+        return Device(
+            self.key, self.name, self.uuid, available(self.total), self.provisional, shared=shared
+        )
+
+
+class Columns(Line, tag="series"):
     """All devices, and the series from column `first` on."""
 
-    first: int
-    devices: tuple[Device, ...]
-    series: tuple[Series, ...]
+    first: Count
+    described: Annotated[list[_Device], Meta(max_length=limits.MOST_SERIES)] = field(name="devices")
+    keys: list[SeriesKey] = field(name="series")
+    labels: Annotated[list[Text], Meta(max_length=limits.MOST_SERIES)]
+
+    def __post_init__(self) -> None:
+        require(self.first + len(self.keys) <= limits.MOST_SERIES, "too many series")
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices."""
+        return tuple(device.device() for device in self.described)
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """The new series."""
+        return tuple(
+            Series(device, metric, label)
+            for (device, _, metric), label in zip(
+                (key.partition("/") for key in self.keys), self.labels, strict=False
+            )
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A block of samples: `time` has shape ``(samples,)``, `values` ``(samples, columns)``."""
+class Rows(Line, tag="rows"):
+    """A block of samples, its columns as they are written: at `times`, `changes` of some `columns`."""
 
-    block: int
-    wall: float
-    time: Floats
-    columns: tuple[int, ...]
-    values: Floats
+    block: Count = field(name="n")
+    wall: Figure = field(name="w")
+    times: Annotated[list[Figure], Meta(max_length=limits.MOST_IN_BLOCK)] = field(name="t")
+    columns: ColumnNumbers = field(name="s")
+    changes: Annotated[list[Figures], Meta(max_length=limits.MOST_SERIES)] = field(name="v")
+
+    def __post_init__(self) -> None:
+        samples, columns = len(self.times), len(self.changes)
+        most = max(len(self.columns), limits.MOST_FIGURES)
+        fits = len(self.columns) == columns and columns * samples <= most
+        require(fits, "too few columns, or too many")
+        require(samples or not columns, "columns without samples")
+        for column in self.changes:
+            require(len(column) in {1, samples}, "columns of other lengths")
+
+    def table(self) -> tuple[Floats, Floats]:
+        """Return the times, shape ``(samples,)``, and the values, ``(samples, columns)``.
+
+        Raises `ValueError` if they cannot be.
+        """
+        time, columns = np.array(self.times), self.changes
+        require((np.diff(time) >= 0).all(), "times that run backwards")
+        block = np.empty((len(time), len(columns)))
+        still = [at for at, column in enumerate(columns) if len(column) == 1]
+        moves = [at for at, column in enumerate(columns) if len(column) != 1]
+        block[:, still] = _floats([columns[at][0] for at in still])
+        if moves:
+            block[:, moves] = _added_up(_floats([columns[at] for at in moves])).T
+        return time, block
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """The extremes of `samples` samples, each of shape ``(series,)``."""
-
-    start: float
-    stop: float
-    samples: int
-    low: Floats
-    high: Floats
-    last: Floats
+def _floats(figures: Sequence[object]) -> Floats:
+    return np.array(figures, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class SpanLine:
+def _added_up(differences: Floats) -> Floats:
+    """Return the values of columns, each written as the difference from the last that was available."""
+    is_missing = np.isnan(differences)
+    values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
+    require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
+    return np.where(is_missing, np.nan, values)
+
+
+class FoldLine(Line, tag="fold"):
+    """A fold; its lists are of one length."""
+
+    t: tuple[Figure, Figure]
+    samples: Count
+    low: Figures
+    high: Figures
+    last: Figures
+
+    def __post_init__(self) -> None:
+        is_fine = self.t[0] <= self.t[1] and len(self.low) == len(self.high) == len(self.last)
+        require(is_fine, "extremes that do not go together")
+
+    def fold(self) -> Fold:
+        """Return it as arrays; raise `ValueError` if a lowest is above a highest."""
+        low, high, last = _floats([self.low, self.high, self.last])
+        require(not np.count_nonzero(low > high), "extremes that do not go together")
+        return Fold(*self.t, self.samples, low, high, last)
+
+
+class SpanLine(Line, tag="span"):
     """A span; which columns its readings and peaks belong to is known by whoever knows the columns."""
 
-    id: int
-    parent: int | None
+    id: Count
+    parent: Count | None
     kind: SpanKind
-    label: str
-    start: float
-    stop: float | None
-    outcome: str
-    columns: tuple[int, ...]
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    peaks: tuple[tuple[float, Certainty] | None, ...]
-    counts: Mapping[str, float]
+    label: Text
+    start: Figure
+    stop: Figure | None
+    outcome: Text
+    columns: ColumnNumbers = field(name="s")
+    before: Figures
+    after: Figures
+    peak: Figures
+    certainty: Annotated[list[Certainty | None], Meta(max_length=limits.MOST_SERIES)]
+    known: Annotated[dict[Text, Figure | None], Meta(max_length=256)] = field(name="counts")
+
+    def __post_init__(self) -> None:
+        require(self.stop is None or self.stop >= self.start, "it ends before it begins")
+        # A span lies in one that was opened before it: there is no circle.
+        require(self.parent is None or self.parent < self.id, "within a later span")
+        for peak, certainty in zip(self.peak, self.certainty, strict=True):
+            require(peak is None or certainty is not None, "a peak of no certainty")
+
+    @property
+    def peaks(self) -> list[tuple[float, Certainty] | None]:
+        """The peak of each of its columns."""
+        return [
+            None if peak is None or certainty is None else (peak, certainty)
+            for peak, certainty in zip(self.peak, self.certainty, strict=True)
+        ]
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """What was counted in it."""
+        return {name: available(value) for name, value in self.known.items()}
 
     def span(self, series: tuple[Series, ...]) -> Span:
         """Return the span, its peaks by the keys of their series."""
@@ -126,33 +253,69 @@ class SpanLine:
             for column, peak in zip(self.columns, self.peaks, strict=False)
             if peak is not None and column < len(series)
         }
-        after = None if self.stop is None else Sample(self.stop, self.after)
-        before = Sample(self.start, self.before)
+        before, after = (tuple(map(available, each)) for each in (self.before, self.after))
+        last = None if self.stop is None else Sample(self.stop, after)
+        first = Sample(self.start, before)
         return Span(
-            *(self.id, self.kind, self.label, self.start, before, self.stop, after, peaks),
+            *(self.id, self.kind, self.label, self.start, first, self.stop, last, peaks),
             *(self.parent, self.outcome, self.counts),
         )
 
 
-@dataclass(slots=True)  # frozen, to make one would take three times as long
-class StepsLine:
-    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before.
+class StepsLine(Line, tag="steps"):
+    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before."""
 
-    The rows are of one width. A line has few of them, for which arrays take longer than lists.
-    """
+    count: Count
+    known: Annotated[list[list[Figure | None]], Meta(max_length=limits.MOST_IN_BLOCK)] = field(
+        name="rows"
+    )
+    devices: Annotated[list[DeviceKey], Meta(max_length=limits.MOST_SERIES)] | None = None
 
-    devices: tuple[str, ...] | None
-    count: int
-    rows: list[list[float]]
+    def __post_init__(self) -> None:
+        rows: Any = self.known
+        width = len(rows[0]) if rows else len(FIGURES)
+        devices, left = divmod(width - len(FIGURES), len(PER_DEVICE))
+        require(devices >= 0 and not left, "steps of no width that there is")
+        begins = range(len(FIGURES), width, len(PER_DEVICE))
+        for row in rows:  # what is null cannot be compared
+            parent, first, last, start, stop, *_ = row
+            is_in_order = parent >= 0 <= first <= last and start >= 0 <= stop
+            require(len(row) == width and is_in_order, "steps out of order")
+            for at in begins:
+                is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
+                require(row[at + _PEAK] is None or is_told, "peaks of no step")
+        if None in chain.from_iterable(rows):
+            self.known = [list(map(available, row)) for row in rows]
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """Figures of each step, NaN where one is not available."""
+        return cast("list[list[float]]", self.known)
 
 
-@dataclass(frozen=True, slots=True)
-class PhasesLine:
+class _Phase(Struct):
+    kind: SpanKind
+    label: Text
+    count: Count
+    seconds: Figure
+    highest: Annotated[dict[Text, Count], Meta(max_length=limits.MOST_SERIES)]
+    steps: Count = 0
+
+
+class PhasesLine(Line, tag="phases"):
     """What was told apart within an outermost span: phases whose highest spans are named by their ids."""
 
-    root: int
-    rows: tuple[tuple[Phase, Mapping[str, int]], ...]
-    spans: tuple[SpanLine, ...]
+    root: Count
+    phases: Annotated[list[_Phase], Meta(max_length=64)]
+    spans: Annotated[list[SpanLine], Meta(max_length=limits.MOST_SERIES)]
+
+    @property
+    def rows(self) -> list[tuple[Phase, Mapping[Text, int]]]:
+        """The phases, and the ids of their highest spans."""
+        return [
+            (Phase(one.kind, one.label, one.count, one.seconds, steps=one.steps), one.highest)
+            for one in self.phases
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,344 +327,150 @@ class Item:
     item: str | Finding | Guide | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class _Note(Line, tag="note"):
+    i: Place
+    text: Sentence
+
+    def made(self) -> Item:
+        return Item("note", self.i, self.text)
+
+
+class _Finding(Line, tag="finding"):
+    i: Place
+    kind: Text
+    severity: Literal["info", "warn", "critical"]
+    title: Sentence
+    evidence: Annotated[dict[str, Any], Meta(max_length=256)]
+    advice: Annotated[list[Sentence], Meta(max_length=64)]
+    span: Count | None
+
+    def made(self) -> Item:
+        evidence, advice = _evidence(self.evidence), tuple(self.advice)
+        told = Finding(self.kind, self.severity, self.title, evidence, advice, self.span)
+        return Item("finding", self.i, told)
+
+
+class _Guide(Line, tag="guide"):
+    i: Place
+    device: DeviceKey
+    kind: Literal["budget", "trend", "oom"]
+    label: Text
+    start: Figure
+    stop: Figure | None
+    first: Figure
+    last: Figure
+    band: tuple[Figure, Figure]
+
+    def made(self) -> Item:
+        stop = math.inf if self.stop is None else self.stop
+        ends = self.start, stop, self.first, self.last, self.band
+        return Item("guide", self.i, Guide(self.device, self.kind, self.label, *ends))
+
+
+class _NoItem(Struct, forbid_unknown_fields=True):
+    k: Literal["note", "finding", "guide"]
+    i: Place
+
+
+def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
+    """Return what may be anything that JSON has: plain, within limits."""
+    require(depth, "evidence that is too deep")
+    if isinstance(value, dict | list):
+        require(len(value) <= limits.MOST_SERIES, "evidence that is too long")
+    if isinstance(value, dict):
+        return {plain(name, Text.most): _evidence(one, depth - 1) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_evidence(one, depth - 1) for one in value]
+    if isinstance(value, str):
+        return plain(value, Sentence.most)
+    require(value is None or abs(value) < limits.LARGEST, "a figure out of range")
+    return value
+
+
+class Gap(Line, tag="gap"):
     """A stretch without samples."""
 
-    start: float
-    stop: float
+    t: tuple[Figure, Figure]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class _Contents(Line, tag="contents"):
+    modules: Texts
+    optimizers: Texts
+    parameters: Count
+    trainable: Count
+    dtypes: Counts
+    tensors: Count
+    optimizer_bytes: Count
+    libraries: Counts = {}
+
+    def made(self) -> Contents:
+        names = {"modules": tuple(self.modules), "optimizers": tuple(self.optimizers)}
+        return Contents(**asdict(self) | names)
+
+
+class End(Line, tag="end"):
     """How the run ended, and how the poller did, of which the head has the interval."""
 
-    time: float
-    stopped: float | None
-    broken_off: bool
-    polling: Polling
-    software: Mapping[str, str]
+    time: Figure
+    stopped: Figure | None = None
+    broken_off: bool = False
+    current_interval: Figure = 0.1
+    ticks: Count = 0
+    missed: Count = 0
+    longest_gap: Figure | None = 0
+    cost: Figure | None = None
+    why: Text = Text()
+    steps: Count = 0
+    steps_with_phases: Count = 0
+    share: Figure | None = None
+    software: Software = {}
+
+    @property
+    def polling(self) -> Polling:
+        """How the poller did."""
+        return Polling(
+            current_interval=self.current_interval,
+            ticks=self.ticks,
+            missed=self.missed,
+            longest_gap=available(self.longest_gap),
+            cost=available(self.cost),
+            stopped=self.why,
+            steps=self.steps,
+            steps_with_phases=self.steps_with_phases,
+            share=available(self.share),
+        )
 
 
-Line = (
-    Head | Columns | Rows | Fold | SpanLine | StepsLine | PhasesLine | Item | Gap | Contents | End
-)
+_Known = (
+    Head | Columns | Rows | FoldLine | SpanLine | StepsLine | PhasesLine
+    | _Note | _Finding | _Guide | Gap | _Contents | End
+)  # fmt: skip
+_TAGS = {kind.__struct_config__.tag for kind in get_args(_Known)}
 
 
-def parse(line: bytes) -> Line | None:
-    """Return what a line, without its end, says; None where it says nothing that we know.
+class _AnyLine(Struct):
+    k: str
+
+
+_LINE, _NO_ITEM, _ANY = decoder(_Known), decoder(_NoItem), decoder(_AnyLine)
+
+
+def parse(line: bytes) -> Any:
+    """Return what a line, without its end, says; None where it is of a kind that we do not know.
 
     Raises `ValueError` if it is not what a recording may have.
     """
-    is_fine = len(line) <= limits.LONGEST_LINE and (len(line) <= _SHORT or not _is_deep(line))
-    require(is_fine, "too long or too deep")
+    require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
-        words = line.decode().strip()
-        fields, end = _SCAN(words, 0)
-        require(end == len(words), "more than one value")
-        read = _READERS.get(fields["k"])
-        return None if read is None else read(fields)
-    except (*FAULTS, StopIteration) as error:
-        raise Wrong(str(error)) from None
-
-
-def _is_deep(line: bytes) -> bool:
-    depth = 0
-    for bracket in _BRACKETS.finditer(line):
-        depth += 1 if bracket[0] in b"[{" else -1
-        if depth > limits.DEEPEST:
-            return True
-    return False
-
-
-def _no_constant(name: str) -> float:
-    raise Wrong(name)
-
-
-_JSON: Any = json.JSONDecoder(parse_constant=_no_constant)
-_SCAN = _JSON.scan_once
-"""Made once: it takes as long as to read a short line."""
-
-
-def _places(value: object) -> tuple[int, ...]:
-    """Return numbers of columns."""
-    places = items(value)
-    is_number = {int}.issuperset(map(type, places)) and (not places or min(places) >= 0)
-    require(is_number, "not a column")
-    return tuple(places)
-
-
-def _floats(value: object, most: int = limits.MOST_SERIES) -> Floats:
-    figures = items(value, most)
-    return _array(figures, figures)
-
-
-def _table(rows: list[Any], width: int) -> Floats:
-    table = _array(rows, chain.from_iterable(rows))
-    require(not rows or table.shape == (len(rows), width), "rows of other lengths")
-    return table.reshape(-1, width)
-
-
-def _array(value: list[Any], figures: Iterable[object]) -> Floats:
-    """Return lists of figures as an array, NaN for null: checked together, since there are so many."""
-    require(_FIGURES.issuperset(map(type, figures)), "not a figure")
-    return _within_range(np.array(value, dtype=np.float64))
-
-
-def _within_range(values: Floats) -> Floats:
-    # `any` takes as long as all the rest of a short line.
-    require(not np.count_nonzero(np.abs(values) >= limits.LARGEST), "a figure out of range")
-    return values
-
-
-def _head(fields: Mapping[str, Any]) -> Head:
-    choice(fields["format"], (limits.FORMAT,))
-    return Head(
-        count(fields["version"]),
-        known(fields["started"]),
-        text(fields.get("label", "")),
-        known(fields.get("interval", 0.1)),
-        _software(fields),
-        _rank(fields) if "rank" in fields else None,
-        text(fields.get("run", ""), 64),
-    )
-
-
-def _rank(fields: Mapping[str, Any]) -> Rank:
-    world = count(fields["world"], limits.MOST_RANKS + 1)
-    return Rank(
-        count(fields["rank"], world),
-        count(fields.get("local", 0), limits.MOST_RANKS),
-        world,
-        count(fields.get("attempt", 0), limits.MOST_RANKS),
-        text(fields.get("host", ""), 64),
-        count(fields.get("pid", 0)),
-        text(fields.get("engine", ""), 40),
-    )
-
-
-def _software(fields: Mapping[str, Any]) -> Mapping[str, str]:
-    return mapping(fields.get("software", {}), lambda version: text(version, 40))
-
-
-def _series(key: object, label: object) -> Series:
-    device, _, metric = text(key).partition("/")
-    require(_METRIC.fullmatch(metric), "not a series")
-    return Series(device_key(device), metric, text(label))
-
-
-def _device(fields: Mapping[str, Any]) -> Device:
-    return Device(
-        device_key(fields["key"]),
-        text(fields.get("name", "")),
-        text(fields.get("uuid", "")),
-        number(fields.get("total")),
-        bool(fields.get("provisional", False)),
-        shared=number(fields.get("shared") or 0),
-    )
-
-
-def _columns(fields: Mapping[str, Any]) -> Columns:
-    series, labels = items(fields["series"]), items(fields["labels"])
-    first = count(fields["first"], limits.MOST_SERIES - len(series) + 1)
-    devices = tuple(map(_device, items(fields["devices"])))
-    return Columns(first, devices, tuple(map(_series, series, labels)))
-
-
-def _rows(fields: Mapping[str, Any]) -> Rows:
-    time = _floats(fields["t"], limits.MOST_IN_BLOCK)
-    columns, values = _places(fields["s"]), items(fields["v"])
-    most = max(len(columns), limits.MOST_FIGURES)
-    fits = len(columns) == len(values) and len(columns) * len(time) <= most
-    require(fits, "too few columns, or too many")
-    require((np.diff(time) >= 0).all() and not np.isnan(time).any(), "times that run backwards")
-    require(len(time) or not columns, "columns without samples")
-    block = np.empty((len(time), len(columns)))
-    stands = [len(column) == 1 for column in values]
-    still, moves = np.flatnonzero(stands), np.flatnonzero(np.logical_not(stands))
-    block[:, still] = _table([values[at] for at in still], 1).T
-    block[:, moves] = _added_up(_table([values[at] for at in moves], len(time) or 1)).T
-    return Rows(count(fields["n"]), known(fields["w"]), time, columns, block)
-
-
-def _added_up(differences: Floats) -> Floats:
-    """Return the values of columns, each written as the difference from the last that was available."""
-    is_missing = np.isnan(differences)
-    values = _within_range(np.where(is_missing, 0.0, differences).cumsum(axis=1))
-    return np.where(is_missing, np.nan, values)
-
-
-def _fold(fields: Mapping[str, Any]) -> Fold:
-    start, stop = map(known, items(fields["t"], 2))
-    parts = [items(fields[name]) for name in ("low", "high", "last")]
-    low, high, last = _table(parts, len(parts[0]))
-    is_fine = start <= stop and not np.count_nonzero(low > high)
-    require(is_fine, "extremes that do not go together")
-    return Fold(start, stop, count(fields["samples"]), low, high, last)
-
-
-def _span(fields: Mapping[str, Any]) -> SpanLine:
-    start, stop, parent = known(fields["start"]), fields["stop"], fields["parent"]
-    require(stop is None or known(stop) >= start, "it ends before it begins")
-    peaks = [
-        None if peak is None else (known(peak), choice(certainty, CERTAINTIES))
-        for peak, certainty in zip(items(fields["peak"]), items(fields["certainty"]), strict=True)
-    ]
-    return SpanLine(
-        id=count(fields["id"]),
-        # A span lies in one that was opened before it: there is no circle.
-        parent=None if parent is None else count(parent, fields["id"]),
-        kind=choice(fields["kind"], get_args(SpanKind)),
-        label=text(fields["label"]),
-        start=start,
-        stop=None if stop is None else known(stop),
-        outcome=text(fields["outcome"]),
-        columns=_places(fields["s"]),
-        before=tuple(_floats(fields["before"]).tolist()),
-        after=tuple(_floats(fields["after"]).tolist()),
-        peaks=tuple(peaks),
-        counts=mapping(fields["counts"], number),
-    )
-
-
-def _steps(fields: Mapping[str, Any]) -> StepsLine:
-    devices = tuple(map(device_key, items(fields["devices"]))) if "devices" in fields else None
-    rows = items(fields["rows"], limits.MOST_IN_BLOCK)
-    width = len(rows[0]) if rows else len(FIGURES)
-    figures = list(chain.from_iterable(rows))
-    kinds = set(map(type, figures))
-    require(kinds <= _FIGURES, "not a figure")
-    is_known = type(None) not in kinds
-    told = figures if is_known else [one for one in figures if one is not None]
-    in_range = not told or (max(told) < limits.LARGEST and min(told) > -limits.LARGEST)
-    require(in_range, "a figure out of range")
-    devices_told, left = divmod(width - len(FIGURES), len(PER_DEVICE))
-    require(devices_told >= 0 and not left, "steps of no width that there is")
-    begins = range(len(FIGURES), width, len(PER_DEVICE))
-    for row in rows:  # what is null cannot be compared
-        require(len(row) == width, "rows of other lengths")
-        parent, first, last, start, stop, *_ = row
-        is_in_order = parent >= 0 <= first <= last and start >= 0 <= stop
-        require(is_in_order, "steps out of order")
-        for at in begins:
-            is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
-            require(row[at + _PEAK] is None or is_told, "peaks of no step")
-    if not is_known:
-        rows = [[NOT_AVAILABLE if one is None else one for one in row] for row in rows]
-    return StepsLine(devices, count(fields["count"]), rows)
-
-
-def _phases(fields: Mapping[str, Any]) -> PhasesLine:
-    rows = []
-    for row in items(fields["phases"], 64):
-        kind = choice(row["kind"], get_args(SpanKind))
-        times = count(row["count"]), known(row["seconds"])
-        phase = Phase(kind, text(row["label"]), *times, steps=count(row.get("steps", 0)))
-        rows.append((phase, mapping(row["highest"], count, limits.MOST_SERIES)))
-    spans = tuple(map(_span, items(fields["spans"])))
-    return PhasesLine(count(fields["root"]), tuple(rows), spans)
-
-
-def _item(of: Callable[[Mapping[str, Any]], str | Finding | Guide], field: str) -> Any:
-    def read(fields: Mapping[str, Any]) -> Item:
-        item = of(fields) if field in fields else None
-        return Item(fields["k"], count(fields["i"], limits.MOST_OF_A_LIST), item)
-
-    return read
-
-
-def _finding(fields: Mapping[str, Any]) -> Finding:
-    span = fields["span"]
-    return Finding(
-        text(fields["kind"]),
-        choice(fields["severity"], ("info", "warn", "critical")),
-        text(fields["title"], 4 * limits.LONGEST_TEXT),
-        mapping(fields["evidence"], _evidence),
-        tuple(text(advice, 4 * limits.LONGEST_TEXT) for advice in items(fields["advice"], 64)),
-        None if span is None else count(span),
-    )
-
-
-def _evidence(value: object, depth: int = limits.DEEPEST) -> object:
-    require(depth, "evidence that is too deep")
-    if isinstance(value, dict):
-        return mapping(value, lambda one: _evidence(one, depth - 1), limits.MOST_SERIES)
-    if isinstance(value, list):
-        return [_evidence(one, depth - 1) for one in items(value)]
-    if isinstance(value, str):
-        return text(value, 4 * limits.LONGEST_TEXT)
-    if value is None or isinstance(value, bool):
-        return value
-    figure = number(value)
-    return int(figure) if isinstance(value, int) else figure
-
-
-def _guide(fields: Mapping[str, Any]) -> Guide:
-    stop = fields["stop"]
-    low, high = map(known, items(fields["band"], 2))
-    return Guide(
-        device_key(fields["device"]),
-        choice(fields["kind"], ("budget", "trend", "oom")),
-        text(fields["label"]),
-        known(fields["start"]),
-        math.inf if stop is None else known(stop),
-        known(fields["first"]),
-        known(fields["last"]),
-        (low, high),
-    )
-
-
-def _gap(fields: Mapping[str, Any]) -> Gap:
-    start, stop = map(known, items(fields["t"], 2))
-    return Gap(start, max(start, stop))
-
-
-def _contents(fields: Mapping[str, Any]) -> Contents:
-    return Contents(
-        tuple(map(text, items(fields["modules"], 64))),
-        tuple(map(text, items(fields["optimizers"], 64))),
-        count(fields["parameters"]),
-        count(fields["trainable"]),
-        mapping(fields["dtypes"], count),
-        count(fields["tensors"]),
-        count(fields["optimizer_bytes"]),
-        mapping(fields.get("libraries", {}), count),
-    )
-
-
-def _end(fields: Mapping[str, Any]) -> End:
-    stopped = fields.get("stopped")
-    return End(
-        known(fields["time"]),
-        None if stopped is None else known(stopped),
-        bool(fields.get("broken_off", False)),
-        Polling(
-            current_interval=known(fields.get("current_interval", 0.1)),
-            ticks=count(fields.get("ticks", 0)),
-            missed=count(fields.get("missed", 0)),
-            longest_gap=number(fields.get("longest_gap", 0)),
-            cost=number(fields.get("cost")),
-            stopped=text(fields.get("why", "")),
-            steps=count(fields.get("steps", 0)),
-            steps_with_phases=count(fields.get("steps_with_phases", 0)),
-            share=number(fields.get("share")),
-        ),
-        _software(fields),
-    )
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Line]] = {
-    "head": _head,
-    "series": _columns,
-    "rows": _rows,
-    "fold": _fold,
-    "span": _span,
-    "steps": _steps,
-    "phases": _phases,
-    "note": _item(lambda fields: text(fields["text"], 4 * limits.LONGEST_TEXT), "text"),
-    "finding": _item(_finding, "title"),
-    "guide": _item(_guide, "device"),
-    "gap": _gap,
-    "contents": _contents,
-    "end": _end,
-}
+        try:
+            return _LINE.decode(line).made()
+        except msgspec.ValidationError:
+            kind = _ANY.decode(line).k
+            if kind in {"note", "finding", "guide"}:
+                ended = _NO_ITEM.decode(line)
+                return Item(ended.k, ended.i, None)
+            if kind in _TAGS:
+                raise
+            return None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None

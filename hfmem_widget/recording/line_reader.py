@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hfmem_widget.recording.check import Rows, StepsLine
+from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.limits import LONGEST_LINE, MOST_FIGURES
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
@@ -57,30 +58,30 @@ class LineReader:
         """Make room for more columns, of which nothing is known yet."""
         self._values = np.concatenate([self._values, np.full(columns, np.nan)])
 
-    def _samples(self, rows: Rows) -> Floats | None:
-        """Return all columns of a block, shape ``(samples, columns)``; None where it has nothing to read."""
-        samples, width = len(rows.time), len(self._values)
+    def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:
+        """Return the times and all columns of a block; None where it has nothing to read.
+
+        Raises `ValueError` if it cannot be read.
+        """
+        samples, width = len(rows.times), len(self._values)
         # Nobody writes a block of so many figures.
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
-        if is_too_large or any(column >= width for column in rows.columns):
-            self.dropped += 1
-            return None
+        is_fine = not is_too_large and max(rows.columns, default=-1) < width
+        require(is_fine, "a block of other columns")
+        found = rows.table() if samples else None
         self._note_block(rows.block, rows.wall)
-        if not samples:
+        if found is None:
             return None
+        time, values = found
         block = np.tile(self._values, (samples, 1))
-        block[:, rows.columns] = rows.values
+        block[:, rows.columns] = values
         self._values = block[-1].copy()
-        return block
+        return time, block
 
-    def _takes_steps(self, line: StepsLine) -> bool:
-        """Return whether steps are of the devices that are known, or of more."""
-        devices = self._steps_of if line.devices is None else line.devices
+    def _note_devices(self, line: StepsLine) -> None:
+        """Note what devices steps are of: those that are known, or more; raise `ValueError` if of others."""
+        devices = self._steps_of if line.devices is None else tuple(line.devices)
         width = len(FIGURES) + len(devices) * len(PER_DEVICE)
-        if devices[: len(self._steps_of)] != self._steps_of or (
-            line.rows and len(line.rows[0]) != width
-        ):
-            self.dropped += 1
-            return False
+        is_known = devices[: len(self._steps_of)] == self._steps_of
+        require(is_known and (not line.rows or len(line.rows[0]) == width), "steps of others")
         self._steps_of = devices
-        return True

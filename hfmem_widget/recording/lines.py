@@ -7,7 +7,7 @@ import math
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.recording import limits
-from hfmem_widget.recording.check import Fold
 from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
 from hfmem_widget.session.ranks import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
@@ -30,6 +29,18 @@ FOLD_EVERY = 10.0
 
 LONG = 5.0
 """Seconds after which a span of a step that is still open is written: the step hangs, or is a long one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The extremes of `samples` samples, each of shape ``(series,)``."""
+
+    start: float
+    stop: float
+    samples: int
+    low: Floats
+    high: Floats
+    last: Floats
 
 
 class Lines:

@@ -12,7 +12,9 @@ import numpy as np
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import check, limits
+from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.line_reader import LineReader
+from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
     Contents,
     Device,
@@ -45,8 +47,6 @@ MOST_PUT_OFF = 32 << 20
 
 _START_OF_ROWS = re.compile(rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),')
 _NO_SAMPLES = b',"t":[],"s":[],"v":[]}'
-_START_OF_STEPS, _START_OF_SERIES = b'{"k":"steps",', b'{"k":"series",'
-_FIRST_GROUP, _NEXT_GROUP = re.compile(rb'{"k":"steps","count":\d+,"rows":\[\[(\d+,\d+),'), b"],["
 
 NO_END = "The recording has no end: the process was killed, or has written nothing for 15 seconds."
 GROWS = "This recording is still being written. Open it again to see more."
@@ -71,11 +71,10 @@ class StreamReader(LineReader):
         self._timeline: Timeline | None = (
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
         )
-        self._folds: list[check.Fold] = []
-        self._unfolded: list[check.Fold] = []
+        self._folds: list[Fold] = []
+        self._unfolded: list[Fold] = []
         self._blocks: list[bytes] = []
         self._bytes_of_blocks = 0
-        self._growing: tuple[bytes, bytes] | None = None
         self._gaps: list[tuple[float, float]] = []
         self._spans: dict[int, check.SpanLine] = {}
         self._steps: list[tuple[list[float], Floats]] = []
@@ -89,56 +88,43 @@ class StreamReader(LineReader):
     def feed(self, data: bytes) -> None:
         """Take in the next bytes; a line counts once its end is there."""
         for line in self._lines(data):
-            if not self._can_wait(line):
+            if not self._is_put_off(line):
                 self._take(line)
 
-    def _can_wait(self, line: bytes) -> bool:
-        """Put off what a later line may make needless: then a day is opened in seconds.
-
-        A block of a run that turns out to be long, of which the folds are read; and a group of steps that
-        is written again as it grows.
-        """
-        if block := _START_OF_ROWS.match(line):
-            self._note_block(int(block[1]), float(block[2]))
-            if line.endswith(_NO_SAMPLES):
-                return True
+    def _is_put_off(self, line: bytes) -> bool:
+        """Put off a block: of a run that turns out to be long the folds are read, a day in seconds."""
+        block = _START_OF_ROWS.match(line)
+        if block is None:
+            return False
+        self._note_block(int(block[1]), float(block[2]))
+        if not line.endswith(_NO_SAMPLES):
             self._blocks.append(line)
             self._bytes_of_blocks += len(line)
             if self._bytes_of_blocks > MOST_PUT_OFF:
                 self._catch_up()
-            return True
-        if line.startswith(_START_OF_STEPS):
-            group = None if _NEXT_GROUP in line else _FIRST_GROUP.match(line)
-            before, self._growing = self._growing, None if group is None else (group[1], line)
-            if before is not None and (group is None or group[1] != before[0]):
-                self._take(before[1])
-            return group is not None
-        if line.startswith(_START_OF_SERIES):
-            self._catch_up()
-        return False
+        return True
 
     def _catch_up(self) -> None:
         """Read what was put off."""
-        lines = [*self._blocks, *(self._growing or ())[1:]]
-        self._forget_blocks()
-        self._growing = None
-        for line in lines:
+        for line in self._forget_blocks():
             self._take(line)
 
-    def _forget_blocks(self) -> None:
-        self._blocks.clear()
-        self._bytes_of_blocks = 0
+    def _forget_blocks(self) -> list[bytes]:
+        blocks, self._blocks, self._bytes_of_blocks = self._blocks, [], 0
+        return blocks
 
     def _take(self, line: bytes) -> None:
         try:
             known = check.parse(line)
+            require(
+                self.head is not None or known is None or isinstance(known, check.Head), "no head"
+            )
+            if known is not None:
+                self._enter(known)
+        except OptionError:
+            raise
         except ValueError:
             self.dropped += 1
-            return
-        if self.head is None and not isinstance(known, check.Head):
-            self.dropped += known is not None
-        elif known is not None:
-            self._enter(known)
 
     def session(self, now: float = -math.inf, *, newest_steps: int = limits.MOST_STEPS) -> Session:
         """Return what was read so far.
@@ -167,7 +153,7 @@ class StreamReader(LineReader):
             notes=[note for note in self._items["note"] if isinstance(note, str)],
             findings=[one for one in self._items["finding"] if isinstance(one, Finding)],
             guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
-            software={**head.software, **(end.software if end is not None else {})},
+            software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
@@ -205,33 +191,33 @@ class StreamReader(LineReader):
 
     @_enter.register
     def _(self, columns: check.Columns) -> None:
-        if columns.first != len(self._series) or len(columns.devices) > limits.MOST_SERIES:
-            self.dropped += 1
-            return
+        self._catch_up()
+        series = columns.series
+        require(columns.first == len(self._series), "columns that are not the next")
         self._devices = columns.devices
-        self._series += columns.series
-        self._widen(len(columns.series))
+        self._series += series
+        self._widen(len(series))
         if self._timeline is not None:
             self._timeline.widen(len(self._series))
 
     @_enter.register
     def _(self, rows: check.Rows) -> None:
-        block = self._samples(rows)
-        if block is None:
+        samples = self._samples(rows)
+        if samples is None:
             return
-        self._time = float(rows.time[-1])
+        time, block = samples
+        self._time = float(time[-1])
         if self._timeline is not None:
-            self._timeline.extend(rows.time, block)
+            self._timeline.extend(time, block)
         else:
             low, high = np.fmin.reduce(block), np.fmax.reduce(block)
-            start = float(rows.time[0])
-            self._unfolded.append(check.Fold(start, self._time, len(block), low, high, block[-1]))
+            start = float(time[0])
+            self._unfolded.append(Fold(start, self._time, len(block), low, high, block[-1]))
 
     @_enter.register
-    def _(self, fold: check.Fold) -> None:
-        if len(fold.low) > len(self._values):
-            self.dropped += 1
-            return
+    def _(self, line: check.FoldLine) -> None:
+        fold = line.fold()
+        require(len(fold.low) <= len(self._values), "a fold of other columns")
         self._folds.append(fold)
         self._unfolded.clear()
         if fold.stop > DETAIL and not self._everything:
@@ -250,8 +236,7 @@ class StreamReader(LineReader):
 
     @_enter.register
     def _(self, line: check.StepsLine) -> None:
-        if not self._takes_steps(line):
-            return
+        self._note_devices(line)
         self._steps_made = max(self._steps_made, line.count)
         for row in line.rows:
             numbers = row[:3]
@@ -276,7 +261,8 @@ class StreamReader(LineReader):
 
     @_enter.register
     def _(self, gap: check.Gap) -> None:
-        self._gaps.append((gap.start, gap.stop))
+        start, stop = gap.t
+        self._gaps.append((start, max(start, stop)))
 
     @_enter.register
     def _(self, contents: Contents) -> None:
@@ -333,7 +319,7 @@ class StreamReader(LineReader):
         return steps
 
 
-def _joined(folds: Sequence[check.Fold]) -> check.Fold:
+def _joined(folds: Sequence[Fold]) -> Fold:
     """Return one fold, or two as one."""
     first, last = folds[0], folds[-1]
     if first is last:
@@ -345,7 +331,7 @@ def _joined(folds: Sequence[check.Fold]) -> check.Fold:
     )
     samples = sum(fold.samples for fold in folds)
     edges = np.fmin.reduce(low), np.fmax.reduce(high)
-    return check.Fold(first.start, last.stop, samples, *edges, last.last)
+    return Fold(first.start, last.stop, samples, *edges, last.last)
 
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:

@@ -50,6 +50,7 @@ HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
+    "msgspec": {"recording/fields.py", "recording/check.py", "features/history/file.py"},
     "transformers": {
         "drivers/trainer.py",
         "drivers/api.py",
@@ -256,6 +257,7 @@ def test_an_allocator_has_one_owner(path: Path) -> None:
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
+HEAVY |= {"msgspec"}
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
 
 from hfmem_widget.analysis.cell import UNLABELLED
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.analysis.record_of import MOST_FINDINGS, SENTENCE
 from hfmem_widget.errors import OptionError
-from hfmem_widget.recording.fields import FAULTS, choice, count, device_key, known, number, text
+from hfmem_widget.recording.fields import (
+    DeviceKey,
+    Figure,
+    Name,
+    RankNumber,
+    Text,
+    available,
+    decoder,
+)
 from hfmem_widget.recording.file import (
     cannot_read,
     cannot_write,
@@ -21,7 +32,7 @@ from hfmem_widget.recording.file import (
     open_regular,
     write_all,
 )
-from hfmem_widget.recording.limits import MOST_RANKS
+from hfmem_widget.recording.limits import LARGEST
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.text import MAX_LENGTH, plain
 
@@ -109,48 +120,62 @@ def _figure(value: float) -> int | None:
     return round(value) if math.isfinite(value) else None
 
 
+class _Label(Text):
+    most = MAX_LENGTH
+
+
+class _Identity(Text):
+    most = 200
+
+
+class _Sentence(Text):
+    most = SENTENCE
+
+
+class _Line(Struct, tag_field="k", tag=KIND):
+    kernel: Name
+    number: Annotated[int, Meta(gt=-int(LARGEST), lt=int(LARGEST))] | None
+    name: _Label
+    identity: _Identity
+    kind: Name
+    outcome: _Label
+    started: Figure
+    seconds: Figure
+    devices: list[tuple[DeviceKey, Figure | None, Figure | None, Figure | None, Certainty]]
+    findings: list[tuple[Name, _Sentence]]
+    worst_rank: RankNumber | None = None
+
+
+_LINE = decoder(_Line)
+
+
 def _run(line: bytes) -> Record | None:
     """Return what a line says; None if it is no run, whoever has written it."""
     if not 2 < len(line) <= LONGEST_LINE:
         return None
     try:
-        fields = json.loads(line)
-        return _checked(fields) if fields["k"] == KIND else None
-    except FAULTS:
+        known = _LINE.decode(line)
+    except (msgspec.MsgspecError, RecursionError):
         return None
-
-
-def _checked(fields: Mapping[str, Any]) -> Record:
-    cell, name, identity = (
-        fields["number"],
-        text(fields["name"], MAX_LENGTH),
-        text(fields["identity"], 200),
-    )
     return Record(
-        label="" if identity.startswith(UNLABELLED) else name,
-        title=name,
-        identity=identity,
-        kernel=text(fields["kernel"], 40),
-        number=None if cell is None else int(known(cell)),
-        kind=text(fields["kind"], 40),
-        outcome=text(fields["outcome"], MAX_LENGTH),
-        started_at=known(fields["started"]),
-        duration=known(fields["seconds"]),
-        devices=tuple(_use(*use) for use in fields["devices"][:MOST_DEVICES]),
-        findings=tuple(
-            (text(kind, 40), text(title, SENTENCE))
-            for kind, title in fields["findings"][:MOST_FINDINGS]
+        label="" if known.identity.startswith(UNLABELLED) else known.name,
+        title=known.name,
+        identity=known.identity,
+        kernel=known.kernel,
+        number=known.number,
+        kind=known.kind,
+        outcome=known.outcome,
+        started_at=known.started,
+        duration=known.seconds,
+        devices=tuple(
+            DeviceRecord(
+                key=key,
+                before=available(before),
+                after=available(after),
+                peak=Peak(available(peak), certainty),
+            )
+            for key, before, after, peak, certainty in known.devices[:MOST_DEVICES]
         ),
-        worst_rank=count(fields["worst_rank"], MOST_RANKS) if "worst_rank" in fields else None,
-    )
-
-
-def _use(
-    key: object, before: object, after: object, peak: object, certainty: object
-) -> DeviceRecord:
-    return DeviceRecord(
-        key=device_key(key),
-        before=number(before),
-        after=number(after),
-        peak=Peak(number(peak), choice(certainty, get_args(Certainty))),
+        findings=tuple(known.findings[:MOST_FINDINGS]),
+        worst_rank=known.worst_rank,
     )

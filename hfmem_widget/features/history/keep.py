@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hfmem_widget.analysis.history import HISTORY, History
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.features.history.file import append, read_records
 from hfmem_widget.features.history.model import CellHistory
 from hfmem_widget.guard import warn
 from hfmem_widget.monitor.ticker import done_within
@@ -41,13 +40,15 @@ class KeptHistory:
 
         Raises `OptionError` if it cannot be written, or has something else in it; nothing has changed then.
         """
+        from hfmem_widget.features.history import file  # few keep it, and it takes a while
+
         name = path_text(path, "keep", "a file")
         place = expanded(name)
         if place == self._path:
             return
         kernel = self.history.kernel
-        earlier = read_records(place)
-        append(place, [record for record in self.history.records if record.kernel == kernel])
+        earlier = file.read_records(place)
+        file.append(place, [record for record in self.history.records if record.kernel == kernel])
         self.history.precede([record for record in earlier if record.kernel != kernel])
         self._path, self._name = place, plain(name)
 
@@ -71,7 +72,9 @@ class KeptHistory:
         while self._unwritten and self.keeps and self._writing.acquire(blocking=False):
             try:
                 if self._path is not None:
-                    append(self._path, [self._unwritten.popleft()])
+                    from hfmem_widget.features.history import file
+
+                    file.append(self._path, [self._unwritten.popleft()])
             except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
                 self._path, self._name = None, ""
                 self._unwritten.clear()

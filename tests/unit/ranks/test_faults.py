@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.ranks import collector as collector_module
-from hfmem_widget.ranks import table as table_module
+from hfmem_widget.ranks import findings as findings_module
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.leader import Leader
 from hfmem_widget.ranks.overview import Overview
@@ -24,7 +24,7 @@ LOOKS = [
     (collector_module, "flags_of"),
     (collector_module, "table_of"),
     (collector_module, "phases_of"),
-    (table_module, "_row"),
+    (findings_module, "_row"),
     (Overview, "show"),
     (Overview, "pass_on"),
     (Leader, "pass_steps"),

@@ -17,10 +17,9 @@ from hfmem_widget.ranks.aggregate import (
     peers,
     spread,
 )
-from hfmem_widget.ranks.buckets import MOST_OPEN, Buckets
-from hfmem_widget.ranks.news import Finished
-from hfmem_widget.ranks.recent_steps import KEPT, RecentSteps
-from hfmem_widget.ranks.strip import Strip
+from hfmem_widget.ranks.overview import MOST_OPEN, Buckets, Strip
+from hfmem_widget.ranks.roster import KEPT, RecentSteps
+from hfmem_widget.ranks.stream import Finished
 from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
 

@@ -1,4 +1,4 @@
-"""Folds of a large world: read by their place in the line, a figure when it is asked for."""
+"""Folds of a large world, of which each rank writes one a second."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from hfmem_widget.ranks.news import Extremes
-from hfmem_widget.ranks.stream import RankStream
+from hfmem_widget.ranks.stream import Extremes, RankStream
 from tests.fakes.ranks import Script, SimulatedRun
 
 METRICS = ("allocated", "weights", "gradients", "optimizer")
@@ -38,14 +37,16 @@ def test_a_fold_says_the_same_however_it_is_spaced() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"null", b"1e999", b"-", b"1e30", b"eeee"])
-def test_a_figure_that_is_none_is_not_available(bad: bytes) -> None:
-    """What a stranger has put in place of a figure is read as one that is not available."""
+def test_a_fold_without_a_figure_takes_no_peak_away(bad: bytes) -> None:
+    """A figure may be missing; with anything else in its place the line is counted and left out."""
     head, *rest = lines_of_a_rank(1.0)
     fold = b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[0],"high":[%s],"last":[%s]}\n'
     stream = RankStream("one")
     for line in (head, *rest, fold % (bad, bad)):
         stream.feed(line)
-    assert math.isnan(stream.latest("allocated"))
+    is_missing = bad == b"null"
+    assert math.isnan(stream.latest("allocated")) == is_missing
+    assert stream.dropped == (not is_missing)
     assert stream.peak.value > 0
 
 

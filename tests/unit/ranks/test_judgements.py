@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, judge
-from hfmem_widget.ranks.look import LOST
-from hfmem_widget.ranks.news import Edge
-from hfmem_widget.ranks.table import phases_of
+from hfmem_widget.ranks.findings import BEHIND, CLOCK, IMBALANCE_SHARE, judge, phases_of
+from hfmem_widget.ranks.roster import LOST
+from hfmem_widget.ranks.stream import Edge
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, found, kinds, play

@@ -14,7 +14,7 @@ import pytest
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks import files
 from hfmem_widget.ranks.files import File, Piece, fetched
-from hfmem_widget.ranks.look import LOST, SILENT_PACES, SILENT_SECONDS
+from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
 from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
 from tests.fakes.ranks import Script
 from tests.unit.ranks.slow_disk import Followed

@@ -12,7 +12,6 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history import file as file_module
-from hfmem_widget.features.history import keep as keep_module
 from hfmem_widget.features.history.file import append, read_records
 from hfmem_widget.features.history.html import history_bundle
 from hfmem_widget.features.history.keep import KeptHistory
@@ -162,7 +161,7 @@ def test_a_disk_that_refuses_ends_the_file_and_nothing_else(
     def refuse(*_: object) -> None:
         raise full
 
-    monkeypatch.setattr(keep_module, "append", refuse)
+    monkeypatch.setattr(file_module, "append", refuse)
     add(kept, "a", "b")
     add(kept, "c")
 
