@@ -10,6 +10,7 @@ import gc
 from typing import Any, Final
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
@@ -154,8 +155,12 @@ class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name, message = getattr(func, "__name__", "").removesuffix("_"), ""
-        if name == "embedding" and args[0].numel():
-            least, most, count = int(args[0].amin()), int(args[0].amax()), args[1].shape[0]
+        if name == "embedding":
+            # torch.embedding, which the other calls, takes them the other way round.
+            rows, weight = args[:2] if func is functional.embedding else args[1::-1]
+            known = rows.numel() and not rows.is_meta
+            least, most = (int(rows.amin()), int(rows.amax())) if known else (0, -1)
+            count = weight.shape[0]
             if least < 0 or most >= count:
                 asked = least if least < 0 else most
                 message = f"an embedding of {count:,} rows is asked for number {asked:,}"

@@ -271,8 +271,9 @@ def test_features_may_be_an_attribute_beside_the_output() -> None:
         lambda: torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(7)),
         lambda: FUNCTIONAL.embedding(torch.tensor([4]), torch.zeros(4, 2)),
         lambda: FUNCTIONAL.embedding(torch.tensor([-1]), torch.zeros(4, 2)),
+        lambda: torch.embedding(torch.zeros(4, 2), torch.tensor([4])),
     ],
-    ids=["image", "token", "negative"],
+    ids=["image", "token", "negative", "below"],
 )
 def test_values_out_of_range_never_reach_the_gpu(stop: Any) -> None:
     """They are refused before the operation that a GPU would not survive."""
@@ -285,6 +286,12 @@ def test_values_in_range_pass() -> None:
     with Checked():
         row = torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(8))
         rows = FUNCTIONAL.embedding(torch.tensor([0, 3]), row.T)
+        below = torch.embedding(torch.full((4, 2), 9.0), torch.tensor([[0, 3]]))
+        nothing_known = torch.embedding(
+            torch.zeros(4, 2, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
+        )
 
     assert row.sum() == 8
     assert rows.shape == (2, 2)
+    assert below.shape == (1, 2, 2)
+    assert nothing_known.shape == (1, 2)
