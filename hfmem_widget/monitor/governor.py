@@ -110,14 +110,14 @@ class Deferred:
         return self._tick / self.interval
 
     def entered(self, edges: int, seconds: float) -> None:
-        """Take in that so many edges were entered."""
+        """Record how many edges were entered, and the CPU seconds that took."""
         if edges:
             self._edges = FADING * self._edges + edges
             self._seconds = FADING * self._seconds + seconds
             self.per_edge = self._seconds / self._edges
 
     def ticked(self, seconds: float, interval: float) -> None:
-        """Take in what a tick took beside that, and how long it is to the next."""
+        """Record what a tick took beside that, and the seconds until the next."""
         self.interval = interval
         self._tick = FADING * self._tick + (1 - FADING) * seconds if self._tick else seconds
 

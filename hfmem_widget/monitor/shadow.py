@@ -30,7 +30,7 @@ class Shadow:
         self._first: Stats = {}
 
     def remember(self, stats: Stats) -> None:
-        """Take in the peaks of some statistics, which are about to be reset."""
+        """Keep the peaks of some statistics, which are about to be reset."""
         if not self._families:
             nested = {name: value for name, value in stats.items() if isinstance(value, dict)}
             self._first = nested

@@ -178,7 +178,7 @@ def _progress(watched: Watched, peaks: Mapping[Window, Peaks]) -> None:
 
 
 def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> bool:
-    """Take in what a tick cost in CPU seconds; slow down where that is too much, and say whether."""
+    """Record what a tick cost in CPU seconds; slow down if that is too much, and return whether it was."""
     for session in sessions:
         polling = session.polling
         polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost

@@ -64,7 +64,7 @@ class Unexplained:
         self._columns = tuple(_Columns.of(device.key, session) for device in session.devices)
 
     def begin(self, values: Row) -> None:
-        """Take in what was read first: what nothing explains was there before."""
+        """Record the first reading: what nothing explains in it was there before."""
         if not self._has_begun:
             self._since(values)
 
@@ -110,7 +110,7 @@ class Unexplained:
         return tuple(before), tuple(after)
 
     def ended(self, span_id: int, *, was_last: bool) -> None:
-        """Take in that a span has ended, and whether it `was_last` of those that were open."""
+        """Record that a span has ended, and whether it `was_last` of those that were open."""
         if span_id == self.based_on:
             self.based_on = None
             # What a forward pass of its own leaves behind is there for the backward pass.

@@ -169,7 +169,7 @@ class Watched:
         return Sample(time, self.unexplained.fill(values))
 
     def base(self, span_id: int, kind: SpanKind, label: str, values: Sequence[float]) -> None:
-        """Take in what was read where a span begins."""
+        """Record what was read where a span begins."""
         self.unexplained.base(span_id, kind, label, values, is_inner=bool(self.windows))
 
     def open(
@@ -319,7 +319,7 @@ class Register:
         self._lock = threading.RLock()
 
     def add(self, watched: Watched, if_first: Callable[[], None]) -> None:
-        """Take in a session; call `if_first` before that where no other is watched."""
+        """Add a session; call `if_first` first where no other is watched."""
         with self._lock:
             if not self._watched:
                 if_first()

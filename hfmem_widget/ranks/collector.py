@@ -126,7 +126,7 @@ class Collector:
         return -math.inf if known is None else known.reached
 
     def feed(self, stream: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Take in the next bytes of a stream, whole lines or not.
+        """Read the next bytes of a stream, whole lines or not.
 
         Parameters
         ----------

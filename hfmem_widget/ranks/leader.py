@@ -53,7 +53,7 @@ class Leader:
         self._trainings: dict[int, float] = {}
 
     def take(self, stream: RankStream, news: Finished | Edge) -> None:
-        """Take in steps or the edge of a span; those of other ranks are passed over."""
+        """Add steps or the edge of a span; those of other ranks are ignored."""
         if stream is not self._stream:
             return
         if isinstance(news, Edge):

@@ -69,7 +69,7 @@ class Strip:
         return not self._at
 
     def add(self, time: float, ranks: NDArray[np.int64], shares: Floats) -> None:
-        """Take in how full each rank's device was, 1 for full, NaN where nothing was heard."""
+        """Add how full each rank's device was, 1 for full, NaN where nothing was heard."""
         if not self._at or time >= self._at[-1] + self._width:
             if len(self._at) == STRIP_COLUMNS:
                 self._merge()
@@ -127,7 +127,7 @@ class Buckets:
         return len(self._open)
 
     def add(self, place: int, time: Floats, allocated: Floats, rows: Floats | None) -> None:
-        """Take in readings of a rank.
+        """Add readings of a rank.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Buckets:
     def add_over(
         self, place: int, edges: tuple[float, float], value: float, row: Floats | None
     ) -> None:
-        """Take in the highest reading of a rank over some time."""
+        """Add the highest reading of a rank over some time."""
         start, stop = edges
         last = int(stop / self.width)
         for number in range(max(int(start / self.width), last - MOST_FOLDED), last + 1):
@@ -240,7 +240,7 @@ class Overview:
     def take(
         self, stream: RankStream, news: Samples | Extremes | Finished | Edge, now: float
     ) -> None:
-        """Take in what a rank says."""
+        """Add what a rank reports."""
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
             self._roster.steps.add(place, news)

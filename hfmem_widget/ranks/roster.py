@@ -84,7 +84,7 @@ class RecentSteps:
         self._newest[place] = _NO_STEP
 
     def add(self, place: int, steps: Finished) -> None:
-        """Take in steps of a rank; a training whose numbers begin again takes the place of the one before."""
+        """Add steps of a rank; a training whose numbers begin again takes the place of the one before."""
         number, ended = steps.last[-1], steps.figures[-1][STOP]
         newest, stop = self._newest[place]
         if number < newest and ended > stop:

@@ -288,7 +288,7 @@ class RankStream(LineReader):
         return NOT_AVAILABLE if at is None else float(self._values[at])
 
     def feed(self, data: bytes) -> list[News]:
-        """Take in the next bytes, and return what they say; a line counts once its end is there."""
+        """Read the next bytes, and return what they say; a line counts once its end is there."""
         found: list[News] = []
         for line in self._lines(data):
             if self.refused:

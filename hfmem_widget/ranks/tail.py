@@ -295,7 +295,7 @@ class Tail:
         return before == now and self._clock() - changed.st_mtime > SETTLED
 
     def _take(self, piece: Piece, now: float) -> None:
-        """Take in what was read of a file after some time of the wall clock."""
+        """Add what was read of a file after some time of the wall clock."""
         file, name = piece.file, piece.file.name
         if piece.is_another and not self._begins_again(file):
             return

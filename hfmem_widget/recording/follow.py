@@ -31,7 +31,7 @@ class Follower:
         self._file.close()
 
     def look(self) -> bool:
-        """Take in what is new, and return whether there was anything.
+        """Read what is new, and return whether there was anything.
 
         Raises `OptionError` if it cannot be read any more, or another file has its name before the recording
         has ended.

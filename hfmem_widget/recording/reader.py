@@ -86,7 +86,7 @@ class StreamReader(LineReader):
         self._contents = Contents()
 
     def feed(self, data: bytes) -> None:
-        """Take in the next bytes; a line counts once its end is there."""
+        """Read the next bytes; a line counts once its end is there."""
         for line in self._lines(data):
             if not self._is_put_off(line):
                 self._take(line)

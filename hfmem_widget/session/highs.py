@@ -46,7 +46,7 @@ class Highs(Generic[Key]):
         self._rows[key] = [row]
 
     def note(self, *rows: Row) -> None:
-        """Take in rows; they may be longer than those before, and NaN is never a high."""
+        """Add rows; they may be longer than those before, and NaN is never a high."""
         for known in reversed(self._rows.values()):
             _add(known, *rows)
             break

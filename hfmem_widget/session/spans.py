@@ -149,7 +149,7 @@ class Phases(Growing):
         return vars(Phases({root: self.within(root) for root in tuple(self._by_root)}))
 
     def add(self, root: int, span: Span) -> None:
-        """Take in a finished span, but for a step, that lies within the outermost span `root`."""
+        """Add a finished span, other than a step, that lies within the outermost span `root`."""
         known = self._sum(root, span.kind, span.name)
         if known is None:
             return
@@ -162,7 +162,7 @@ class Phases(Growing):
                 known.highest[series] = span
 
     def add_steps(self, root: int, batch: StepBatch) -> None:
-        """Take in finished steps that lie within the outermost span `root`."""
+        """Add finished steps that lie within the outermost span `root`."""
         known = self._sum(root, "step", "")
         if known is None:
             return
@@ -187,7 +187,7 @@ class Phases(Growing):
         return known
 
     def add_parts(self, root: int, parts: Iterable[str]) -> None:
-        """Take in of which kinds the parts of a step were that lies within the outermost span `root`."""
+        """Add the kinds of the parts of a step that lies within the outermost span `root`."""
         sums = self._by_root.get(root, {})
         for kind in parts:
             if (known := sums.get((kind, ""))) is not None:

@@ -70,7 +70,7 @@ class FirstBuckets:
         self._there: dict[int, tuple[str, int, weakref.ref[Any], weakref.ref[Any]]] = {}
 
     def see(self, modules: Iterable[Any]) -> None:
-        """Take in the buckets that gradients are views of, before a module has made others."""
+        """Add the buckets that gradients are views of, before a module has made others."""
         for module in _of_class(modules, _DDP):
             if module.gradient_as_bucket_view and not _has_rebuilt(module):
                 for parameter in module.parameters():
@@ -101,7 +101,7 @@ class Sharded:
     shards: list[Any] = field(default_factory=list)
 
     def add(self, owner: str, tensor: Any) -> None:
-        """Take in a buffer, if it is there."""
+        """Add a buffer, if there is one."""
         if storages := storages_of(tensor):
             self.buffers.append((owner, storages))
 

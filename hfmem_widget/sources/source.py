@@ -93,7 +93,7 @@ class Looks:
         )
 
     def took(self, now: float, used: float, seconds: float) -> None:
-        """Take in that a look took so many seconds."""
+        """Record how many seconds a look took."""
         self._change_due = now + seconds / self.SHARE
         self._due = max(now + self._unchanged, self._change_due)
         self._used = used

@@ -88,7 +88,7 @@ class FollowedRanks(Companion):
         self._look(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
-        """Take in what the ranks wrote last, and return the card of all of them."""
+        """Read what the ranks wrote last, and return the card of all of them."""
         self._lent.end()  # where a fault of ours has kept `end` from it
         run = self._run
         if run is None:
