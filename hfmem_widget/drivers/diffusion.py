@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Self
 
-from hfmem_widget.drivers.training.forwards import told_elsewhere
-from hfmem_widget.drivers.training.loop import ALLOWANCE, MOST_GROUP, SHARE, TOLD
+from hfmem_widget.drivers.training.forwards import reported_elsewhere
+from hfmem_widget.drivers.training.loop import ALLOWANCE, MOST_GROUP, REPORTED_ELSEWHERE, SHARE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import restore, surround
@@ -39,21 +39,21 @@ _followed: dict[str, weakref.WeakSet[type]] = {
 }
 """Classes whose own method of a name is surrounded."""
 
-_told: dict[int, tuple[weakref.ref[Session], int]] = {}
+_reported: dict[int, tuple[weakref.ref[Session], int]] = {}
 """How many denoising steps a session has among its steps, by its `id`."""
 
 
-class _Here(threading.local):
+class _PerThread(threading.local):
     """What this thread is in."""
 
     call: Diffusion | None = None
 
 
-_here = _Here()
+_current = _PerThread()
 
 
 class Diffusion:
-    """One call of a pipeline: a context manager that is told where its phases and steps begin and end."""
+    """One call of a pipeline: a context manager that is notified where its phases and steps begin and end."""
 
     def __init__(self, monitor: Monitor, session: Session, pipeline: object) -> None:
         self.pipeline = id(pipeline)
@@ -69,12 +69,12 @@ class Diffusion:
         self._began, self._until, self._spent = time.perf_counter(), 0.0, 0.0
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
         monitor.catch_up()
-        is_alone = session.steps.count <= _steps_told(session)
-        self._tells = is_alone and not monitor.is_within(session, TOLD)
+        is_alone = session.steps.count <= _steps_reported(session)
+        self._tells = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        self._around, _here.call = _here.call, self
-        told_elsewhere.by += 1
+        self._around, _current.call = _current.call, self
+        reported_elsewhere.by += 1
         parts, self._parts = self._parts, {}
         module = sys.modules["torch"].nn.Module
         models = {name: part for name, part in parts.items() if isinstance(part, module)}
@@ -99,9 +99,9 @@ class Diffusion:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if _here.call is self:
-            _here.call = self._around
-            told_elsewhere.by -= 1
+        if _current.call is self:
+            _current.call = self._around
+            reported_elsewhere.by -= 1
         while self._hooks:
             if (hooks := self._hooks[-1]) is not None:
                 hooks.remove()
@@ -146,7 +146,7 @@ class Diffusion:
         return bool(self._step) or (self._name == "denoise" and not self._tells)
 
     def _forward_begins(self, _shape: object) -> None:
-        if _here.call is not self:
+        if _current.call is not self:
             return
         began = time.perf_counter()
         self.loop_begins()
@@ -163,11 +163,11 @@ class Diffusion:
         self._monitor.close_span(self._session, self._step, outcome, counts)
         self._step = 0
         if outcome != NO_STEP:
-            told = _steps_told(self._session) + last - self._first + 1
+            reported = _steps_reported(self._session) + last - self._first + 1
             # Without a callback: what the collector calls is under no guard.
-            for key in [key for key, (known, _) in _told.items() if known() is None]:
-                del _told[key]
-            _told[id(self._session)] = weakref.ref(self._session), told
+            for key in [key for key, (known, _) in _reported.items() if known() is None]:
+                del _reported[key]
+            _reported[id(self._session)] = weakref.ref(self._session), reported
 
     def _is_in_step(self) -> bool:
         return self._step > 0 and self._number < self._first
@@ -204,7 +204,7 @@ def leave_pipelines(_module: object = None) -> None:
     for name, owners in _followed.items():
         while owners:
             restore(owners.pop(), name)
-    _told.clear()
+    _reported.clear()
 
 
 def _follow(
@@ -220,8 +220,8 @@ def _follow(
         surround(owner, name, around, unless=unless)
 
 
-def _steps_told(session: Session) -> int:
-    known, count = _told.get(id(session), (lambda: None, 0))
+def _steps_reported(session: Session) -> int:
+    known, count = _reported.get(id(session), (lambda: None, 0))
     return count if known() is session else 0
 
 
@@ -234,30 +234,30 @@ def _registering(pipeline: object) -> AbstractContextManager[object]:
 def _calling(pipeline: object) -> AbstractContextManager[object]:
     monitor = running_monitor()
     session = monitor.current if monitor is not None else None
-    call = _here.call
+    call = _current.call
     if monitor is None or session is None or (call is not None and call.pipeline == id(pipeline)):
         return _NOTHING
     return Diffusion(monitor, session, pipeline)
 
 
 def _looping(pipeline: object) -> AbstractContextManager[object]:
-    if (call := _here.call) is not None and call.pipeline == id(pipeline):
+    if (call := _current.call) is not None and call.pipeline == id(pipeline):
         call.loop_begins()
     return _NOTHING
 
 
 def _decoding(_model: object) -> AbstractContextManager[object]:
-    if (call := _here.call) is not None:
+    if (call := _current.call) is not None:
         call.decoding_begins()
     return _NOTHING
 
 
 def _is_counted() -> bool:
-    return (call := _here.call) is None or call.counts()
+    return (call := _current.call) is None or call.counts()
 
 
 @contextmanager
 def _stepping(_scheduler: object) -> Iterator[None]:
     yield
-    if (call := _here.call) is not None:
+    if (call := _current.call) is not None:
         call.stepped()

@@ -53,7 +53,7 @@ _LAUNCHERS = frozenset(
 """What stands in the command of a process that starts the ranks."""
 
 
-class _Followed:
+class _RankWatch:
     """The watch of this process as a rank."""
 
     def __init__(self, watch: Watch, member: Member) -> None:
@@ -63,7 +63,7 @@ class _Followed:
         self.pid = os.getpid()
 
 
-_here: _Followed | None = None
+_rank_watch: _RankWatch | None = None
 
 _exit: tuple[FrameType, int] | None = None
 """The latest `sys.exit` of the main thread: its outermost frame, and the code."""
@@ -119,11 +119,11 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
 
     `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
     """
-    global _here  # noqa: PLW0603  (a process is one rank)
+    global _rank_watch  # noqa: PLW0603  (a process is one rank)
     known, launcher = truth(), _alone_around()
     is_in_group = known is not None and known[1] > 1
-    if _here is not None and _here.pid == os.getpid():
-        if _here.rank.engine != ALONE or not is_in_group:
+    if _rank_watch is not None and _rank_watch.pid == os.getpid():
+        if _rank_watch.rank.engine != ALONE or not is_in_group:
             return False
         end()  # it is not alone after all
     elif launcher and not is_in_group:
@@ -134,7 +134,7 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         rank = who(os.environ, known) or alone()
     member = Member(Path(directory).absolute(), rank, launcher)
     watch = _watch_of(member)
-    _here = _Followed(watch, member)
+    _rank_watch = _RankWatch(watch, member)
     # Before it begins: no child is to take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
@@ -157,12 +157,16 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
 
 def is_of_rank(session: Session) -> bool:
     """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
-    return _here is not None and _here.watch.shows(session)
+    return _rank_watch is not None and _rank_watch.watch.shows(session)
 
 
 def directory_here() -> Path | None:
     """Return the directory of the run of which this process is a rank; None where it is none."""
-    return _here.directory if _here is not None and _here.pid == os.getpid() else None
+    return (
+        _rank_watch.directory
+        if _rank_watch is not None and _rank_watch.pid == os.getpid()
+        else None
+    )
 
 
 def _alone_around() -> int:
@@ -212,8 +216,8 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
-    global _here, _exit  # noqa: PLW0603
-    followed = _here
+    global _rank_watch, _exit  # noqa: PLW0603
+    followed = _rank_watch
     if followed is None or followed.pid != os.getpid():
         return
     followed.watch.stop(error)
@@ -222,7 +226,7 @@ def _leave(error: BaseException | None = None) -> None:
     for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
-    _here = None  # at last: what a fault interrupts is done again
+    _rank_watch = None  # at last: what a fault interrupts is done again
 
 
 @entry(undo=_leave)

@@ -44,7 +44,7 @@ _followed_calls: WeakSet[Any] = WeakSet()
 """The functions that stand in for a class' own `__call__`."""
 
 
-class _Here(threading.local):
+class _PerThread(threading.local):
     """What this thread is in."""
 
     generation: Generation | None = None
@@ -52,7 +52,7 @@ class _Here(threading.local):
     in_step = False
 
 
-_here = _Here()
+_current = _PerThread()
 
 
 class Generation:
@@ -78,13 +78,13 @@ class Generation:
 
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
-        _here.generation = self
+        _current.generation = self
         self._phase = self._open("prefill")
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if _here.generation is self:
-            _here.generation = None
+        if _current.generation is self:
+            _current.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
             return
         if error is not None:  # a prefill has handed no cache over yet
@@ -152,10 +152,10 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
     monitor = running_monitor()
     session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or _here.generation is not None:
+    if monitor is None or session is None or _current.generation is not None:
         return _NOTHING
     monitor.attribution.follow(model)
-    _here.in_step = False
+    _current.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
         _of_their_own.add(owner)
@@ -173,10 +173,10 @@ def stepping(
 ) -> AbstractContextManager[object]:
     """Take note of a step of ``generate``: what the forward pass has returned is complete."""
     monitor = running_monitor()
-    if monitor is not None and not _here.in_step:
+    if monitor is not None and not _current.in_step:
         caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
         monitor.cache_grew(*caches)
-        generation = _here.generation
+        generation = _current.generation
         if generation is not None and generation.model == id(model):
             new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
             generation.stepped(caches, _rows(outputs), _number(new))
@@ -188,10 +188,10 @@ class _InStep:
     """A step is told once, though a model's own method may call the usual one."""
 
     def __enter__(self) -> None:
-        _here.in_step = True
+        _current.in_step = True
 
     def __exit__(self, *_: object) -> None:
-        _here.in_step = False
+        _current.in_step = False
 
 
 _IN_STEP = _InStep()
@@ -236,7 +236,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
             return result
         finally:
             if is_followed:
-                _here.in_call = False
+                _current.in_call = False
             OVER  # noqa: B018
 
     _followed_calls.add(__call__)
@@ -247,20 +247,20 @@ def _begins(model: object) -> bool:
     """Return whether this call is to be followed: the outermost, where something is watched."""
     if _is_wanted():
         _begin(model)
-        return _here.in_call
+        return _current.in_call
     return False
 
 
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
-    if _here.in_call or _here.generation is not None:
+    if _current.in_call or _current.generation is not None:
         return False
     return running_monitor() is not None
 
 
 def _undo(*_: object) -> None:
-    _here.in_call = False
+    _current.in_call = False
 
 
 @entry(undo=_undo)
@@ -268,7 +268,7 @@ def _begin(model: object) -> None:
     monitor = running_monitor()
     if monitor is None:
         return
-    _here.in_call = True
+    _current.in_call = True
     monitor.attribution.called(model)
     monitor.rebase()
 

@@ -128,7 +128,7 @@ def _gone(look: Look) -> Iterator[Finding]:
     yield Finding(
         "rank-gone",
         "warn" if failed else "critical",
-        f"{_who(look, gone, 'was', 'were')} killed{after}, or left by os._exit{other}.",
+        f"{_subject_and_verb(look, gone, 'was', 'were')} killed{after}, or left by os._exit{other}.",
         evidence,
         (
             "A launcher ends the other ranks where one fails."
@@ -161,7 +161,7 @@ def _silent(look: Look) -> Iterator[Finding]:
         who = f"{format_count(len(lost))} nodes ({_listed(map(plain, lost))}) have"
         yield _silence(look, gone, who, "node-silent")
     if alone := sorted(silent.difference(gone)):
-        yield _silence(look, alone, _who(look, alone, "has", "have"), "rank-silent")
+        yield _silence(look, alone, _subject_and_verb(look, alone, "has", "have"), "rank-silent")
 
 
 def _silence(look: Look, places: Sequence[int], who: str, kind: str, said: str = "") -> Finding:
@@ -199,7 +199,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     if not others:
         return
     theirs = int(np.median(others))
-    more = _so_are(behind)
+    more = _others_too(behind)
     waits = _waited(look.waits[place])
     title = (
         f"{look.named(place)} has finished no step after step {format_count(stream.newest_step)} for "
@@ -254,7 +254,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     its = f"is in {phase} of" if phase else "has not begun the forward pass of"
     whole = _waited(seconds)
     title = (
-        f"{look.named(place)} {its} step {step}{_so_are(late)}. {format_counted(len(waiting), 'rank')} "
+        f"{look.named(place)} {its} step {step}{_others_too(late)}. {format_counted(len(waiting), 'rank')} "
         f"have waited in its {theirs} for {whole} s."
     )
     evidence = {
@@ -272,7 +272,7 @@ def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
     for one in found[:1]:
         share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
         how = "more" if one.value > one.peers else "less"
-        more = _so_are(found, " So does", " So do")
+        more = _others_too(found, " So does", " So do")
         title = (
             f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than "
             f"its peers ({format_bytes(one.peers)}).{more and f'{more}.'}"
@@ -375,14 +375,14 @@ def _waited(seconds: float) -> int:
     return max(5 * int(seconds // 5), int(BEHIND))
 
 
-def _so_are(ranks: Sequence[object], one: str = "; so is", several: str = "; so are") -> str:
+def _others_too(ranks: Sequence[object], one: str = "; so is", several: str = "; so are") -> str:
     """Return of how many ranks besides the first something is true; nothing where there are none."""
     count = len(ranks) - 1
     others = format_counted(count, "other rank")
     return f"{one if count == 1 else several} {others}" if count else ""
 
 
-def _who(look: Look, places: Sequence[int], one: str, several: str) -> str:
+def _subject_and_verb(look: Look, places: Sequence[int], one: str, several: str) -> str:
     """Return some ranks as the subject of a sentence, with its verb."""
     if len(places) == 1:
         return f"{look.named(places[0])} {one}"

@@ -317,8 +317,8 @@ def generating(bench: Bench) -> str:
     finally:
         restore(Decoder, "generate")
         ours.leave_calls(home)
-    assert ours._here.generation is None, "a generation is left"
-    assert not ours._here.in_call, "a call is left"
+    assert ours._current.generation is None, "a generation is left"
+    assert not ours._current.in_call, "a call is left"
     assert Decoder.__call__ is usual
     assert "__call__" not in vars(vars(home)["PreTrainedModel"])
     return result
@@ -365,7 +365,7 @@ def diffusion(bench: Bench) -> str:
             result = pipeline()
     finally:
         ours.leave_pipelines(home)
-    assert ours._here.call is None, "a call is left"
+    assert ours._current.call is None, "a call is left"
     assert not pipeline.unet._forward_pre_hooks, "a hook is left"
     assert (Pipeline.__call__, Pipeline.progress_bar, Scheduler.step, Vae.decode) == usual
     return result
@@ -401,7 +401,7 @@ def following(bench: Bench) -> str:
             follow.end()
             leave_groups()
             install.detach()
-    assert follow._here is None, "a rank is left"
+    assert follow._rank_watch is None, "a rank is left"
     assert "HFMEM_CLAIMED" not in os.environ
     return result
 

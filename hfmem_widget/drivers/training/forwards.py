@@ -13,8 +13,8 @@ from hfmem_widget.drivers.training.loop import (
     ALLOWANCE,
     MOST_GROUP,
     MOST_HOOKED,
+    REPORTED_ELSEWHERE,
     SHARE,
-    TOLD,
     Loop,
     forward_of_a_step,
     tell,
@@ -73,7 +73,7 @@ class Forwards:
 class Passes:
     """Opens a span for each pass without gradients of some modules, named by their class, until `end`.
 
-    Only the outermost of modules within one another is told. Where passes are so short that telling each
+    Only the outermost of modules within one another has a span. Where passes are so short that one for each
     would cost more than a share of the time, those between are only counted. The `clock` returns seconds.
     """
 
@@ -85,10 +85,10 @@ class Passes:
         self._clock = clock
         self._thread = threading.get_ident()
         self._followed: dict[int, _FollowedModule] = {}
-        self._told: _FollowedModule | None = None  # whose span is open
+        self._in_span: _FollowedModule | None = None  # whose span is open
         self._span = self._within = 0
         self._passing: _FollowedModule | None = None  # whose pass is only counted
-        self._number = self._untold = 0
+        self._number = self._only_counted = 0
         self._began, self._until, self._spent = clock(), 0.0, 0.0
 
     def follow(self, module: Any) -> None:
@@ -123,12 +123,12 @@ class Passes:
     def _rests(self, one: _FollowedModule) -> bool:
         if self._thread != threading.get_ident() or wants_gradients():
             return True
-        if self._told is not None:
-            return self._told is not one
+        if self._in_span is not None:
+            return self._in_span is not one
         if self._passing is not None:
             if self._passing is one:
                 self._passing = None
-                self._untold += 1
+                self._only_counted += 1
             return True
         if self._clock() >= self._until:
             return False
@@ -137,30 +137,30 @@ class Passes:
 
     def _begins(self, one: _FollowedModule, counts: Mapping[str, float]) -> None:
         began = self._clock()
-        if self._told is one:
+        if self._in_span is one:
             if self._monitor.is_open(self._session, self._span):
                 self._within += 1
                 return
-            self._told = None  # an interrupt has ended it, of which no hook is told
+            self._in_span = None  # an interrupt has ended it, and no hook has been called
         module, monitor = one.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
-        if told_elsewhere.by or monitor.is_within(self._session, TOLD):
+        if reported_elsewhere.by or monitor.is_within(self._session, REPORTED_ELSEWHERE):
             return
         monitor.attribution.called(module)
         self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
-        self._told, self._within, one.counts = one, 0, counts
+        self._in_span, self._within, one.counts = one, 0, counts
         self._spent += self._clock() - began
 
     def _ended(self, one: _FollowedModule, error: Exception | None) -> None:
-        if self._told is not one:
+        if self._in_span is not one:
             return
         if self._within:
             self._within -= 1
             return
-        began, self._told = self._clock(), None
-        first, self._number = self._number + 1, self._number + 1 + self._untold
-        self._untold = 0
+        began, self._in_span = self._clock(), None
+        first, self._number = self._number + 1, self._number + 1 + self._only_counted
+        self._only_counted = 0
         numbers = {"first": float(first), "step": float(self._number)}
         if self._monitor.is_open(self._session, self._span):
             counts = {**one.counts, **numbers}
@@ -172,7 +172,7 @@ class Passes:
 
 
 class _FollowedModule:
-    """A module whose passes are told."""
+    """A module whose passes have spans."""
 
     __slots__ = ("counts", "hooks", "module")
 
@@ -188,7 +188,7 @@ class _Elsewhere(threading.local):
     by = 0
 
 
-told_elsewhere = _Elsewhere()
+reported_elsewhere = _Elsewhere()
 
 _passes: dict[int, Passes] = {}
 """By the `id` of the session."""

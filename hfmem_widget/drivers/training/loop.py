@@ -35,13 +35,13 @@ LEAST_GROUP, MOST_GROUP = 0.05, 1.0
 """Seconds that a group of steps lasts: until one more may be followed; meanwhile they are only counted."""
 
 MOST_PASSES = 8
-"""Forward passes before the first backward pass of a step, where no step has told how many there are."""
+"""Forward passes before the first backward pass of a step, where no step has shown how many there are."""
 
 MOST_HOOKED = 64
 DEEPEST = 3
 """How far below the outermost module that which is called is looked for: LightningModules are not called."""
 
-TOLD: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "load", "save"}
+REPORTED_ELSEWHERE: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "load", "save"}
 """Within these somebody else tells the steps, or there are none."""
 
 
@@ -75,7 +75,7 @@ class Loop:
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
         self._stepped, self._expected = 0, 1
-        self._told, self._told_of_step = 0, 1
+        self._optimizer_steps, self._optimizers_per_step = 0, 1
         # Of what runs now.
         self._is_armed = self._may_guess = self._has_pruned = False
         self._forwards = self._backwards = 0
@@ -169,7 +169,7 @@ class Loop:
 
     def optimizer_ended(self) -> None:
         """End the step of an optimizer, and with the last of them that of the loop."""
-        self._told += 1
+        self._optimizer_steps += 1
         if rest.loop is self:
             self._wakes()
             return
@@ -189,7 +189,7 @@ class Loop:
                 self._run.optimizer_ended()
             if self._stepped >= self._expected:
                 self._step_ends()
-        elif self._stepped == 1 and not self._is_told():
+        elif self._stepped == 1 and not self._is_reported_elsewhere():
             # Its optimizer was not known before, so this is all that was seen of it.
             self._number += 1
 
@@ -215,7 +215,7 @@ class Loop:
         """End a group of steps."""
         self._number += rest.steps()
         rest.end()
-        self._within, self._is_armed, self._stepped, self._told = False, True, 0, 0
+        self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
         self._forwards = self._backwards = 0
         self._stepping.clear()
         self._close()
@@ -239,7 +239,7 @@ class Loop:
             return False
         now = self._clock()
         owed = (self._spent - ALLOWANCE) / SHARE - (now - self._began)
-        if self._is_told():
+        if self._is_reported_elsewhere():
             return False
         # After a group comes one step by itself, unless what is owed was more than the group could pay.
         is_affordable = owed <= 0 or self._is_paid or self._run.governor.wants_all
@@ -249,7 +249,7 @@ class Loop:
         self._run.step_begins(self._first, is_group=not self._is_detailed)
         if not self._is_detailed:
             until = now + min(MOST_GROUP, max(LEAST_GROUP, owed))
-            rest.begin(self, until, self._told_of_step)
+            rest.begin(self, until, self._optimizers_per_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -257,7 +257,7 @@ class Loop:
     def _step_ends(self) -> None:
         self._within = False
         self._number += 1
-        self._told_of_step, self._told = max(1, self._told), 0
+        self._optimizers_per_step, self._optimizer_steps = max(1, self._optimizer_steps), 0
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         if not self._passes_of_step:
@@ -272,8 +272,8 @@ class Loop:
         last = max(self._number, self._first)
         self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})
 
-    def _is_told(self) -> bool:
-        return self._monitor.is_within(self.session, TOLD)
+    def _is_reported_elsewhere(self) -> bool:
+        return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
     def _look(self, optimizer: Any) -> None:
         """Look once for the models that an optimizer trains."""
@@ -345,12 +345,12 @@ class _Rest:
     loop: Loop | None = None
     thread = 0
     until = 0.0
-    told, told_of_step = 0, 1
+    optimizer_steps, optimizers_per_step = 0, 1
 
-    def begin(self, loop: Loop, until: float, told_of_step: int) -> None:
+    def begin(self, loop: Loop, until: float, optimizers_per_step: int) -> None:
         """Begin to count alone; optimizers tell so many times that a step has ended."""
-        self.until, self.told_of_step = until, told_of_step
-        self.told, self.loop, self.thread = 0, loop, threading.get_ident()
+        self.until, self.optimizers_per_step = until, optimizers_per_step
+        self.optimizer_steps, self.loop, self.thread = 0, loop, threading.get_ident()
         quiet[self.thread] = loop.open_ids
 
     def end(self) -> None:
@@ -358,11 +358,11 @@ class _Rest:
         quiet.pop(self.thread, None)
         self.loop, self.thread = None, 0
         self.until = 0.0
-        self.told, self.told_of_step = 0, 1
+        self.optimizer_steps, self.optimizers_per_step = 0, 1
 
     def steps(self) -> int:
         """Return how many steps have gone by."""
-        return self.told // self.told_of_step
+        return self.optimizer_steps // self.optimizers_per_step
 
 
 rest = _Rest()
@@ -377,12 +377,14 @@ def wakes() -> bool:
     """Count the end of an optimizer's step; return whether it is time to do everything again."""
     if rest.loop is None or not rest.loop.open_ids:
         return False
-    rest.told += 1
-    return time.perf_counter() >= rest.until and rest.told % rest.told_of_step == 0
+    rest.optimizer_steps += 1
+    return (
+        time.perf_counter() >= rest.until and rest.optimizer_steps % rest.optimizers_per_step == 0
+    )
 
 
 class _Model:
-    """A module whose calls are told."""
+    """A module whose calls are seen."""
 
     __slots__ = ("depth", "hooks", "module", "was_called")
 

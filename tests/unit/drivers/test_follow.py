@@ -102,8 +102,8 @@ def test_a_forked_child_leaves_the_rank_alone(
         forked.setattr(os, "getpid", lambda: pid + 1)
         follows.end()
 
-    assert follows._here is not None
-    assert follows._here.watch._session is not None
+    assert follows._rank_watch is not None
+    assert follows._rank_watch.watch._session is not None
 
 
 def test_the_notebook_that_lends_is_no_rank(
@@ -126,11 +126,11 @@ def test_without_a_run_the_line_in_a_script_does_nothing(
     """`follow()` may stay in it: where it is started by hand, nobody follows it."""
     monkeypatch.chdir(tmp_path)
     follow()
-    assert follows._here is None
+    assert follows._rank_watch is None
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     follow()
 
-    assert follows._here is not None
+    assert follows._rank_watch is not None
 
 
 def test_a_function_is_followed_while_it_runs(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_followed_function_travels_as_the_function_does(function: Any) -> None
     there = pickle.loads(pickle.dumps(function))
 
     assert there(1) == function(1)
-    assert follows._here is None
+    assert follows._rank_watch is None
 
 
 def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
@@ -202,10 +202,10 @@ def test_the_options_of_the_cell_are_the_ranks(
     monkeypatch.setenv(OPTIONS, '{"interval":0.5,"ledger":false}')
     follow(tmp_path / "run")
 
-    assert follows._here is not None
-    assert follows._here.watch._options.ledger is False
-    assert follows._here.watch._options.interval == 0.5
-    assert follows._here.watch._options.quiet
+    assert follows._rank_watch is not None
+    assert follows._rank_watch.watch._options.ledger is False
+    assert follows._rank_watch.watch._options.interval == 0.5
+    assert follows._rank_watch.watch._options.quiet
 
 
 def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
@@ -271,11 +271,11 @@ def test_a_script_without_a_launcher_is_followed_as_the_only_one(
     follows.begin_alone()
     assert os.environ[SOLO] == f"pid-{os.getpid()}"
     with monkeypatch.context() as child:
-        child.setattr(follows, "_here", None)
+        child.setattr(follows, "_rank_watch", None)
         follows.begin_alone()
         in_group(child, 0, 1)
         follows.joined()
-        assert follows._here is None
+        assert follows._rank_watch is None
     in_group(monkeypatch, 1, 2)
     follows.joined()
     follows.end()
@@ -316,7 +316,7 @@ def test_a_launcher_is_no_rank(
     monkeypatch.setattr(sys, "orig_argv", command)
     follows.begin_alone()
 
-    assert follows._here is None
+    assert follows._rank_watch is None
 
 
 def test_a_process_that_slurm_has_started_waits_for_its_group(
@@ -332,7 +332,7 @@ def test_a_process_that_slurm_has_started_waits_for_its_group(
         monkeypatch.setenv(name, value)
     follows.begin_alone()
 
-    assert follows._here is None
+    assert follows._rank_watch is None
 
 
 class Caught(Exception):

@@ -252,13 +252,13 @@ def test_a_quiet_step_is_none_of_another_threads_group() -> None:
     """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
     monitor = shared_monitor()
     with hfmem_widget.watch(quiet=True) as session:
-        rest.begin(Loop(monitor, session), until=math.inf, told_of_step=1)
+        rest.begin(Loop(monitor, session), until=math.inf, optimizers_per_step=1)
         try:
             _stepped(None, (), {})
-            of_its_own = rest.told
+            of_its_own = rest.optimizer_steps
             rest.thread += 1
             _stepped(None, (), {})
-            assert (of_its_own, rest.told) == (1, 1)
+            assert (of_its_own, rest.optimizer_steps) == (1, 1)
         finally:
             rest.thread -= 1
             rest.end()

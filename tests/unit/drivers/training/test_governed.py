@@ -423,7 +423,7 @@ def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
-    following.rest.begin(loop, until=1e9, told_of_step=1)
+    following.rest.begin(loop, until=1e9, optimizers_per_step=1)
 
     assert not rests()
 
