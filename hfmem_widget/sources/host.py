@@ -239,7 +239,8 @@ class HostSource(BaseSource):
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
         # The peak is kept in batches of pages: what is taken now is at most what it would be.
-        figures = (taken, own.resident, max(own.peak, own.resident), self._machine)
+        now_of_peak = own.private if isinstance(self._memory, DarwinMemory) else own.resident
+        figures = (taken, own.resident, max(own.peak, now_of_peak), self._machine)
         return (*figures, *self._beside.values())
 
     def close(self) -> None:

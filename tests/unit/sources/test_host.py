@@ -353,7 +353,8 @@ def test_without_proc_nothing_is_available(tmp_path: Path) -> None:
 class LibSystem:
     """macOS' library: it writes a struct rusage_info_v4 (XNU, bsd/sys/resource.h)."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int = MB) -> None:
+        self.unit = unit
         self.fails = 0
         self.level = 1  # as kern.memorystatus_vm_pressure_level: 1, 2 or 4
 
@@ -367,19 +368,20 @@ class LibSystem:
         """Write what a process takes, and return 0, or 1 if it fails."""
         assert (pid, flavor) == (os.getpid(), 4)
         words = ctypes.cast(buffer, ctypes.POINTER(ctypes.c_uint64))  # type: ignore[arg-type]  # by reference
-        words[2 + 6], words[2 + 7], words[2 + 28] = 5 * MB, 700 * MB, 900 * MB
+        words[2 + 6], words[2 + 7], words[2 + 28] = (size * self.unit for size in (5, 700, 900))
         return self.fails
 
 
-def test_on_macos_the_footprint_stands_for_private_memory() -> None:
+@pytest.mark.parametrize("unit", [MB, 1000])
+def test_on_macos_the_footprint_stands_for_private_memory(unit: int) -> None:
     """With its peak; the resident set, which misses tensors on Apple's GPU, is there besides."""
-    source = HostSource(DarwinMemory(LibSystem()), find_heap=lambda: None)
+    source = HostSource(DarwinMemory(LibSystem(unit)), find_heap=lambda: None)
     values = read(source)
     labels = {series.metric: series.label for series in source.series}
 
-    assert (values["allocated"], values["peak"]) == (700 * MB, 900 * MB)
+    assert (values["allocated"], values["peak"]) == (700 * unit, 900 * unit)
     assert (labels["allocated"], labels["peak"]) == ("footprint", "footprint peak")
-    assert 0 < values["reserved"] != 700 * MB
+    assert 0 < values["reserved"] != 700 * unit
     assert "footprint" in source.notes[0]
 
 

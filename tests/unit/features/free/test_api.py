@@ -40,11 +40,7 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Stand in for the variables of a script, and take the monitor away at the end.
-
-    The script has no modules of its own: those of other tests may keep an error, whose frames are pytest's.
-    """
-    monkeypatch.setattr("hfmem_widget.sources.heap.search.user_modules", dict)
+    """Stand in for the variables of a script, and take the monitor away at the end."""
     module = SimpleNamespace(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
     monkeypatch.setitem(sys.modules, "__main__", module)
     yield vars(module)
