@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import hfmem_widget
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
@@ -84,10 +82,21 @@ HOMES = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
+def name_of(path: Path) -> str:
+    """Return where a module stands in the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 @cache
 def imported(path: Path) -> tuple[str, ...]:
     """Return the dotted names a module imports, wherever in it."""
-    return tuple(_imported(ast.parse(path.read_text(encoding="utf-8"))))
+    return tuple(_imported(tree_of(path)))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
@@ -113,26 +122,29 @@ def ours(path: Path) -> Iterator[tuple[str, ...]]:
             yield parts[1:]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_only_point_down(path: Path) -> None:
+def test_imports_only_point_down() -> None:
     """A module imports from lower rooms and from its own alone; the package's front door from all."""
-    room, *_ = rooms_of(path)
-    if room == "__init__":
-        return
+    rooms = {path: rooms_of(path)[0] for path in MODULES}
 
-    assert [one for one in ours(path) if one[0] != room and RANK[one[0]] >= RANK[room]] == []
+    assert [
+        (name_of(path), ".".join(one))
+        for path, room in rooms.items()
+        for one in (ours(path) if room != "__init__" else ())
+        if one[0] != room and RANK[one[0]] >= RANK[room]
+    ] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_feature_imports_another(path: Path) -> None:
+def test_no_feature_imports_another() -> None:
     """Features know the list of them at most, and what is below."""
-    room, *within = rooms_of(path)
     folders = {one.name for one in (PACKAGE / "features").iterdir() if one.is_dir()}
-    others = folders - set(within)
+    features = [path for path in MODULES if rooms_of(path)[0] == "features"]
 
-    assert room != "features" or not [
-        one for one in ours(path) if one[0] == room and one[1:] and one[1] in others
-    ]
+    assert [
+        (name_of(path), ".".join(one))
+        for path in features
+        for one in ours(path)
+        if one[0] == "features" and one[1:] and one[1] in folders - set(rooms_of(path))
+    ] == []
 
 
 def test_few_modules_stand_at_the_top() -> None:
@@ -186,16 +198,22 @@ def test_every_feature_has_its_folder() -> None:
     assert sorted(one.name for one in FEATURES) == sorted(one.name for one in folders)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_each_library_has_one_home(path: Path) -> None:
-    """A library with a file of its own is imported nowhere else."""
-    relative = str(path.relative_to(PACKAGE))
-    text = path.read_text(encoding="utf-8")
+def libraries_of(path: Path) -> set[str]:
+    """Return the libraries that a module imports, and whether it makes threads."""
     names = {name.split(".")[0] for name in imported(path)}
-    if "threading.Thread(" in text:
-        names.add("threading.Thread")
-    for library, homes in HOMES.items():
-        assert library not in names or relative in homes, f"{relative} uses {library}"
+    return names | {
+        name for name in ("threading.Thread",) if f"{name}(" in path.read_text(encoding="utf-8")
+    }
+
+
+def test_each_library_has_one_home() -> None:
+    """A library with a file of its own is imported nowhere else."""
+    assert [
+        (name_of(path), library)
+        for path in MODULES
+        for library in sorted(libraries_of(path) & set(HOMES))
+        if name_of(path) not in HOMES[library]
+    ] == []
 
 
 OWNERS = {f"sources/torch_{name}.py" for name in ("allocator", "cuda", "history", "mps", "xpu")}
@@ -219,15 +237,17 @@ def called(tree: ast.AST, within: str = "", *, passes_on: bool) -> Iterator[str]
             yield f"gc.{node.attr}" if of == "gc" else node.attr
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_what_is_asked_for_by_name_collects_and_empties(path: Path) -> None:
+def test_only_what_is_asked_for_by_name_collects_and_empties() -> None:
     """Nothing but what the user asks for by name collects garbage, empties a cache or waits for a device."""
-    relative = str(path.relative_to(PACKAGE))
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = set(called(tree, passes_on=relative in OWNERS))
-    found = names & (DISTURBING | {"gc.collect", "gc.freeze", "gc.disable"})
+    forbidden = DISTURBING | {"gc.collect", "gc.freeze", "gc.disable"}
+    others = [path for path in MODULES if name_of(path) not in MAY_DISTURB]
 
-    assert not found or relative in MAY_DISTURB
+    assert [
+        (name_of(path), name)
+        for path in others
+        for name in called(tree_of(path), passes_on=name_of(path) in OWNERS)
+        if name in forbidden
+    ] == []
 
 
 PRIVATE = re.compile(
@@ -248,12 +268,12 @@ def entry_points(tree: ast.Module) -> Iterator[str]:
             yield str(node.value)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_an_allocator_has_one_owner(path: Path) -> None:
+def test_an_allocator_has_one_owner() -> None:
     """PyTorch's allocator is read, reset, listed and observed in one place; all others are handed it."""
-    found = set(entry_points(ast.parse(path.read_text(encoding="utf-8"))))
+    found = {name_of(path): set(entry_points(tree_of(path))) for path in MODULES}
 
-    assert bool(found) == (str(path.relative_to(PACKAGE)) in OWNERS), found
+    assert {name: names for name, names in found.items() if names and name not in OWNERS} == {}
+    assert all(found[name] for name in OWNERS)
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
