@@ -239,8 +239,8 @@ class HostSource(BaseSource):
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
         # The peak is kept in batches of pages: what is taken now is at most what it would be.
-        now_of_peak = own.private if isinstance(self._memory, DarwinMemory) else own.resident
-        figures = (taken, own.resident, max(own.peak, now_of_peak), self._machine)
+        least_peak = own.private if isinstance(self._memory, DarwinMemory) else own.resident
+        figures = (taken, own.resident, max(own.peak, least_peak), self._machine)
         return (*figures, *self._beside.values())
 
     def close(self) -> None:

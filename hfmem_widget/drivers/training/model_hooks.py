@@ -96,6 +96,7 @@ class ModelHooks:
         while self._handles:
             self._handles[-1].remove()
             self._handles.pop()
+        _hooked.discard(self)
         while self._surrounded:
             patched = self._surrounded[-1]
             users = _surrounded.get(patched, set())
@@ -208,13 +209,16 @@ def _without_hooks(
     **_: Any,
 ) -> AbstractContextManager[object]:
     """Take our hooks off the modules that code may call which torch.compile begins to trace."""
-    if str(globals_.get("__name__")).partition(".")[0] != __name__.partition(".")[0]:
+    is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
+    if _hooked and not is_ours:
         roots = [*locals_.values(), *map(globals_.get, code.co_names)]
         roots += [value for cell in more[1] for value in gc.get_referents(cell)]
         inside = {id(inner) for root in roots for inner in _modules_near(root)}
         if "forward" in code.co_name:  # a whole one, or what follows a graph break
             # A module that runs its own forward pass was called before: its hooks are not traced.
             inside.discard(id(locals_.get("self")))
+        for key in [key for key, module in _traced.items() if module() is None]:
+            del _traced[key]
         for hooks in [hooks for hooks in _hooked if id(hooks.module()) in inside]:
             hooks.remove()
             _traced[id(hooks.module())] = hooks.module
