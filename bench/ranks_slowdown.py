@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from common import measure
 from common.blocks import LARGE, Block, finish, report
-from common.ways import CONTROL
+from common.ways import CONTROL, goes_on
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -93,7 +93,7 @@ class Turns(TrainerCallback):
         self.followed = self.wanted = 0
         self._seconds = seconds
         self._ours = MemoryCallback()
-        self._governor: Any = None
+        self._grouping: Any = None
         self._given: dict[str, Any] = {}
         self._is_over = False
         self._turns = self._steps()
@@ -164,9 +164,10 @@ class Turns(TrainerCallback):
         trainer, ours = self.trainer, self._ours
         trainer.add_callback(ours)
         ours.begins(trainer, trainer.args, may_watch=False)
-        # What it has decided about phases is kept: a block is a part of a long run.
+        # A block is a part of a long run: it may take what the one before has left.
         run: Any = ours._run  # noqa: SLF001
-        run.governor = self._governor = self._governor or run.governor
+        run.grouping = self._grouping = self._grouping or run.grouping
+        goes_on(run.grouping)
         ours.on_train_begin(trainer.args, trainer.state, trainer.control, **self._given)
         return session
 

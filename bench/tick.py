@@ -119,9 +119,7 @@ class Poller:
             make_ticker=self._ticker,
         )
         self.session = self.monitor.begin(WatchOptions())
-        self.marked = 0
         self.monitor.open_span(self.session, "cell", "bench")
-        self.marker = self.monitor.marker(self.session)
         if charted:
             publisher = Publisher(
                 self.session, lambda _message, _buffers: None, clock=self.clock.read
@@ -156,29 +154,17 @@ class Poller:
         self.turn()
         self.monitor.catch_up()
 
-    def marked_step(self) -> None:
-        """Make a step of which no phases are measured: both of its edges are only marked."""
+    def group(self) -> None:
+        """Open a span that steps share, and close it again."""
         self.clock.advance(EDGE_SECONDS)
-        step = self.marker.begin("step")
-        if step is None:  # another's ledger has had the entry points meanwhile
-            self.two_edges()
-            step = self.marker.begin("step")
+        span_id = self.monitor.open_span(self.session, "step", "step").id
         self.clock.advance(EDGE_SECONDS)
-        if step is None or not self.marker.end(step, {}):
-            message = "a step could not be marked"
-            raise RuntimeError(message)
+        self.monitor.close_span(self.session, span_id)
 
-    def marked_step_and_enter(self) -> None:
+    def group_and_enter(self) -> None:
         """Do so, and the bookkeeping that is otherwise left to the poller."""
-        self.marked_step()
+        self.group()
         self.monitor.catch_up()
-
-    def marked_step_and_enter_ten(self) -> None:
-        """Do so as a poller does that comes less often than steps: ten of them at once."""
-        self.marked_step()
-        self.marked += 1
-        if self.marked % 10 == 0:
-            self.monitor.catch_up()
 
     def enter_elsewhere(self) -> None:
         """Do the bookkeeping on a thread of its own, whose CPU time is not ours, as the poller does."""
@@ -238,20 +224,19 @@ def edges(used: int) -> tuple[dict[str, Way], list[PeakLedger]]:
             reset(index)
             statistics_of(index)
 
-    pollers = [Poller(charted=False, used=used) for _ in range(6)]
-    nested, turned, entered, marked, both, tens = pollers
+    pollers = [Poller(charted=False, used=used) for _ in range(5)]
+    nested, turned, entered, grouped, both = pollers
     for one in (nested, turned, entered):
         one.open_parts()
-    for one in (nested, turned, marked):
+    for one in (nested, turned, grouped):
         one.enter_elsewhere()
     ways: dict[str, Way] = {
         EDGE_BASE: raw_calls,
         "hfmem_widget: open_span and close_span, two edges": nested.two_edges,
         "hfmem_widget: turn, one edge": turned.turn,
         "hfmem_widget: turn, with the poller's share": entered.turn_and_enter,
-        "hfmem_widget: a step without phases, both edges": marked.marked_step,
-        "hfmem_widget: the same, with the poller's share": both.marked_step_and_enter,
-        "hfmem_widget: the same, entered ten at a time": tens.marked_step_and_enter_ten,
+        "hfmem_widget: a span of several steps, both edges": grouped.group,
+        "hfmem_widget: the same, with the poller's share": both.group_and_enter,
     }
     return ways, [poller.ledger for poller in pollers]
 

@@ -2,13 +2,16 @@
 
 On shared machines speed changes by more than a per cent from second to second, so blocks of training that
 take turns (`slowdown.py`) need hours to decide. Here neighbouring steps of one training are compared.
-Of every three, in random order, one is measured as usual, without phases; one is not, as if nothing was
-watched; and one has the raw calls alone without which no exact peak of a step is known: statistics, a reset
-and statistics where it begins, statistics where it ends. Results are means of the middle 60 % of the
-differences from the step that is not measured, and their bootstrap intervals.
+First it is watched as usual for a quarter of the time, which says how many steps are measured with their
+phases, and how many share a span. After that each of every five steps, in random order, goes by in another
+way: as one that is not watched; as one within a span that steps share; as one with such a span for itself;
+as one with phases; and with the raw calls alone without which no exact peak of *each* step is known:
+statistics, a reset and statistics where it begins, statistics where it ends. Results are means of the middle
+60 % of the differences from the step that is not watched, and their bootstrap intervals. What that comes to
+follows from how often each was done before.
 
-What the poller's thread takes is its CPU time before that, while all steps are measured: it takes the
-interpreter from the training for as long at most. Ticks, entering steps and feeding a chart are in it.
+What the poller's thread takes is its CPU time in the first quarter: it takes the interpreter from the
+training for as long at most. Ticks, entering steps and feeding a chart are in it.
 
 bert-large's shape on a GPU; on the CPU a small BERT beside invented counters of a GPU, so that an edge reads
 as much. ``--layers`` makes shorter steps.
@@ -43,83 +46,125 @@ from transformers import (
 from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
 from hfmem_widget.drivers.training import run as runs
 from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
+from hfmem_widget.drivers.training.run import TrainingRun
+from hfmem_widget.monitor.grouping import Grouping
 
 SETTLE_STEPS = 60
-OFF, RAW, ON = range(3)
+OFF, RAW, WITHIN, GROUP, WHOLE, ON = range(6)
 
 Raw = tuple[Callable[[int], object], Callable[[int], object]]
 
 
 class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Stands in for our own callback, and tells it of every third step or so."""
+    """Stands in for our own callback, and passes events on to it as the way of a step wants it."""
 
     def __init__(self, ours: MemoryCallback, raw: Raw, seconds: float) -> None:
         self._ours, self._seconds = ours, seconds
         self._statistics, self._reset = raw
         self._random = np.random.default_rng(0)
         self._turns: list[int] = []
-        self._way, self._last = ON, 0.0
-        self._polled_from = (0.0, 0.0)
+        self._last = 0.0
+        self._from = (0.0, 0.0, 0, 0, 0)
         self._compares_from = self._deadline = math.inf
-        self._compares = False
-        self.polled = 0.0
+        self.way = ON
+        self.polled = self.watched_seconds = 0.0
+        self.spans = (0, 0, 0)
         self.took: list[tuple[int, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)
 
+    @property
+    def run(self) -> TrainingRun:
+        """The run of the training."""
+        assert self._ours._run is not None  # noqa: SLF001
+        return self._ours._run  # noqa: SLF001
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Begin a step in the way whose turn it is."""
-        if not self._turns:
-            self._compares = time.perf_counter() > self._compares_from
-            ways = [OFF, RAW, ON]
-            self._turns = self._random.permutation(ways).tolist() if self._compares else [ON]
-        self._way = way = self._turns.pop()
-        if way == ON:
+        if self.way >= WITHIN:
             self._ours.on_step_begin(args, state, control, **more)
-        else:
-            # What the quick way out of our patches takes is left in: it is a microsecond or two.
-            runs.quiet[threading.get_ident()] = [1]
-        if way == RAW:
+        if self.way == RAW:
             self._statistics(0)
             self._reset(0)
             self._statistics(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """End it, and take the time since the last one ended."""
-        if self._way == ON:
+        if self.way >= WITHIN:
             self._ours.on_step_end(args, state, control, **more)
-        elif self._way == RAW:
+        elif self.way == RAW:
             self._statistics(0)
         now = time.perf_counter()
+        if self._compares_from < math.inf and self.way != ON:
+            self.took.append((self.way, now - self._last))
         if state.global_step == SETTLE_STEPS:
-            self._polled_from = now, cpu_of_poller()
+            self._from = now, cpu_of_poller(), *self._counted()
             self._compares_from = now + self._seconds / 4
             self._deadline = now + self._seconds
-        if self._compares:
-            self.took.append((self._way, now - self._last))
-        elif self._compares_from < math.inf:
-            since, cpu = self._polled_from
-            self.polled = (cpu_of_poller() - cpu) / max(now - since, 1e-3)
-        if now > self._deadline and not self._turns:
-            control.should_training_stop = True
+        if now > self._compares_from:
+            self._next(state.global_step + 1, control)
         self._last = time.perf_counter()
 
+    def _counted(self) -> tuple[int, int, int]:
+        polling = self.run.grouping.polling
+        return polling.steps, polling.groups, polling.steps_with_phases
+
+    def _next(self, number: int, control: Any) -> None:
+        """Get ready for the next step, outside of what is timed."""
+        run = self.run
+        if self.way == ON:
+            run._end_group()  # noqa: SLF001
+            since, cpu, *counted = self._from
+            self.watched_seconds = time.perf_counter() - since
+            self.polled = (cpu_of_poller() - cpu) / self.watched_seconds
+            steps, groups, whole = np.subtract(self._counted(), counted).tolist()
+            self.spans = steps, groups, whole
+            run.grouping = Forced(run.grouping)
+        elif self.way == WITHIN:
+            run._end_group()  # noqa: SLF001
+        runs.quiet.pop(threading.get_ident(), None)
+        if not self._turns:
+            control.should_training_stop = time.perf_counter() > self._deadline
+            self._turns = self._random.permutation([OFF, RAW, WITHIN, GROUP, WHOLE]).tolist()
+        self.way = way = self._turns.pop()
+        assert isinstance(run.grouping, Forced)
+        run.grouping.way = way
+        if way == WITHIN:
+            run.step_begins(number)
+        elif way in {OFF, RAW}:
+            # What the quick way out of our patches takes is left in: it is a microsecond or two.
+            runs.quiet[threading.get_ident()] = [1]
+
     def on_pre_optimizer_step(self, *args: Any, **more: Any) -> None:
-        """Tell it of a step that is measured."""
-        if self._way == ON:
+        """Pass it on where the step is watched."""
+        if self.way >= WITHIN:
             self._ours.on_pre_optimizer_step(*args, **more)
 
     def on_optimizer_step(self, *args: Any, **more: Any) -> None:
-        """Tell it of a step that is measured."""
-        if self._way == ON:
+        """Pass it on where the step is watched."""
+        if self.way >= WITHIN:
             self._ours.on_optimizer_step(*args, **more)
 
     def rest_hooks(self, model: torch.nn.Module) -> None:
-        """Have our hooks on a model do nothing where a step is not measured."""
+        """Have our hooks on a model do nothing where a step is not watched."""
         for hook in (*model._forward_pre_hooks.values(), *model._forward_hooks.values()):  # noqa: SLF001
             if isinstance(hook, OurHook):
-                hook._rests = lambda: self._way != ON  # noqa: SLF001
+                hook._rests = lambda: self.way < WITHIN  # noqa: SLF001
+
+
+class Forced(Grouping):
+    """Measures each step in the way that it is told."""
+
+    def __init__(self, usual: Grouping) -> None:
+        super().__init__(usual.polling, usual._poller)  # noqa: SLF001
+        self.way = WHOLE
+
+    def begins(self, now: float) -> None:
+        """Begin a step by itself, or a group that lasts until it is ended."""
+        super().begins(now)
+        self.is_group = self.way != WHOLE
+        self.until = math.inf if self.way == WITHIN else now
 
 
 def cpu_of_poller() -> float:
@@ -146,13 +191,10 @@ class Begin(TrainerCallback):  # type: ignore[misc]
             self.turns = Turns(ours, self._raw, self._seconds)
             callbacks[callbacks.index(ours)] = self.turns
             self.turns.rest_hooks(self.trainer.model)
-            assert ours._run is not None  # noqa: SLF001
-            # It would take what lies between two steps that are measured for a part of the first: it rests.
-            ours._run.governor.how, ours._run.governor.wants_all = "bare", True  # noqa: SLF001
 
 
 def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
-    """Train for some seconds, and return what the steps took, and what the governor says."""
+    """Train for some seconds, and return what the steps took, and what was measured."""
     keep_to_some_cores(on_gpu=on_gpu)
     torch.manual_seed(0)
     shape = LARGE if on_gpu else SMALL
@@ -183,7 +225,7 @@ def train(arguments: Any, folder: str, *, on_gpu: bool) -> tuple[Turns, str]:
         gc.freeze()
         gc.disable()
         trainer.train()
-        limited = session.polling.limited
+        limited = session.polling.limited or "phases on all"
     assert begin.turns is not None
     return begin.turns, limited
 
@@ -206,31 +248,41 @@ def main() -> None:
         title += "; NO GPU: invented counters"
     with tempfile.TemporaryDirectory() as folder:
         turns, limited = train(arguments, folder, on_gpu=on_gpu)
-    took = turns.took
-    by_way = np.array([[way, seconds] for way, seconds in took]).reshape(-1, 3, 2)
+    took = turns.took[: len(turns.took) // 5 * 5]
+    by_way = np.array(took).reshape(-1, 5, 2)
     in_order = np.take_along_axis(by_way[..., 1], by_way[..., 0].argsort(axis=1), axis=1)
-    off, raw, on = in_order.T
+    off, raw, within, group, whole = in_order.T
     length = float(np.median(off))
     more = {
         "raw calls alone": raw - off,
-        "hfmem_widget, on the thread that trains": on - off,
-        "beyond the raw calls": on - raw,
+        "a step within a group": within - off,
+        "a step that is a group": group - off,
+        "a step with phases": whole - off,
     }
     rows = []
     for name, seconds in more.items():
         share = measure.trimmed(100 * seconds / length)
         rows.append([name, measure.trimmed(seconds).text(1e-6, 0), share.text(digits=2)])
+    steps, groups, with_phases = turns.spans
+    alone = more["a step that is a group"], more["a step with phases"]
+    # Counted once for each, and for all others as what it is.
+    thread = (
+        (steps - groups - with_phases) * np.clip(more["a step within a group"], -length, length)
+        + groups * alone[0]
+        + with_phases * alone[1]
+    ) / turns.watched_seconds
     polled = 100 * turns.polled
-    every = float(np.mean([seconds for _, seconds in took]))
-    rows.append(["the poller's thread, CPU", f"{1e4 * polled * every:.0f}", f"{polled:.2f}"])
-    both = measure.trimmed(100 * (on - off) / length)
-    rows.append(["both", "", f"{both.middle + polled:.2f} (to {both.high + polled:.2f})"])
+    on_thread = measure.trimmed(100 * thread)
+    rows.append(["the thread that trains, so", "", on_thread.text(digits=2)])
+    rows.append(["the poller's thread, CPU", "", f"{polled:.2f}"])
+    rows.append(["both", "", f"{on_thread.middle + polled:.2f} (to {on_thread.high + polled:.2f})"])
+    limited = f"{steps} steps, {groups} groups, {with_phases} with phases; {limited}"
     measure.report(
-        f"{title} of {1e3 * length:.1f} ms, {len(off)} triples (mean of the middle 60 %, 95 % interval)",
+        f"{title} of {1e3 * length:.1f} ms, {len(off)} quintuples (mean of the middle 60 %, 95 % interval)",
         measure.machine("torch", "transformers", "accelerate"),
         ["what", "µs a step", f"% of it (goal: {ALLOWED:g})"],
         rows,
-        notes=[limited] if limited else [],
+        notes=[limited],
         raw={"seconds": in_order.tolist(), "polled": turns.polled},
         json_to=arguments.json,
     )

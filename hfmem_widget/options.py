@@ -126,11 +126,15 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
     return text
 
 
-def which_phases(phases: object) -> str:
-    """Return on which steps phases are measured: on all, or on as many as are affordable."""
-    if not isinstance(phases, str) or phases not in {"auto", "all"}:
-        raise wrong_value(phases, "phases", "'auto' or 'all'")
-    return phases
+def auto_or(other: str, name: str) -> Callable[[object], str]:
+    """Return a check of an option that is "auto" or one other word."""
+
+    def check(given: object) -> str:
+        if not isinstance(given, str) or given not in {"auto", other}:
+            raise wrong_value(given, name, f"'auto' or '{other}'")
+        return given
+
+    return check
 
 
 def run_directory(given: object) -> bool | str:
@@ -227,6 +231,7 @@ class WatchKeywords(TypedDict, total=False):
     quiet: bool
     ledger: bool
     phases: str
+    steps: str
     resident_peak: bool
     budget: float | str | None
     stop: bool
@@ -303,8 +308,16 @@ class WatchOptions(Options):
         "--phases WHICH",
         "all measures the phases of a training (forward, backward, optimizer) on every step, whatever that "
         "costs. Default: auto, which measures them on fewer steps where they would take more than 1 % of the "
-        "time. Each step has its exact peak either way.",
-        which_phases,
+        "time.",
+        auto_or("all", "phases"),
+    )
+    steps: str = value(
+        "auto",
+        "--steps WHICH",
+        "each measures the exact peak of every step of a training, whatever that costs. Default: auto, which "
+        "measures one exact peak for several steps where they are so short that it would take more than 1 % "
+        "of the time.",
+        auto_or("each", "steps"),
     )
     resident_peak: bool = switch(
         "--resident-peak",

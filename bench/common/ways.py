@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import hfmem_widget
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, quiet
-from hfmem_widget.monitor.governor import Governor
+from hfmem_widget.monitor.grouping import Grouping
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.wire.protocol import Buffers, Message
@@ -76,6 +77,12 @@ def step_in_spans() -> Iterator[NextPhase]:
         monitor.close_span(session, part)
 
 
+def goes_on(grouping: Grouping) -> None:
+    """Go on after what was not watched: that time does not pay for what was measured before."""
+    if grouping._budget is not None:  # noqa: SLF001
+        grouping._budget._now = grouping._began = time.perf_counter()  # noqa: SLF001
+
+
 class Everything:
     """A Trainer's events, hooks on its model, tokens of every batch, and a chart that is fed.
 
@@ -83,15 +90,14 @@ class Everything:
     ----------
     model : torch.nn.Module
     phases : {"auto", "all"}, optional
-        On which steps phases are measured. What was decided in a block is kept for the next: a block is too
-        short to decide anything.
+        On which steps phases are measured. What a block may take is what the one before has left.
     """
 
     def __init__(self, model: torch.nn.Module, phases: str = "auto") -> None:
         self._model = model
         self._phases = phases
         self._run: TrainingRun | None = None
-        self._governor: Governor | None = None
+        self._grouping: Grouping | None = None
         self.limited = ""
         self._steps = 0
 
@@ -100,7 +106,8 @@ class Everything:
         """Follow the model as a Trainer's is followed."""
         with watched_with_chart(self._phases) as session:
             self._run = run = TrainingRun(shared_monitor(), session)
-            self._governor = run.governor = self._governor or run.governor
+            self._grouping = run.grouping = self._grouping or run.grouping
+            goes_on(run.grouping)
             yield_steps(run)
             hooks = ModelHooks(
                 self._model,
@@ -114,7 +121,7 @@ class Everything:
                 yield session
             finally:
                 hooks.remove()
-                self.limited = run.governor.polling.limited
+                self.limited = run.grouping.polling.limited
                 resume_steps(run)
                 run.ended()
 

@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Self
 
 from hfmem_widget.drivers.training.forwards import reported_elsewhere
-from hfmem_widget.drivers.training.loop import ALLOWANCE, MOST_GROUP, REPORTED_ELSEWHERE, SHARE
+from hfmem_widget.drivers.training.loop import REPORTED_ELSEWHERE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.monitor.shared import running_monitor
@@ -66,7 +67,7 @@ class Diffusion:
         self._block = self._phase = self._step = 0
         self._name = ""
         self._number = self._first = 0
-        self._began, self._until, self._spent = time.perf_counter(), 0.0, 0.0
+        self._budget, self._until = Budget(time.perf_counter()), 0.0
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
         monitor.catch_up()
         is_alone = session.steps.count <= _steps_reported(session)
@@ -132,7 +133,7 @@ class Diffusion:
         self._number += 1
         if self._step:
             self._end_step("done")
-        self._spent += time.perf_counter() - began + OF_EVENTS
+        self._budget.spend(time.perf_counter() - began + OF_EVENTS)
 
     def decoding_begins(self) -> None:
         """Begin to decode; what is decoded within a step is part of it."""
@@ -151,11 +152,10 @@ class Diffusion:
         began = time.perf_counter()
         self.loop_begins()
         if self._tells:
-            owed = (self._spent - ALLOWANCE) / SHARE - (began - self._began)
-            self._until = began + min(owed, MOST_GROUP)
+            self._until = began + min(self._budget.wait(began), MOST_GROUP)
             self._first = self._number + 1
             self._step = self._monitor.open_span(self._session, "step", f"step {self._first}").id
-        self._spent += time.perf_counter() - began
+        self._budget.spend(time.perf_counter() - began)
 
     def _end_step(self, outcome: str) -> None:
         last = max(self._number, self._first)

@@ -292,7 +292,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
     # Here and at its end, what an interrupt could leave half done holds it back itself.
-    @entry(defers=False)
+    @entry(unless=quiet, defers=False)
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:

@@ -16,11 +16,10 @@ from typing import cast
 from hfmem_widget.errors import WatchStateError, is_limit
 from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.marks import MOST_WAITING, Marker
 from hfmem_widget.monitor.peaks import PeakLedger, Readings, Window
 from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Polled, Sampler
-from hfmem_widget.monitor.watched import HAS_ENDED, Mark, Register, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
 from hfmem_widget.session import ROLES, Peak, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
@@ -32,6 +31,9 @@ NO_THREAD = "the system could not start its thread, or has no memory for the thr
 
 REBASE_PERIOD = 0.1
 """Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
+
+MOST_WAITING = 512
+"""Edges that wait at most, where the poller hangs or ticks rarely."""
 
 LOOK_SHARE = 0.005
 """Of the time: what reading may take where a token is generated, beside the edges of spans."""
@@ -55,15 +57,6 @@ class LateEdge:
     closing: Window | None
 
 
-@dataclass(frozen=True, slots=True)
-class WholeStep:
-    """A step of which nothing but its edges is known, and that no other session has."""
-
-    watched: Watched
-    begin: Mark
-    end: Mark
-
-
 @dataclass(eq=False, slots=True)
 class Edges:
     """Opens and closes the spans of sessions; the caller holds the session's `Watched.edges`.
@@ -81,7 +74,7 @@ class Edges:
     clock: Callable[[], float]
     _rebase_due: float = -math.inf
     _look_due: float = -math.inf
-    _waiting: deque[LateEdge | WholeStep] = field(default_factory=deque)
+    _waiting: deque[LateEdge] = field(default_factory=deque)
     _making: threading.RLock = field(default_factory=threading.RLock)
     _entering: threading.RLock = field(default_factory=threading.RLock)
 
@@ -139,36 +132,6 @@ class Edges:
             self.poller.release(watched)
         return span
 
-    def marker(self, watched: Watched) -> Marker:
-        """Return what marks the edges of a session's steps; `settle` does the rest."""
-        return Marker(watched, self.ledger, self.attribution.source, self.clock)
-
-    def settle(self, watched: Watched) -> None:
-        """Make edges of what was only marked; the caller holds the session's `Watched.edges`."""
-        marks = watched.marks
-        while marks:
-            with self._making:
-                mark = marks.popleft()
-                is_whole = mark.label is not None and marks and marks[0].span_id == mark.span_id
-                if is_whole and not watched.has_echo:
-                    self._waiting.append(WholeStep(watched, mark, marks.popleft()))
-                else:
-                    self._settle(watched, mark)
-
-    def _settle(self, watched: Watched, mark: Mark) -> None:
-        ended = begun = closing = None
-        if mark.label is not None:
-            begun = Span(mark.span_id, "step", mark.label, mark.time, Sample(mark.time, ()))
-            watched.windows[mark.span_id], watched.late[mark.span_id] = mark.window, begun
-        elif mark.span_id in watched.late:
-            closing = watched.windows.pop(mark.span_id)
-            ended = _as_ended(watched.late.pop(mark.span_id), mark.time, "done", mark.counts)
-        else:
-            return
-        self._waiting.append(
-            LateEdge(watched, mark.readings, mark.time, None, mark.held, ended, begun, closing)
-        )
-
     def turn(
         self, watched: Watched, closing: int, kind: SpanKind, label: str, outcome: str
     ) -> Span:
@@ -197,19 +160,11 @@ class Edges:
     @property
     def waits(self) -> bool:
         """True while there are edges that are to be entered."""
-        return bool(self._waiting) or any(watched.marks for watched in self.register.all())
+        return bool(self._waiting)
 
     def enter_all(self) -> int:
         """Enter all edges that wait in their sessions; return how many."""
         entered = 0
-        for watched in self.register.all():
-            # Where another thread makes an edge, it settles first.
-            if watched.marks and watched.edges.acquire(blocking=False):
-                try:
-                    with interrupts_deferred():
-                        self.settle(watched)
-                finally:
-                    watched.edges.release()
         # The lock is taken where nothing waits, too: another thread may be entering the last one.
         with self._entering:
             if not self._waiting:
@@ -219,16 +174,11 @@ class Edges:
             polled = self.sampler.polled()
             while self._waiting:
                 edge = self._waiting.popleft()
-                steps = self._taken_with(edge)
-                entered += 2 * len(steps) or 1
+                entered += 1
                 try:
                     self.ledger.fold()
-                    if not edge.watched.session.running:
-                        continue
-                    if isinstance(edge, LateEdge):
+                    if edge.watched.session.running:
                         self._enter(edge, polled)
-                    else:
-                        self._enter_steps(edge.watched, steps, polled)
                 except Exception as error:  # noqa: BLE001  (another session may be on this thread)
                     self.break_off(edge.watched.session, error)
         return entered
@@ -363,41 +313,12 @@ class Edges:
             self._waiting.append(LateEdge(watched, readings, time, row, held, ended, begun, ending))
         return cast("Span", begun or ended)
 
-    def _instant(self, edge: LateEdge | Mark) -> Instant:
-        """Return what the ledger read at an edge, and what the tensors were counted to be."""
-        return Instant(self.ledger.allocator, edge.readings, edge.held)
-
-    def _taken_with(self, first: LateEdge | WholeStep) -> list[tuple[Mark, Mark]]:
-        """Return the edges of a step that was taken, and of those of its session that follow it."""
-        steps = []
-        edge = first
-        while isinstance(edge, WholeStep) and edge.watched is first.watched:
-            if edge is not first:
-                self._waiting.popleft()
-            steps.append((edge.begin, edge.end))
-            if not self._waiting:
-                break
-            edge = self._waiting[0]
-        return steps
-
-    def _enter_steps(
-        self, watched: Watched, steps: Sequence[tuple[Mark, Mark]], polled: Polled
-    ) -> None:
-        """Enter steps at once; one sample is enough for both edges of each."""
-        self.register.take_over(watched)
-        arranged = watched.arranged(polled)
-        rows = []
-        for instant in (self._instant(edge) for step in steps for edge in step):
-            row = arranged.at(instant)
-            rows.append(watched.values_of(self.sampler.edge(instant)) if row is None else row)
-        watched.add_steps(steps, rows)
-
     def _enter(self, edge: LateEdge, polled: Polled) -> None:
         """Enter an edge in its session."""
         watched, ended, begun = edge.watched, edge.ended, edge.begun
         row = edge.row
         if row is None:
-            instant = self._instant(edge)
+            instant = Instant(self.ledger.allocator, edge.readings, edge.held)
             row = polled.at(instant) or self.sampler.edge(instant)
         begins = None if begun is None else (begun.id, begun.kind, begun.label)
         sample = self._append(watched, row, edge.time, begins)

@@ -14,8 +14,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
-from hfmem_widget.monitor.governor import Deferred, Governor
-from hfmem_widget.monitor.marks import Marker
+from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.poller import MakeTicker, Poller
 from hfmem_widget.monitor.sampler import Sampler
@@ -74,10 +73,10 @@ class Monitor:
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
-        self._deferred = Deferred()
+        self._poller_cost = PollerCost()
         known = sampler, ledger, register
         self._cpu = cpu
-        tick = Tick(*known, self._enter_late, self._deferred, self.break_off, clock, wall, cpu)
+        tick = Tick(*known, self._enter_late, self._poller_cost, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
@@ -172,11 +171,16 @@ class Monitor:
         """Return what writes a session; raise `WatchStateError` if it has ended."""
         return self._register.find(session).recorder
 
-    def governor(self, session: Session) -> Governor:
-        """Return what decides how the steps of a training in a session are measured."""
+    def grouping(self, session: Session) -> Grouping:
+        """Return what decides how the steps of a training are measured."""
         watched = self._register.get(session)
-        wants_all = watched is not None and watched.options.phases == "all"
-        return Governor(session.polling, self._deferred, wants_all=wants_all)
+        options = WatchOptions() if watched is None else watched.options
+        return Grouping(
+            session.polling,
+            self._poller_cost,
+            all_phases=options.phases == "all",
+            each_step=options.steps == "each",
+        )
 
     def echo_in(self, session: Session) -> None:
         """Have the spans within all other watches in this session, too, until it ends."""
@@ -222,7 +226,6 @@ class Monitor:
         harmless(watched.recorder.break_off, self._wall(), note)
         watched.windows.clear()
         watched.late.clear()
-        watched.marks.clear()
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
@@ -249,10 +252,6 @@ class Monitor:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
-
-    def marker(self, session: Session) -> Marker:
-        """Return what marks the edges of a session's steps; raise `WatchStateError` if it has ended."""
-        return self._edges.marker(self._register.find(session))
 
     def turn(
         self,
@@ -287,8 +286,6 @@ class Monitor:
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open; late edges are not entered for it."""
         watched = self._register.get(session)
-        if watched is not None and watched.marks:
-            self._change(watched, lambda: None)
         return watched is not None and watched.is_within(kinds)
 
     def opened_here(self, session: Session) -> bool:
@@ -335,7 +332,7 @@ class Monitor:
         began = self._cpu()
         entered = self._edges.enter_all()
         seconds = self._cpu() - began
-        self._deferred.entered(entered, seconds)
+        self._poller_cost.entered(entered, seconds)
         return entered, seconds
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
@@ -349,8 +346,6 @@ class Monitor:
         """
         try:
             with watched.edges:
-                if watched.marks:
-                    self._edges.settle(watched)
                 return change()
         except WatchStateError:
             raise

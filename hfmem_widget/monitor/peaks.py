@@ -236,16 +236,6 @@ class PeakLedger:
                     edge.after[device] = self._allocations(device)
         self.in_use = in_use
 
-    def ends(self, window: Window) -> Readings:
-        """Read the counters where a window ends, and return the readings; an interrupt leaves no half of it.
-
-        As nothing is reset, a reading that did not come to its end is as if there had been none.
-        """
-        with self._lock:
-            edge = _Edge(self._readings(), {}, window, None)
-            self._unfolded.append(edge)
-        return edge.before
-
     def fold(self) -> None:
         """Make peaks of what edges have read."""
         with self._lock:

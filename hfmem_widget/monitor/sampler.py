@@ -84,16 +84,6 @@ class Polled:
     row: list[float]
     read: Sequence[tuple[Callable[[Instant], Sequence[float] | None], Sequence[int]]]
 
-    def arranged(self, columns: Sequence[int]) -> Polled:
-        """Return it for rows of other columns: which of these each was, -1 for one without a value.
-
-        Such a row ends with a place for all that is not wanted.
-        """
-        known = [*self.row, NOT_AVAILABLE]
-        places = {column: at for at, column in enumerate(columns)}
-        read = [(at, [places.get(one, len(columns)) for one in own]) for at, own in self.read]
-        return Polled([*map(known.__getitem__, columns), NOT_AVAILABLE], read)
-
     def at(self, instant: Instant) -> list[float] | None:
         """Return the row of an instant that has passed: what was read of it, and the rest as last polled.
 

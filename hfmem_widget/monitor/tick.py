@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.monitor.governor import Deferred
+from hfmem_widget.monitor.grouping import PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
@@ -43,7 +43,7 @@ class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
     `enter_late` enters late edges in their sessions, and returns how many and in how many CPU seconds; what
-    the rest takes goes to `deferred`. `break_off` ends a session to which a row could not be added. The
+    the rest takes goes to `poller_cost`. `break_off` ends a session to which a row could not be added. The
     clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
     """
 
@@ -51,7 +51,7 @@ class Tick:
     ledger: PeakLedger
     register: Register
     enter_late: Callable[[], tuple[int, float]]
-    deferred: Deferred
+    poller_cost: PollerCost
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
     wall: Callable[[], float]
@@ -115,12 +115,12 @@ class Tick:
         for watched in listening:
             watched.recorder.publish()
         if started is not None and not is_new:
-            self.deferred.ticked(self.cpu() - started - entering, ticker.interval)
+            self.poller_cost.ticked(self.cpu() - started - entering, ticker.interval)
 
     def _pace(
         self, listening: Sequence[Watched], ticker: Ticker, edges: float, since: float
     ) -> None:
-        """Tick less often while edges come far more often, or less is measured to stay below 1 %.
+        """Tick less often while edges come far more often, or steps are so short that they share spans.
 
         Where somebody has set an interval, that is kept.
         """
@@ -131,8 +131,8 @@ class Tick:
         if ticker is self._backed_off or ticker.interval not in paces:
             return
         # Peaks that are exact need no tick.
-        if self.ledger.in_use and any(one.session.polling.phases_every > 1 for one in listening):
-            edges = max(edges, PACES[1][0] * since)
+        if self.ledger.in_use and any(one.session.polling.short_steps for one in listening):
+            edges = max(edges, PACES[-1][0] * since)
         now = paces.index(ticker.interval)
         kept = sum(edges >= ENOUGH_EDGES * least * since for least, _ in PACES[1 : now + 1])
         has_more = any(edges >= least * since for least, _ in PACES[now + 1 : now + 2])

@@ -96,19 +96,6 @@ class Unexplained:
         # Whole, for the poller goes through them on its own thread.
         self.bases = self.bases | self._since(values)
 
-    def step(
-        self, before: list[float], after: list[float]
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the values of the samples at the edges of a step that is over; both lists are used up."""
-        is_based = self.based_on is not None
-        bases = self.bases if is_based else self._since(before)
-        for at, value in (self._before | bases).items():
-            if at < len(before):  # else another thread has added series meanwhile
-                before[at] = after[at] = value
-        if not is_based:
-            self.bases = {}
-        return tuple(before), tuple(after)
-
     def ended(self, span_id: int, *, was_last: bool) -> None:
         """Record that a span has ended, and whether it `was_last` of those that were open."""
         if span_id == self.based_on:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -14,8 +13,8 @@ from functools import partial
 from itertools import repeat
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.peaks import Readings, Window
-from hfmem_widget.monitor.sampler import Polled, Sampler
+from hfmem_widget.monitor.peaks import Window
+from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.unexplained import Unexplained
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import (
@@ -27,13 +26,9 @@ from hfmem_widget.session import (
     Session,
     Span,
     SpanKind,
-    StepBatch,
 )
-from hfmem_widget.session.highs import NOTHING
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.step_batch import AT_LEAST, EXACT
 from hfmem_widget.sources.procfs import ResidentPeak
-from hfmem_widget.text import plain
 
 GAP = 3.0
 """Intervals without a sample that make a gap."""
@@ -43,23 +38,6 @@ _opened_here: ContextVar[tuple[weakref.ref[Watched], ...]] = ContextVar("opened_
 
 
 HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What was read where a step begins, or ends: an interrupt leaves no half of it.
-
-    `label` is None where the step ends, which it does well. `time` is in seconds of the session; the other
-    fields are as in a `LateEdge`.
-    """
-
-    span_id: int
-    window: Window
-    time: float
-    readings: Readings
-    held: Sequence[float]
-    label: str | None = None
-    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -74,10 +52,6 @@ class Watched:
         The ledger's window of each open span.
     late : dict of int to Span
         The open spans that the session may not know yet, in order of opening.
-    marks : deque of Mark
-        What edges are still to be made of, before any other; the thread that trains only adds to it.
-    marked : Mark or None
-        The newest at which a span begins.
     edges : threading.RLock
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
@@ -99,8 +73,6 @@ class Watched:
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
     late: dict[int, Span] = field(default_factory=dict)
-    marks: deque[Mark] = field(default_factory=deque)
-    marked: Mark | None = None
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
     thread: int | None = None
@@ -154,14 +126,10 @@ class Watched:
     def append(self, values: Sequence[float], time: float) -> Sample:
         """Add the `values_of` what was read at some second of the session."""
         sample = self.sample(values, time)
-        self._note_gap(self.session.last_sample.time, time)
-        return self.recorder.append(sample)
-
-    def _note_gap(self, last: float, time: float) -> None:
-        """Note that there is no sample between two of some times, if they are far apart."""
-        timeline = self.session.timeline
+        last, timeline = self.session.last_sample.time, self.session.timeline
         if timeline.samples and time - last > GAP * self.session.polling.current_interval:
             timeline.add_gap(last, time)
+        return self.recorder.append(sample)
 
     def sample(self, values: Sequence[float], time: float) -> Sample:
         """Return what was read at some second of the session as a sample of it."""
@@ -224,40 +192,6 @@ class Watched:
                 echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
         return span
 
-    def add_steps(self, steps: Sequence[tuple[Mark, Mark]], rows: Sequence[list[float]]) -> None:
-        """Enter steps, one after the other, that no other session has, and the values at their edges."""
-        values = iter(rows)
-        keys = max((begin.window.keys for begin, _ in steps), key=len)
-        wanted = [at for at, key in enumerate(keys) if self._wants(key)]
-        last = self.session.last_sample.time
-        width, befores, afters, peaks = len(self._columns), [], [], []
-        for begin, end in steps:
-            before, after = self.unexplained.step(next(values)[:width], next(values)[:width])
-            start, stop = max(last, begin.time), max(last, end.time)
-            befores.append(Sample(start, before))
-            afters.append(Sample(stop, after))
-            self._note_gap(last, stop)
-            last = stop
-            highs = begin.window.highs
-            peaks.append([highs[at] if at < len(highs) else NOTHING for at in wanted])
-        self.recorder.add_steps(
-            StepBatch(
-                [begin.span_id for begin, _ in steps],
-                [plain(begin.label) for begin, _ in steps],
-                [end.counts for _, end in steps],
-                befores,
-                afters,
-                [keys[at] for at in wanted],
-                peaks,
-                [[AT_LEAST if begin.window.flawed else EXACT] * len(wanted) for begin, _ in steps],
-            )
-        )
-
-    @property
-    def has_echo(self) -> bool:
-        """True while another session gets the same spans."""
-        return self._echo_running() is not None
-
     def take(self, other: Watched, sample: Sample) -> Sample:
         """Add a sample of another session that is written at the same time, and go by its activations."""
         keys = [series.key for series in other.session.series]
@@ -293,10 +227,6 @@ class Watched:
         missing = self._width - len(row)
         padded = (*row, *repeat(NOT_AVAILABLE, 1 + max(0, missing)))
         return list(map(padded.__getitem__, self._columns))
-
-    def arranged(self, polled: Polled) -> Polled:
-        """Return what was polled for rows of the session's series."""
-        return polled.arranged(self._columns)
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""
@@ -413,5 +343,4 @@ class Register:
         self._lock = threading.RLock()
         for watched in self._watched.values():
             watched.edges = threading.RLock()
-            watched.marks.clear()  # as all that was left for later
             watched.recorder.replace_lock()

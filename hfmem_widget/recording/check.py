@@ -422,6 +422,7 @@ class End(Line, tag="end"):
     why: Text = Text()
     steps: Count = 0
     steps_with_phases: Count = 0
+    groups: Count = 0
     share: Figure | None = None
     software: Software = {}
 
@@ -437,6 +438,7 @@ class End(Line, tag="end"):
             stopped=self.why,
             steps=self.steps,
             steps_with_phases=self.steps_with_phases,
+            groups=self.groups,
             share=available(self.share),
         )
 

@@ -187,6 +187,7 @@ class Lines:
             why=polling.stopped,
             steps=polling.steps,
             steps_with_phases=polling.steps_with_phases,
+            groups=polling.groups,
             share=_number(polling.share),
             # More than in the head: the code that was watched may have imported a library first.
             software=dict(session.software),

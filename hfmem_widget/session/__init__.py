@@ -31,7 +31,6 @@ from hfmem_widget.session.spans import Phases as Phases
 from hfmem_widget.session.spans import Spans as Spans
 from hfmem_widget.session.spans import inside as inside
 from hfmem_widget.session.spans import outermost as outermost
-from hfmem_widget.session.step_batch import StepBatch as StepBatch
 from hfmem_widget.session.steps import DeviceSteps as DeviceSteps
 from hfmem_widget.session.steps import StepGroup as StepGroup
 from hfmem_widget.session.steps import Steps as Steps

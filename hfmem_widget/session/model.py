@@ -15,7 +15,7 @@ import numpy as np
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.session.series import TABLE, row_of
-from hfmem_widget.text import format_count, format_counted, format_share, ordinal
+from hfmem_widget.text import format_count, format_counted, format_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -439,29 +439,23 @@ class Polling:
     longest_gap: float = 0.0  # the longest time between two ticks, in seconds
     cost: float = NOT_AVAILABLE  # seconds of this process' CPU time that a tick takes, smoothed
     stopped: str = ""  # why polling ended early; usually empty
-    phases_every: int = 1
-    looks_every: int = 1
-    """The phases of a training's steps are measured on every so many steps now, and what memory is for is
-    looked at on every so many of the others: 1 unless measuring would take more than 1 % of their time."""
     steps: int = 0  # of trainings, that have ended
     steps_with_phases: int = 0  # on which phases were measured
+    groups: int = 0  # spans of the other steps, some of which share one
+    short_steps: bool = False  # True while they are so short that they do
     share: float = NOT_AVAILABLE
-    """Of a step's time, what measuring it takes now, as estimated from recent steps."""
+    """Of the time of a training's steps, what measuring them takes, as estimated from recent ones."""
 
     @property
     def limited(self) -> str:
         """What is measured on some steps only, as a person reads it; empty where that is nothing."""
-        if self.phases_every > 1:
-            is_one = self.looks_every == self.phases_every
-            what = "phases and parts" if is_one else "phases"
-            told, still = f"{what} on every {ordinal(self.phases_every)} step", "takes"
-            if self.looks_every > 1 and not is_one:
-                told += f", parts on every {ordinal(self.looks_every)}"
-        elif self.steps_with_phases < self.steps:
-            steps = format_counted(self.steps, "step")
-            told, still = f"phases on {format_count(self.steps_with_phases)} of {steps}", "took"
-        else:
+        others = self.steps - self.steps_with_phases
+        if others <= 0:
             return ""
+        steps = format_counted(self.steps, "step")
+        text = f"phases on {format_count(self.steps_with_phases)} of {steps}"
+        if self.groups and (each := round(others / self.groups)) > 1:
+            text += f", exact peaks for about {format_count(each)} steps at a time"
         if self.share > MOST_SHARE:
-            return f"{told}; measuring still {still} {format_share(self.share)}"
-        return f"{told}, to stay below 1 %"
+            return f"{text}; measuring takes {format_share(self.share)}"
+        return f"{text}, to stay below 1 %"

@@ -23,8 +23,7 @@ from hfmem_widget.session.model import (
 )
 from hfmem_widget.session.session import NOBODY, Session, Writer
 from hfmem_widget.session.spans import Phases, Spans
-from hfmem_widget.session.step_batch import StepBatch, size_of
-from hfmem_widget.session.steps import PHASES
+from hfmem_widget.session.steps import PHASES, device_figures_of_step, figures_of_step
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import plain
 
@@ -42,7 +41,7 @@ MOST_UNPUBLISHED = 1024
 """Samples kept at most until the subscribers get them."""
 
 Listener = Callable[[Session, Sequence[Sample]], object]
-StepListener = Callable[[StepBatch], object]
+StepListener = Callable[[Span], object]
 
 
 class Recorder(Writer):
@@ -142,48 +141,6 @@ class Recorder(Writer):
             self._account(span)
         return span
 
-    def add_steps(self, batch: StepBatch) -> None:
-        """Add steps that have ended, and between whose edges no sample came, with a sample at each end.
-
-        Of their peaks they have those that the samples do not give, and numbers as far as somebody told them.
-        """
-        with self.lock:
-            session, spans = self.session, self._spans
-            if not session.running:
-                return
-            self._newest_id = max(self._newest_id, *batch.ids)
-            batch = self._in_session(batch)
-            session.last_sample = batch.after[-1]
-            for after in batch.after:
-                session.timeline.append(after.time, after.values)
-            self._unpublished += batch.after
-            spans.highs.note(*(each.values for each in (*batch.before, *batch.after)))
-            spans.add_steps(batch)
-            spans.forget_old(len(session.series))
-            self._account_steps(batch, {})
-
-    def _in_session(self, batch: StepBatch) -> StepBatch:
-        """Return steps as they are in the session: numbered, in a span, and with a value for each series."""
-        counts = [dict(each) for each in batch.counts]
-        session = self.session
-        number, labels = session.steps.count, []
-        for label, own in zip(batch.labels, counts, strict=True):
-            labels.append(_numbered(label, own, number + 1))
-            number += size_of(own)
-        before, after = batch.before, batch.after
-        width = len(session.series)
-        if any(len(each.values) < width for each in before):
-            before, after = ([_widened(each, width) for each in edge] for edge in (before, after))
-        made = replace(
-            batch,
-            labels=labels,
-            counts=counts,
-            before=before,
-            after=after,
-            parent=self._spans.highs.newest(),
-        )
-        return made.with_sampled(self._roles, session.index)
-
     def count(self, span_id: int, counts: Mapping[str, float]) -> None:
         """Update the counts of an open span; harmless if it has ended."""
         with self.lock:
@@ -251,7 +208,7 @@ class Recorder(Writer):
         self._call(self._subscribers, "The live view stopped", self.session, samples)
 
     def on_step(self, listener: StepListener) -> None:
-        """Call `listener(batch)` with steps that have ended, on any thread; it must be quick."""
+        """Call `listener(span)` with a step that has ended, or a group, on any thread; it must be quick."""
         self._step_listeners.append(listener)
 
     def off_step(self, listener: StepListener) -> None:
@@ -290,7 +247,7 @@ class Recorder(Writer):
     def _account(self, span: Span) -> None:
         """Take a finished span into the phases and the steps, which outlive it."""
         if span.kind == "step":
-            self._account_steps(StepBatch.of(span), self._phase_peaks.pop(span.id, {}))
+            self._account_step(span, self._phase_peaks.pop(span.id, {}))
             return
         root, around = self._around(span.id, span.parent)
         if not any(_is_like(span, other) for other in around):  # else its seconds would count twice
@@ -301,22 +258,21 @@ class Recorder(Writer):
             for key, peak in span.peaks.items():
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
 
-    def _account_steps(self, batch: StepBatch, phases: Mapping[str, Mapping[str, float]]) -> None:
-        """Take finished steps into the phases and the steps, with the peaks of their phases."""
+    def _account_step(self, step: Span, phases: Mapping[str, Mapping[str, float]]) -> None:
+        """Take a finished step into the phases and the steps, with the peaks of its phases."""
         session = self.session
-        root, around = self._around(batch.ids[0], batch.parent)
+        root, around = self._around(step.id, step.parent)
         if not any(other.kind == "step" for other in around):
-            self._phases.add_steps(root, batch)
+            self._phases.add(root, step)
         self._phases.add_parts(root, phases)
-        devices = [device.key for device in session.devices]
-        of_devices = []
-        for key in (f"{device}/allocated" for device in devices):
+        rows = {}
+        for device in session.devices:
+            key = f"{device.key}/allocated"
             own = {kind: peaks[key] for kind, peaks in phases.items() if key in peaks}
-            of_devices.append(batch.figures_of(key, session.index(key), own))
-        for figures, *rows in zip(batch.figures(), *of_devices, strict=True):
-            known = zip(devices, rows, strict=True)
-            session.steps.add(figures, {device: row for device, row in known if row})
-        self._call(self._step_listeners, "A listener for steps was disconnected", batch)
+            if row := device_figures_of_step(step, key, session.index(key), own):
+                rows[device.key] = row
+        session.steps.add(figures_of_step(step), rows)
+        self._call(self._step_listeners, "A listener for steps was disconnected", step)
 
     def _around(self, root: int, parent: int | None) -> tuple[int, list[Span]]:
         """Return the outermost span around one with a parent, or itself, and all that are around it."""

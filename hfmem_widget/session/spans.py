@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import repeat
 from types import MappingProxyType
 from typing import Any, cast
 
 from hfmem_widget.session.highs import Highs
 from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span, SpanKind
-from hfmem_widget.session.step_batch import StepBatch, size_of
+from hfmem_widget.session.steps import size_of
 
 MOST_READINGS = 40_000
 """Readings kept in spans, over all of them: the more series there are, the fewer spans."""
@@ -39,15 +37,14 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 class Spans(Growing):
     """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
 
-    Of one that is open when it is handed in, the highest sample so far is taken from its `before`. Those of
-    a batch are made when they are read; `coarse` are those that are not of a step.
+    Of one that is open when it is handed in, the highest sample so far is taken from its `before`. `coarse`
+    are those that are not of a step.
     """
 
-    _compared = ("_all",)
+    _compared = ("_by_id",)
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
-        self._by_id: dict[int, Span | None] = {}
-        self._unmade: dict[int, tuple[StepBatch, int]] = {}
+        self._by_id: dict[int, Span] = {}
         self.coarse: dict[int, Span] = {}
         self.highs: Highs[int] = Highs()
         for span in spans:
@@ -57,32 +54,20 @@ class Spans(Growing):
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Span]:
-        return iter(self._all.values())
+        return iter(tuple(self._by_id.values()))
 
     def __getstate__(self) -> dict[str, Any]:
-        known = {"_by_id": self._all, "_unmade": {}, "coarse": self.coarse.copy()}
+        known = {"_by_id": self._by_id.copy(), "coarse": self.coarse.copy()}
         return {**known, "highs": deepcopy(self.highs)}
-
-    @property
-    def _all(self) -> dict[int, Span]:
-        for span_id, (batch, at) in self._unmade.items():
-            self._by_id[span_id] = batch.span(at)
-        self._unmade.clear()
-        return cast("dict[int, Span]", self._by_id.copy())
 
     @property
     def open(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        return tuple(cast("Span", self._by_id[span_id]) for span_id in self.highs)
+        return tuple(self._by_id[span_id] for span_id in self.highs)
 
     def get(self, span_id: int | None) -> Span | None:
         """Return a span by its id; None if there is none."""
-        if span_id is None:
-            return None
-        if span_id in self._unmade:
-            batch, at = self._unmade.pop(span_id)
-            self._by_id[span_id] = batch.span(at)
-        return self._by_id.get(span_id)
+        return None if span_id is None else self._by_id.get(span_id)
 
     def within(self, span_id: int) -> tuple[Span, ...]:
         """Return the open spans that were opened in an open span, innermost first."""
@@ -100,22 +85,15 @@ class Spans(Growing):
         elif span.id not in self.highs:
             self.highs.open(span.id, span.before.values)
 
-    def add_steps(self, batch: StepBatch) -> None:
-        """Add steps that have ended, and that were in none before."""
-        self._by_id.update(dict.fromkeys(batch.ids))
-        places = zip(repeat(batch), range(len(batch)), strict=False)
-        self._unmade.update(zip(batch.ids, places, strict=True))
-
     def forget_old(self, width: int) -> None:
         """Let the oldest spans go where there are very many for so many series: first those of steps."""
         if len(self._by_id) * max(1, width) <= MOST_READINGS:
             return
-        closed = [at for at, span in self._by_id.items() if span is None or span.stop is not None]
+        closed = [at for at, span in self._by_id.items() if span.stop is not None]
         fine = [at for at in closed if at not in self.coarse]
         # An eighth at once: looking for them takes as long as there are spans.
         for at in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._by_id[at]
-            self._unmade.pop(at, None)
             self.coarse.pop(at, None)
 
 
@@ -149,33 +127,20 @@ class Phases(Growing):
         return vars(Phases({root: self.within(root) for root in tuple(self._by_root)}))
 
     def add(self, root: int, span: Span) -> None:
-        """Add a finished span, other than a step, that lies within the outermost span `root`."""
+        """Add a finished span that lies within the outermost span `root`."""
         known = self._sum(root, span.kind, span.name)
         if known is None:
             return
-        known.count += size_of(span.counts)  # passes of models that are very short come in groups
+        size = size_of(span.counts)  # very short steps, and passes of models, come in groups
+        known.count += size
         known.seconds += span.duration
-        known.steps += span.kind == "forward" and span.name != ""
+        known.steps += (
+            size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
+        )
         for series, peak in span.peaks.items():
             highest = known.highest.get(series)
             if highest is None or peak.value > highest.peaks[series].value:
                 known.highest[series] = span
-
-    def add_steps(self, root: int, batch: StepBatch) -> None:
-        """Add finished steps that lie within the outermost span `root`."""
-        known = self._sum(root, "step", "")
-        if known is None:
-            return
-        sizes = list(map(size_of, batch.counts))
-        known.count += sum(sizes)
-        known.steps += sizes.count(1)
-        for before, after in zip(batch.before, batch.after, strict=True):
-            known.seconds += after.time - before.time
-        span_at = cache(batch.span)  # one step is often the worst of several series
-        for series, high in batch.highest.items():
-            highest = known.highest.get(series)
-            if highest is None or high > highest.peaks[series].value:
-                known.highest[series] = span_at(batch.first_with(series, high))
 
     def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
         sums = self._by_root.setdefault(root, {})

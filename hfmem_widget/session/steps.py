@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hfmem_widget.session.blocks import Blocks
-from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, data_frame
+from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Span, data_frame
 from hfmem_widget.text import format_counted
 
 if TYPE_CHECKING:
@@ -75,6 +75,39 @@ _figures_of, _device_figures_of = attrgetter(*FIGURES), attrgetter(*PER_DEVICE[:
 _NO_DEVICE = (NOT_AVAILABLE,) * len(PER_DEVICE)
 _ALL = np.zeros(1, dtype=np.intp)
 """All rows as one group, which begins with the first."""
+
+
+def size_of(counts: Mapping[str, float]) -> int:
+    """Return for how many steps a span stands that has such counts."""
+    last = counts.get("step", 0.0)
+    return int(last - counts.get("first", last)) + 1
+
+
+def figures_of_step(step: Span) -> list[float]:
+    """Return the `FIGURES` of a finished step, or of steps that share a span."""
+    counts = step.counts
+    edges = step.parent or 0, counts.get("first", counts["step"]), counts["step"], step.start
+    sizes = (counts.get(name, NOT_AVAILABLE) for name in FIGURES[_SAMPLES:])
+    return [*edges, step.start + step.duration, *sizes]
+
+
+def device_figures_of_step(
+    step: Span, key: str, column: int | None, phases: Mapping[str, float]
+) -> list[float] | None:
+    """Return the `PER_DEVICE` of a finished step by the series that has its peak; None without one.
+
+    Its `phases` had peaks of that series, and what was left after the step is in a `column` of the samples.
+    """
+    peak = step.peaks.get(key)
+    if peak is None or peak.value <= 0:
+        return None
+    counts, high = step.counts, peak.value
+    tokens = counts.get("largest_batch", counts.get("tokens", NOT_AVAILABLE))
+    after = () if step.after is None else step.after.values
+    left = NOT_AVAILABLE if column is None or not after else after[column]
+    own = (phases.get(kind, NOT_AVAILABLE) for kind in PHASES)
+    certainty = CERTAINTIES.index(peak.certainty)
+    return [high, certainty, high, counts["step"], tokens, left, *own]
 
 
 class Steps(Blocks):

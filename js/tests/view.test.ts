@@ -342,7 +342,7 @@ describe("View", () => {
 
     test("what is measured on some steps only stands beside it", () => {
       const { store, element } = withSteps();
-      const limited = "phases on every 4th step, to stay below 1 %";
+      const limited = "phases on 10 of 90 steps, to stay below 1 %";
       store.apply(message("rows", 1, [level(2, 1)], { status: { ...STATUS, limited } }));
       vi.advanceTimersByTime(600);
       expect(element.querySelector(".hfmem-progress")!.textContent).toContain(limited);

@@ -14,6 +14,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.drivers.training import forwards, model_hooks, models
 from hfmem_widget.drivers.training import loop as following
+from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.phases import phase_rows
@@ -23,8 +24,7 @@ from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have each pass and each step told by itself, however busy the machine is."""
-    monkeypatch.setattr(forwards, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(following, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
     monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
     release_monitor()  # another test's may have spent what counting may take
@@ -239,8 +239,8 @@ def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
 
 def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where telling each would take more than a share of the time; the row says how many were measured."""
-    monkeypatch.setattr(forwards, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(forwards, "SHARE", 1e-12)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "SHARE", 1e-12)
     now = [0.0]
     monitor_of = forwards.Passes.__init__
     monkeypatch.setattr(

@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers.training import model_hooks
+from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import release_monitor
 from tests.trainer.tiny import make_trainer
 
@@ -28,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/trainer" in item.path.as_posix():
             for kind in ("FutureWarning", "DeprecationWarning", "UserWarning"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each step measured by itself, however busy the machine is."""
+    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
 
 
 @pytest.fixture(autouse=True, scope="session")

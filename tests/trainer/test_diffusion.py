@@ -11,6 +11,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.drivers import diffusion
 from hfmem_widget.drivers import install as attaching
+from hfmem_widget.monitor import grouping
 from tests.trainer.tiny import outline
 
 diffusers: Any = pytest.importorskip("diffusers", reason="diffusers is not installed")
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each step told by itself, however busy the machine is."""
-    monkeypatch.setattr(diffusion, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
 
 
 PICTURE = """diffusion
@@ -155,7 +156,7 @@ def test_two_pictures_are_told_one_by_one() -> None:
 
 def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are counted, and what is decoded after them is none of it."""
-    monkeypatch.setattr(diffusion, "ALLOWANCE", -1.0)
+    monkeypatch.setattr(grouping, "ALLOWANCE", -1.0)
     monkeypatch.setattr(diffusion, "MOST_GROUP", 1e9)
     with hfmem_widget.watch(quiet=True) as session:
         tiny.prompted(tiny.stable_diffusion())

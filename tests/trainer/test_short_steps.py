@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 import hfmem_widget
 from hfmem_widget.drivers import install
 from hfmem_widget.drivers.training.loop import rest, rests
-from hfmem_widget.monitor import governor, shared
+from hfmem_widget.monitor import grouping, shared
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -29,15 +29,16 @@ STEPS = 24
 
 PACKAGE = str(Path(hfmem_widget.__file__).parent)
 
-MOST_CALLS = 44
-"""Functions of ours that a step enters of which only its edges are wanted."""
+MOST_CALLS = 26
+"""Functions of ours that a step enters within a group."""
 
 
 @pytest.fixture
 def nothing_is_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the least measured that can be, as soon as that may be decided."""
-    monkeypatch.setattr(governor, "MOST_SHARE", 0.0)
-    monkeypatch.setattr(governor, "RELAXED_SHARE", 0.0)
+    """Have as little measured as there can be, and some steps by themselves nevertheless."""
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "MOST_GROUP", 1e9)
+    monkeypatch.setattr(grouping, "SHARE", 0.05)
 
 
 def trained(tmp_path: Path, phases: str, **options: Any) -> tuple[Session, list[float]]:
@@ -50,18 +51,22 @@ def trained(tmp_path: Path, phases: str, **options: Any) -> tuple[Session, list[
 
 @pytest.mark.usefixtures("nothing_is_affordable")
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}], ids=str)
-def test_each_step_is_there_with_its_tokens(tmp_path: Path, options: dict[str, Any]) -> None:
-    """The losses are the same to the last bit, and so are the steps, their numbers and their tokens."""
-    governed, losses = trained(tmp_path, "auto", **options)
+def test_each_step_is_counted_with_its_tokens(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The losses are the same to the last bit, and so are the numbers of steps and their tokens."""
+    grouped, losses = trained(tmp_path, "auto", **options)
     whole, all_losses = trained(tmp_path, "all", **options)
-    with_phases = {span.parent for span in of_kind(governed, "optimizer")}
+    with_phases = {span.parent for span in of_kind(grouped, "optimizer")}
+    groups = list(grouped.steps)
 
     assert losses == all_losses
-    assert [(step.last, step.tokens, step.samples) for step in governed.steps] == [
-        (step.last, step.tokens, step.samples) for step in whole.steps
-    ]
-    assert 0 < len(with_phases) < STEPS == len(of_kind(governed, "step"))
-    assert f"on {len(with_phases)} of {STEPS} steps" in governed.polling.limited
+    assert [group.first for group in groups] == [1, *(group.last + 1 for group in groups[:-1])]
+    assert groups[-1].last == STEPS
+    for group in groups:
+        steps = [step for step in whole.steps if group.first <= step.first <= group.last]
+        assert group.tokens == sum(step.tokens for step in steps)
+        assert group.samples == sum(step.samples for step in steps)
+    assert 0 < len(with_phases) < STEPS
+    assert f"on {len(with_phases)} of {STEPS} steps" in grouped.polling.limited
     assert whole.polling.limited == ""
     assert not rests()
 
@@ -72,9 +77,9 @@ def test_what_comes_after_is_measured_whole(tmp_path: Path) -> None:
     with hfmem_widget.watch(quiet=True) as session:
         make_trainer(tmp_path, max_steps=STEPS).train()
         before = len(of_kind(session, "optimizer"))
-        make_trainer(tmp_path, max_steps=2).train()
+        make_trainer(tmp_path, max_steps=1).train()
 
-    assert len(of_kind(session, "optimizer")) == before + 2
+    assert len(of_kind(session, "optimizer")) == before + 1
 
 
 class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -96,10 +101,10 @@ class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not check
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")
-def test_a_step_of_which_only_its_edges_are_wanted_enters_few_functions(
+def test_a_step_within_a_group_enters_few_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the cold caches that a step leaves behind, each takes microseconds; more are entered to decide."""
+    """With the cold caches that a step leaves behind, each takes microseconds."""
     # Faults that other tests make may leave finders behind, and a group of steps that nobody ended.
     left = [
         one for one in sys.meta_path if isinstance(one, WhenImported) if one is not install._waiting
@@ -119,5 +124,5 @@ def test_a_step_of_which_only_its_edges_are_wanted_enters_few_functions(
     monitor.shutdown()
     typical = statistics.median_low([len(of_step) for of_step in calls.of_steps[STEPS // 2 :]])
 
-    assert len(session.steps) == STEPS
+    assert session.steps.count == STEPS
     assert typical <= MOST_CALLS, " ".join(calls.of_steps[-2])

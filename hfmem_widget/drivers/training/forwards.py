@@ -10,11 +10,8 @@ from functools import partial
 from typing import Any
 
 from hfmem_widget.drivers.training.loop import (
-    ALLOWANCE,
-    MOST_GROUP,
     MOST_HOOKED,
     REPORTED_ELSEWHERE,
-    SHARE,
     Loop,
     forward_of_a_step,
     tell,
@@ -22,6 +19,7 @@ from hfmem_widget.drivers.training.loop import (
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
+from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
@@ -89,7 +87,7 @@ class Passes:
         self._span = self._within = 0
         self._passing: _FollowedModule | None = None  # whose pass is only counted
         self._number = self._only_counted = 0
-        self._began, self._until, self._spent = clock(), 0.0, 0.0
+        self._budget, self._until = Budget(clock()), 0.0
 
     def follow(self, module: Any) -> None:
         """Tell the passes of a module from now on, if nobody else does."""
@@ -150,7 +148,7 @@ class Passes:
         monitor.attribution.called(module)
         self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
         self._in_span, self._within, one.counts = one, 0, counts
-        self._spent += self._clock() - began
+        self._budget.spend(self._clock() - began)
 
     def _ended(self, one: _FollowedModule, error: Exception | None) -> None:
         if self._in_span is not one:
@@ -166,9 +164,8 @@ class Passes:
             counts = {**one.counts, **numbers}
             self._monitor.close_span(self._session, self._span, outcome_of(error), counts)
         now = self._clock()
-        self._spent += now - began + 2 * seconds_of_an_event()
-        owed = (self._spent - ALLOWANCE) / SHARE - (now - self._began)
-        self._until = now + min(owed, MOST_GROUP)
+        self._budget.spend(now - began + 2 * seconds_of_an_event())
+        self._until = now + min(self._budget.wait(now), MOST_GROUP)
 
 
 class _FollowedModule:

@@ -2,8 +2,8 @@
 
 A step begins with the first forward pass of a model that is trained, or where that is not seen with the
 backward pass, and ends when the optimizer has stepped. What lies between two steps belongs to neither, such
-as loading data and an evaluation. Where steps are so short that telling each apart would cost more than a
-share of the time, some are followed one by one, and those between them as a group with one exact peak.
+as loading data and an evaluation. Of steps that share a span (see `Grouping`) only optimizers' steps are
+counted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,6 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import NO_STEP, Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
-
-SHARE = 0.005
-"""Of the time: what following steps may take; counting those of a group takes about 5 microseconds each."""
-
-ALLOWANCE = 0.02
-"""Seconds that it may take beyond that, so that a short loop has each of its steps."""
-
-LEAST_GROUP, MOST_GROUP = 0.05, 1.0
-"""Seconds that a group of steps lasts: until one more may be followed; meanwhile they are only counted."""
 
 MOST_PASSES = 8
 """Forward passes before the first backward pass of a step, where no step has shown how many there are."""
@@ -58,10 +49,9 @@ class Loop:
         self.session = session
         self.open_ids = monitor.open_ids(session)
         self._monitor = monitor
-        self._run = TrainingRun(monitor, session)
+        self._run = TrainingRun(monitor, session, clock=clock)
         self._clock = clock
-        self._began = clock()
-        self._spent = self._looked = 0.0
+        self._looked = 0.0
         self._thread = threading.current_thread()
         self._models: dict[int, _Model] = {}
         self._optimizer: Callable[[], Any] = lambda: None
@@ -69,7 +59,7 @@ class Loop:
         self._searched_for: weakref.WeakSet[Any] = weakref.WeakSet()
         self._number = session.steps.count
         # Of the span of a step, or of a group of them.
-        self._is_open = self._is_detailed = self._is_paid = False
+        self._is_open = self._is_detailed = False
         self._first = 0
         # Of the step.
         self._within = self._is_guess = False
@@ -92,9 +82,11 @@ class Loop:
     def timed(self, event: Callable[[Loop], object]) -> None:
         """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
         if threading.current_thread() is self._thread:
-            began, self._looked = self._clock(), 0.0
+            grouping = self._run.grouping
+            began, known, self._looked = self._clock(), grouping.spent, 0.0
             event(self)
-            self._spent += self._clock() - began - self._looked + seconds_of_an_event()
+            beside = self._looked + grouping.spent - known
+            grouping.spend(self._clock() - began - beside + seconds_of_an_event())
 
     def optimizer_is_made(self, optimizer: Any) -> None:
         """Take an optimizer that was there before: what its models do next may be a step."""
@@ -211,6 +203,10 @@ class Loop:
         self._within = False
         self._close(outcome)
 
+    def group_is_over(self) -> bool:
+        """Return whether the group of steps that goes on has lasted long enough."""
+        return self._clock() >= self._run.grouping.until
+
     def _wakes(self) -> None:
         """End a group of steps."""
         self._number += rest.steps()
@@ -237,19 +233,13 @@ class Loop:
             return True
         if not (self._is_armed or self._may_guess):
             return False
-        now = self._clock()
-        owed = (self._spent - ALLOWANCE) / SHARE - (now - self._began)
         if self._is_reported_elsewhere():
             return False
-        # After a group comes one step by itself, unless what is owed was more than the group could pay.
-        is_affordable = owed <= 0 or self._is_paid or self._run.governor.wants_all
-        self._is_open, self._is_detailed = True, is_affordable
-        self._is_paid = not self._is_detailed and owed <= MOST_GROUP
-        self._first = self._number + 1
-        self._run.step_begins(self._first, is_group=not self._is_detailed)
+        self._is_open, self._first = True, self._number + 1
+        self._run.step_begins(self._first)
+        self._is_detailed = not self._run.grouping.is_group
         if not self._is_detailed:
-            until = now + min(MOST_GROUP, max(LEAST_GROUP, owed))
-            rest.begin(self, until, self._optimizers_per_step)
+            rest.begin(self, self._optimizers_per_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -344,20 +334,18 @@ class _Rest:
 
     loop: Loop | None = None
     thread = 0
-    until = 0.0
     optimizer_steps, optimizers_per_step = 0, 1
 
-    def begin(self, loop: Loop, until: float, optimizers_per_step: int) -> None:
-        """Begin to count alone; optimizers tell so many times that a step has ended."""
-        self.until, self.optimizers_per_step = until, optimizers_per_step
-        self.optimizer_steps, self.loop, self.thread = 0, loop, threading.get_ident()
+    def begin(self, loop: Loop, optimizers_per_step: int) -> None:
+        """Begin to count alone; so many optimizers' steps make one of the loop."""
+        self.optimizer_steps, self.optimizers_per_step = 0, optimizers_per_step
+        self.loop, self.thread = loop, threading.get_ident()
         quiet[self.thread] = loop.open_ids
 
     def end(self) -> None:
         """Do everything again."""
         quiet.pop(self.thread, None)
         self.loop, self.thread = None, 0
-        self.until = 0.0
         self.optimizer_steps, self.optimizers_per_step = 0, 1
 
     def steps(self) -> int:
@@ -378,9 +366,7 @@ def wakes() -> bool:
     if rest.loop is None or not rest.loop.open_ids:
         return False
     rest.optimizer_steps += 1
-    return (
-        time.perf_counter() >= rest.until and rest.optimizer_steps % rest.optimizers_per_step == 0
-    )
+    return rest.optimizer_steps % rest.optimizers_per_step == 0 and rest.loop.group_is_over()
 
 
 class _Model:

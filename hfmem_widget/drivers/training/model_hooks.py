@@ -165,7 +165,7 @@ class _After(_Hook):
     failures = False
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if self._compiled() or (self.failures and result is not None):
+        if (self.failures and result is not None) or self._compiled():
             return
         if self._rests() or self._traced():
             return

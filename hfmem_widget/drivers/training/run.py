@@ -13,10 +13,10 @@ from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
-from hfmem_widget.monitor.marks import Marker
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.session import NO_STEP, Recorder, Session, SpanKind, StepBatch
+from hfmem_widget.session import NO_STEP, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
+from hfmem_widget.session.steps import size_of
 from hfmem_widget.text import GIB
 
 TRIED_AGAIN = "tried again"
@@ -51,7 +51,7 @@ def _harmless(
         try:
             with interrupts_deferred():
                 method(self, *args, **kwargs)
-            self.governor.spent += self._clock() - began + seconds_of_an_event()
+            self.grouping.spend(self._clock() - began + seconds_of_an_event())
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -64,9 +64,9 @@ class TrainingRun:
     """Opens and closes the spans of one training in one session, as its events come in.
 
     Every event may come on the wrong thread, twice, or never: it then does nothing. Where the run
-    `accumulates`, a step has several batches, each of which is a *substep*. Its `governor` says on which
-    steps these and the phases are told apart. Where it `needs_events`, steps are told by those of torch; else
-    a step without phases goes by without. The `clock` returns seconds.
+    `accumulates`, a step has several batches, each of which is a *substep*. Its `grouping` says which steps
+    share one span, without these and without phases. Where it `needs_events`, steps are known by those of
+    torch; else a group goes by without. The `clock` returns seconds.
     """
 
     needs_events = True
@@ -81,19 +81,19 @@ class TrainingRun:
     ) -> None:
         self.session = session
         self.accumulates = accumulates
-        self.governor = monitor.governor(session)
         self._clock = clock
-        self._beside_edges = 0.0
-        self._is_group = False
+        self.grouping = monitor.grouping(session)
+        self._beside_edges = monitor.attribution.seconds_beside_edges
         self._monitor = monitor
         self._attribution, self._ledger = monitor.attribution, monitor.ledger
-        self._marker: Marker | None = None
         self._open_ids = open_ids = monitor.open_ids(session)
         self._outermost = next(iter(tuple(open_ids)), 0)
         self._recorder: Recorder | None = None
         self._open: dict[SpanKind, int] = {}
         self._asides: dict[int, SpanKind] = {}
         self._counts: dict[str, float] = {}
+        self._shapes: list[Mapping[str, float]] = []  # of the batches so far
+        self._ended: int | None = None  # the number of the last step of the group that has ended
         self._substeps = 0
         self._own_steps: set[int] = set()
         self._since_log: dict[str, float] = {}
@@ -153,52 +153,39 @@ class TrainingRun:
         self._close("epoch")
         self._begin("epoch", label)
 
-    # Here and where it ends, what `_harmless` does is written out, but for interrupts: none leaves this half
-    # done, and holding one back takes far longer. With a step's cold caches, each function takes 4 µs.
-    def step_begins(self, number: int, *, is_group: bool = False) -> None:
-        """Begin an optimizer step, with the first of its batches, or a group of steps."""
-        if (
-            threading.get_ident() != self._thread
-            or self._open.get("train", self._outermost) not in self._open_ids
-        ):
-            return
-        began, governor = self._clock(), self.governor
-        try:
-            if "step" in self._open:
-                with interrupts_deferred():
-                    self._close("step")
-            self._is_group = is_group
-            if not is_group:
-                attribution, before = self._attribution, self._beside_edges
-                self._beside_edges = attribution.seconds_beside_edges
-                governor.spent += self._beside_edges - before
-                governor.begins(number, began)
-                attribution.rests = governor.how == "bare"
-                # Without a counter a step's peak is the highest sample: one comes with its backward pass.
-                if attribution.rests and not self.needs_events and self._ledger.in_use:
-                    quiet[self._thread] = self._open_ids
-            self._counts = {"step": float(number)}
-            self._substeps = 0
-            marker = self._marker if governor.how == "bare" else None
-            span_id = None if marker is None else marker.begin(f"step {number}")
-            if span_id is None:
-                self._open_step(f"step {number}")
-            else:
-                governor.edges += 1
-                self._open["step"] = span_id
-            self._own_steps.add(self._open["step"])
-            governor.spent += self._clock() - began
-        except Exception as error:
-            if raised_by_handler(error):
-                raise
-            self._give_up(error)
+    @property
+    def in_group(self) -> bool:
+        """True while steps share a span, and on the thread that trains."""
+        return (
+            self.grouping.is_group
+            and self._open.get("step") in self._open_ids
+            and threading.get_ident() == self._thread
+        )
 
-    def _open_step(self, label: str) -> None:
-        self.governor.spent += seconds_of_an_event()
-        with interrupts_deferred():
-            self._begin("step", label)
-            if self._marker is None:
-                self._marker = self._monitor.marker(self.session)
+    def step_begins(self, number: int) -> None:
+        """Begin an optimizer step, with the first of its batches; within a group there is nothing to do."""
+        if not self.in_group:
+            self._step_begins(number)
+
+    @_harmless
+    def _step_begins(self, number: int) -> None:
+        self._close("step")
+        attribution, grouping, before = self._attribution, self.grouping, self._beside_edges
+        self._beside_edges = attribution.seconds_beside_edges
+        grouping.spend(self._beside_edges - before)
+        grouping.begins(self._clock())
+        self._counts, self._shapes = {"step": float(number)}, []
+        self._ended = None
+        self._substeps = 0
+        if grouping.is_group:
+            self._counts["first"] = float(number)
+            self._ended = number - 1
+            attribution.rests = True
+            # Without a counter a peak is the highest sample: one comes with a backward pass.
+            if not self.needs_events and self._ledger.in_use:
+                quiet[self._thread] = self._open_ids
+        self._begin("step", f"step {number}")
+        self._own_steps.add(self._open["step"])
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
@@ -207,8 +194,8 @@ class TrainingRun:
         torch = sys.modules.get("torch")  # as in `wants_gradients`
         if torch is None or torch.is_grad_enabled():
             if threading.get_ident() == self._thread:
-                self._counts = joined(self._counts, shape)
-            if self.governor.how == "whole":
+                self._shapes.append(shape)
+            if not self.grouping.is_group:
                 self._forward_begins()
 
     @_harmless
@@ -222,7 +209,7 @@ class TrainingRun:
     def count(self, shape: Mapping[str, float]) -> None:
         """Count a batch of the step; between steps that changes nothing."""
         if threading.get_ident() == self._thread:
-            self._counts = joined(self._counts, shape)
+            self._shapes.append(shape)
 
     def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass that has failed; else it goes on until the backward pass begins."""
@@ -238,7 +225,7 @@ class TrainingRun:
         """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
         if "step" not in self._open or self._asides:
             return
-        if self.governor.how != "whole":
+        if self.grouping.is_group:
             if not self._monitor.counts_peaks:
                 self._monitor.sample(self.session)
         elif "backward" not in self._open:
@@ -282,39 +269,26 @@ class TrainingRun:
         self._close("optimizer")
 
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
-        """End the step; `counts` say of a group of them which the first and the last were."""
-        if (
-            threading.get_ident() != self._thread
-            or self._open.get("train", self._outermost) not in self._open_ids
-        ):
-            return
-        began, governor, marker = self._clock(), self.governor, self._marker
-        try:
-            all_counts = {**self._counts, **counts}
-            if (
-                outcome == "done"
-                and governor.how == "bare"
-                and marker is not None
-                and next(reversed(self._open), "") == "step"
-                and marker.end(self._open["step"], all_counts)
-            ):
-                governor.edges += 1
-                del self._open["step"]
-                quiet.pop(self._thread, None)
-                self._attribution.rests = False
-                governor.ended(all_counts, is_group=self._is_group)
-                governor.spent += self._clock() - began
-        except Exception as error:
-            if raised_by_handler(error):
-                raise
-            self._give_up(error)
+        """End the step; where somebody else counts those of a group, `counts` say which they were."""
+        # With the cold caches that a step leaves behind each function takes 4 µs, and a guard far more.
+        ended, is_well = self._ended, outcome == "done" and not counts
+        if ended is not None and is_well and threading.get_ident() == self._thread:
+            self._ended = ended + 1
+            if self._clock() < self.grouping.until and self._open.get("step") in self._open_ids:
+                return
         if "step" in self._open:
             self._end_step(outcome, counts)
 
     @_harmless
     def _end_step(self, outcome: str, counts: Mapping[str, float]) -> None:
-        self._counts = {**self._counts, **counts}
+        self._counts |= counts
+        if counts:
+            self._ended = None
         self._close("step", outcome)
+
+    @_harmless
+    def _end_group(self) -> None:
+        self._close("step")
 
     @_harmless
     def epoch_ended(self) -> None:
@@ -324,7 +298,7 @@ class TrainingRun:
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
         self._close_all(outcome)
-        self.governor.stops()
+        self.grouping.stops()
         self.rouse()
         # A session outlives the run that it ended under.
         if self._recorder is not None:
@@ -356,6 +330,8 @@ class TrainingRun:
         """
         if not self.alive:
             return {}
+        if kind == "step" and self.in_group:
+            self._end_group()
         self._monitor.catch_up()
         figures: dict[str, float] = {}
         open_spans = [span_id for span_id in self._asides if self._asides[span_id] == kind]
@@ -377,17 +353,15 @@ class TrainingRun:
 
     @property
     def _tells_phases(self) -> bool:
-        return "step" in self._open and self.governor.how == "whole"
+        return "step" in self._open and not self.grouping.is_group
 
-    def _remember(self, steps: StepBatch) -> None:
-        # Another Trainer may train within one of them; those of a batch are of one training.
-        if steps.ids[0] not in self._own_steps:
+    def _remember(self, step: Span) -> None:
+        if step.id not in self._own_steps:  # another Trainer may train within one
             return
-        self._own_steps.difference_update(steps.ids)
-        self._raise(self._since_log, steps.highest)
-        tokens = [counts["tokens"] for counts in steps.counts if "tokens" in counts]
-        if tokens:
-            self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + sum(tokens)
+        self._own_steps.discard(step.id)
+        self._raise(self._since_log, {key: peak.value for key, peak in step.peaks.items()})
+        if tokens := step.counts.get("tokens"):
+            self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + tokens
 
     def _raise(self, figures: dict[str, float], highest: Mapping[str, float]) -> None:
         for device in self._trained_on():
@@ -405,6 +379,8 @@ class TrainingRun:
 
     @_harmless
     def _begin_aside(self, kind: SpanKind, label: str) -> None:
+        if self.in_group:
+            self._close("step")
         self._asides[self._monitor.open_span(self.session, kind, label).id] = kind
 
     @_harmless
@@ -417,7 +393,7 @@ class TrainingRun:
         self._close(next(iter(self._open), "train"), outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
-        self.governor.edges += 1
+        self.grouping.edges += 1
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
 
     def _close(self, kind: SpanKind, outcome: str = "done") -> None:
@@ -425,16 +401,21 @@ class TrainingRun:
             return
         for inner in reversed(list(self._open)):
             # A step that fails is the one whose tokens matter, so they come with however it ends.
-            counts = self._counts if inner == "step" else {}
             how = "done" if outcome == NO_STEP and inner != kind else outcome
-            self.governor.edges += 1
+            counts = self._counts_of_step(how) if inner == "step" else {}
+            self.grouping.edges += 1
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
                 self.rouse()
-                if how != NO_STEP:
-                    self.governor.ended(counts, is_group=self._is_group)
+                self.grouping.ended(0 if how == NO_STEP else size_of(counts), self._clock())
             if inner == kind:
                 return
+
+    def _counts_of_step(self, outcome: str) -> dict[str, float]:
+        counts = functools.reduce(joined, self._shapes, self._counts)
+        if self._ended is not None:  # what has failed is the next
+            counts["step"] = max(counts["first"], float(self._ended + (outcome != "done")))
+        return counts
 
     def _turn(self, kind: SpanKind) -> None:
         """Begin a phase at the instant at which the one before ends."""
@@ -443,7 +424,7 @@ class TrainingRun:
             self._begin(kind, kind)
         else:
             closing = self._open.pop(before)
-            self.governor.edges += 1
+            self.grouping.edges += 1
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
 
 

@@ -11,7 +11,7 @@ from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
-from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span, StepBatch
+from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import format_bytes
 from hfmem_widget.view.screen import Screen
@@ -85,18 +85,18 @@ class Budget(Companion):
                 seconds = sample.time - self._began
                 self._cross(session, Crossing(device, seen, allocated, seconds, where))
 
-    def _step_ended(self, steps: StepBatch) -> None:
-        """Compare the peaks of steps, which no sample need have shown."""
+    def _step_ended(self, step: Span) -> None:
+        """Compare the peak of a step, which no sample need have shown."""
         session = self._session
         if session is None:
             return
         for device in self._devices(session):
-            key = f"{device}/{self._limit.metric}"
-            highest = steps.highest.get(key, 0.0)
-            if highest > self._on(session, device):
-                step = steps.span(steps.first_with(key, highest))
+            peak = step.peaks.get(f"{device}/{self._limit.metric}")
+            if peak is not None and peak.value > self._on(session, device):
                 seconds, where = step.start + step.duration - self._began, _name_of(step, session)
-                self._cross(session, Crossing(device, "between samples", highest, seconds, where))
+                self._cross(
+                    session, Crossing(device, "between samples", peak.value, seconds, where)
+                )
 
     def _should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
         session = self._session

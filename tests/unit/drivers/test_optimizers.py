@@ -252,7 +252,8 @@ def test_a_quiet_step_is_none_of_another_threads_group() -> None:
     """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
     monitor = shared_monitor()
     with hfmem_widget.watch(quiet=True) as session:
-        rest.begin(Loop(monitor, session), until=math.inf, optimizers_per_step=1)
+        rest.begin(loop := Loop(monitor, session), optimizers_per_step=1)
+        loop._run.grouping.until = math.inf
         try:
             _stepped(None, (), {})
             of_its_own = rest.optimizer_steps

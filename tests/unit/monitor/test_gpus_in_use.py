@@ -50,7 +50,6 @@ class Run:
         )
         self.session = self.monitor.begin(WatchOptions(interval=60.0))
         self.cell = self.monitor.open_span(self.session, "cell").id
-        self.marker = self.monitor.marker(self.session)
         self.now = [0] * GPUS
         self.blocks: list[tuple[int, int, int]] = []
         self.open: list[int] = []
@@ -76,11 +75,6 @@ class Run:
         """Open a span."""
         self._began(self.monitor.open_span(self.session, kind, kind).id)
 
-    def mark(self) -> None:
-        """Open one by a reading alone, where that is enough."""
-        if (span_id := self.marker.begin("step")) is not None:
-            self._began(span_id)
-
     def turn(self) -> None:
         """End the innermost, and begin its neighbour."""
         if self.open:
@@ -92,8 +86,7 @@ class Run:
         """End the innermost."""
         if self.open:
             self.truth[self.open[-1]].after = [*self.now]
-            if not self.marker.end(self.open[-1], {}):
-                self.monitor.close_span(self.session, self.open[-1])
+            self.monitor.close_span(self.session, self.open[-1])
             self.open.pop()
 
     def tick(self) -> None:
@@ -114,7 +107,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("alloc"), st.integers(0, GPUS - 1), st.integers(1, 30)),
     st.tuples(st.just("free")),
     st.tuples(st.just("begin"), st.sampled_from(["step", "forward", "block"])),
-    st.tuples(st.sampled_from(["mark", "turn", "end", "tick"])),
+    st.tuples(st.sampled_from(["turn", "end", "tick"])),
     st.tuples(st.just("reset"), st.integers(0, GPUS - 1)),
 )
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.marks import MOST_WAITING
+from hfmem_widget.monitor.edges import MOST_WAITING
 from hfmem_widget.monitor.sampler import Polled
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Session, StepBatch
+from hfmem_widget.session import Peak, Session, Span
 from tests.unit.monitor.conftest import Bench
 
 KEY = "cuda:0/allocated"
@@ -29,7 +29,6 @@ class Step:
         self.gpu = self.bench.allocator
         self.gpu.alloc(PAGE)
         self.session: Session = self.monitor.begin(WatchOptions(interval=60.0))
-        self.marker = self.monitor.marker(self.session)
         self.cell = self.monitor.open_span(self.session, "cell").id
         self.blocks: list[int] = []
         self.open: list[int] = []
@@ -41,23 +40,11 @@ class Step:
         self.bench.clock.advance(0.001)
         self._opened(self.monitor.open_span(self.session, "forward", "forward").id)
 
-    def begin_briefly(self) -> None:
-        """Open a span by a reading alone, where that is enough."""
-        self.bench.clock.advance(0.001)
-        span_id = self.marker.begin("step")
-        if span_id is not None:
-            self._opened(span_id)
-
     def end(self) -> None:
         """Close the innermost."""
         if self.open:
             self.bench.clock.advance(0.001)
             self.monitor.close_span(self.session, self.open.pop())
-
-    def end_briefly(self) -> None:
-        """Close the innermost by a reading alone, where that is enough."""
-        if self.open and self.marker.end(self.open[-1], {}):
-            self.open.pop()
 
     def turn(self) -> None:
         """Go from the innermost to its neighbour."""
@@ -101,7 +88,7 @@ class Step:
 
 
 ACTIONS = [
-    *["begin", "begin_briefly", "end", "end_briefly"] * 2,
+    *["begin", "end"] * 4,
     *["turn", "alloc", "free"] * 4,
     "reset",
     "ask",
@@ -123,36 +110,6 @@ def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
     known = {span.id: span.peaks[KEY] for span in step.session.spans[1:]}
 
     assert known == {one: Peak(high, "exact") for one, high in step.highest.items()}
-
-
-def test_an_end_that_is_only_read_is_that_of_its_reading() -> None:
-    """Its time and its peak, whatever comes before the next edge."""
-    step = Step()
-    span = step.monitor.open_span(step.session, "step", "step 1").id
-    step.bench.clock.advance(1.0)
-    step.gpu.free(step.gpu.alloc(4 * PAGE))
-    resets = step.gpu.resets
-    ends = step.marker.end(span, {})
-    step.bench.clock.advance(5.0)
-    step.gpu.alloc(64 * PAGE)
-    entered = step.session.span(span)
-
-    assert (ends, step.gpu.resets, entered.stop) == (True, resets, 1.0)
-    assert entered.peaks[KEY] == Peak(5 * PAGE, "exact")
-
-
-def test_a_step_that_is_entered_at_once_adds_one_sample() -> None:
-    """That of its end: its beginning is known by its span."""
-    step = Step()
-    before = step.session.timeline.samples
-    for _ in range(3):
-        step.begin_briefly()
-        step.bench.clock.advance(0.001)
-        step.end_briefly()
-    starts = [span.before.time for span in step.session.spans[1:]]
-
-    assert starts == pytest.approx([0.001, 0.003, 0.005])
-    assert step.session.timeline.samples == before + 3
 
 
 def test_an_edge_is_read_when_it_is_made() -> None:
@@ -333,7 +290,7 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
     step = Step()
     refused: list[WatchStateError] = []
 
-    def next_step(_: StepBatch) -> None:
+    def next_step(_: Span) -> None:
         try:
             step.begin()
         except WatchStateError as error:

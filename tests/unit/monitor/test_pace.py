@@ -26,7 +26,6 @@ class Training:
         self.monitor: Monitor = self.bench.monitor
         self.session: Session = self.monitor.begin(WatchOptions(interval=interval))
         self.monitor.open_span(self.session, "cell")
-        self.marker = self.monitor.marker(self.session)
 
     @property
     def pace(self) -> float:
@@ -40,9 +39,8 @@ class Training:
             due += steps * self.pace / INTERVAL
             while due >= 1.0:
                 due -= 1.0
-                step = self.marker.begin("step")
-                assert step is not None
-                assert self.marker.end(step, {})
+                step = self.monitor.open_span(self.session, "step", "step")
+                self.monitor.close_span(self.session, step.id)
             self.bench.pass_time(self.pace)
 
 
@@ -56,16 +54,16 @@ def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
     assert training.session.polling.current_interval == pace
 
 
-def test_where_less_is_measured_ticks_are_rarer_too() -> None:
-    """Such as where a long step has many small batches; not where peaks are those of ticks."""
+def test_where_steps_share_spans_ticks_are_rarest() -> None:
+    """Few edges come of them; not where peaks are those of ticks."""
     paces = {}
     for has_gpu in (True, False):
         training = Training(has_gpu=has_gpu)
-        training.session.polling.phases_every = 4
+        training.session.polling.short_steps = True
         training.pass_ticks(20, steps=0)
         paces[has_gpu] = training.pace
 
-    assert paces == {True: RARER, False: INTERVAL}
+    assert paces == {True: RAREST, False: INTERVAL}
 
 
 def test_the_usual_pace_comes_back_with_longer_steps() -> None:

@@ -95,14 +95,6 @@ def test_of_an_instant_that_has_passed_nothing_is_read(
     assert (torch.reads, host.reads) == (1, 1)
 
 
-def test_a_polled_row_can_have_other_columns(sampler: Sampler, torch: FakeSource) -> None:
-    """In another order, some without a value; what is not wanted comes last."""
-    torch.known = [1.0, 2.0]
-    row = sampler.polled().arranged([2, -1, 1]).at(INSTANT)
-
-    assert row == pytest.approx([3.0, math.nan, 2.0, 1.0], nan_ok=True)
-
-
 def test_of_a_device_that_its_source_has_not_seen_no_row_is_made(
     sampler: Sampler, torch: FakeSource
 ) -> None:

@@ -21,7 +21,6 @@ from hfmem_widget.session import (
     Series,
     Session,
     Span,
-    StepBatch,
     StepGroup,
 )
 from hfmem_widget.session.blocks import BLOCK
@@ -181,8 +180,8 @@ def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
     heard: list[int] = []
     session = recorder.session
 
-    def listener(steps: StepBatch) -> None:
-        heard.extend(steps.ids)
+    def listener(step: Span) -> None:
+        heard.append(step.id)
         if not listens:
             message = "no"
             raise ValueError(message)

@@ -38,11 +38,11 @@ def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
     told = []
     for name in ("training", "short"):
         session = scripted_run(name)
-        session.polling.phases_every = 2
+        session.polling.steps, session.polling.steps_with_phases = 100, 40
         told.append(text(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
 
-    assert "Phases on every 2nd step" in told[0]
-    assert "hases on every" not in told[1]
+    assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
+    assert "hases on" not in told[1]
 
 
 def test_the_five_figures_stand_in_their_order() -> None:

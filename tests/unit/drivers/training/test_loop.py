@@ -14,6 +14,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import models
+from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import running_monitor
 from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
 
@@ -24,7 +25,7 @@ torch = pytest.importorskip("torch")
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each step followed by itself, however busy the machine is."""
     gc.collect()  # models of other tests are models, too
-    monkeypatch.setattr(following, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
     monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
 
@@ -151,10 +152,10 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
 
 def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where following each would cost too much, every step is still counted, and each group has a peak."""
-    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(following, "SHARE", 1e-9)
-    monkeypatch.setattr(following, "LEAST_GROUP", 0.0)
-    monkeypatch.setattr(following, "MOST_GROUP", 0.0)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "SHARE", 1e-9)
+    monkeypatch.setattr(grouping, "LEAST_GROUP", 0.0)
+    monkeypatch.setattr(grouping, "MOST_GROUP", 0.0)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)
@@ -170,10 +171,10 @@ def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a group only the first batch would be seen, and that is not what all of its steps took."""
-    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(following, "SHARE", 1e-9)
-    monkeypatch.setattr(following, "LEAST_GROUP", 1e9)
-    monkeypatch.setattr(following, "MOST_GROUP", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "SHARE", 1e-9)
+    monkeypatch.setattr(grouping, "LEAST_GROUP", 1e9)
+    monkeypatch.setattr(grouping, "MOST_GROUP", 1e9)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)
@@ -191,10 +192,10 @@ def test_a_loop_of_groups_leaves_nothing_of_its_tail(
     monkeypatch: pytest.MonkeyPatch, least: float
 ) -> None:
     """A group that is open when the watch ends counts what has stepped in it, whatever the cell did since."""
-    monkeypatch.setattr(following, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(following, "SHARE", 1e-9)
-    monkeypatch.setattr(following, "LEAST_GROUP", least)
-    monkeypatch.setattr(following, "MOST_GROUP", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "SHARE", 1e-9)
+    monkeypatch.setattr(grouping, "LEAST_GROUP", least)
+    monkeypatch.setattr(grouping, "MOST_GROUP", 1e9)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)

@@ -322,11 +322,11 @@ def test_what_is_measured_on_some_steps_only_is_said() -> None:
     """As a person reads it; where nothing is left out, nothing is sent."""
     session = make_recorder(samples=1).session
     before = protocol.describe_status(session)
-    session.polling.phases_every = 4
+    session.polling.steps, session.polling.steps_with_phases, session.polling.groups = 90, 10, 20
 
     assert "limited" not in before
     assert protocol.describe_status(session)["limited"] == (
-        "phases on every 4th step, to stay below 1 %"
+        "phases on 10 of 90 steps, exact peaks for about 4 steps at a time, to stay below 1 %"
     )
 
 

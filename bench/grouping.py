@@ -3,8 +3,8 @@
 A small network trains on the CPU, on one thread, beside invented counters of a GPU: what we read and reset
 at an edge is then what is read and reset on a GPU, but for the driver's own time. Blocks of steps take turns:
 off, all phases, as many as are affordable. What a block takes is its CPU time, of all threads, so that other
-jobs on the machine change little; the wall clock is told beside it. What the governor has decided in a
-block is kept for the next.
+jobs on the machine change little; the wall clock is told beside it. What a block may take is
+what the one before has left.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def main() -> None:
     rows = []
     for milliseconds in arguments.milliseconds:
         training = Training(milliseconds)
-        governed, whole = Everything(training.model), Everything(training.model, "all")
+        grouped, whole = Everything(training.model), Everything(training.model, "all")
         ways = {
             "off": OFF,
             "all phases": Way(whole.block, whole.step),
-            "as many as are affordable": Way(governed.block, governed.step),
+            "as many as are affordable": Way(grouped.block, grouped.step),
         }
-        for way in ways.values():  # the governor decides
+        for way in ways.values():  # the allowance of the first steps is spent
             training.block(way)
         took = measure.interleave(
             {name: partial(training.block, way) for name, way in ways.items()},
@@ -116,7 +116,7 @@ def main() -> None:
             within=arguments.seconds / len(arguments.milliseconds),
         )
         length = 1e3 * float(np.median([one.wall for one in took["off"]]))
-        said = governed.limited
+        said = grouped.limited
         for name in list(ways)[1:]:
             decided = said if name != "all phases" else ""
             rows.append([f"{length:.1f}", *row_of(took, name, "off"), decided])

@@ -1,0 +1,177 @@
+"""Which steps are measured one by one, so that measuring takes less than 1 % of their time.
+
+Measuring a step with its phases takes about a millisecond. Where that is more than a share of the time, the
+steps after it share one span, a *group*: they are counted, and have one exact peak together. A group lasts
+until the time that has gone by pays for what was measured; then comes one step by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hfmem_widget.guard import seconds_of_an_event
+from hfmem_widget.session import Polling
+
+SHARE = 0.005
+"""Of the time: what measuring may take on the thread that trains, and for its edges on the poller's."""
+
+ALLOWANCE = 0.05
+"""Seconds that it may take beyond that, so that a short loop has each of its steps."""
+
+LEAST_GROUP, MOST_GROUP = 0.05, 1.0
+"""Seconds that a group of steps lasts."""
+
+UNSEEN_GUARDS = 6
+"""What no clock of ours sees of a step (ways in, hooks on model and optimizer), in times of an event's guard:
+so much was missing where neighbouring steps were compared (bench/trainer.py)."""
+
+FADING = 0.9
+
+
+class Budget:
+    """Seconds that measuring may take: a share of the time that goes by, kept up to an allowance.
+
+    `now` is in seconds of a monotonic clock, here and below.
+    """
+
+    __slots__ = ("_left", "_now")
+
+    def __init__(self, now: float) -> None:
+        self._left, self._now = ALLOWANCE, now
+
+    def spend(self, seconds: float) -> None:
+        """Record what measuring has taken."""
+        self._left -= seconds
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds the time will have paid for what was spent; 0 where it has."""
+        self._left = min(ALLOWANCE, self._left + SHARE * (now - self._now))
+        self._now = now
+        return max(0.0, -self._left / SHARE)
+
+
+@dataclass(slots=True)
+class PollerCost:
+    """What the poller's thread takes, and takes the interpreter for, in CPU seconds.
+
+    Attributes
+    ----------
+    interval : float
+        Seconds between ticks.
+    per_edge : float
+        What an edge takes to be entered; 0 where none was yet.
+    """
+
+    interval: float = math.inf
+    per_edge: float = 0.0
+    _edges: float = 0.0
+    _seconds: float = 0.0
+    _tick: float = 0.0
+
+    @property
+    def ticks(self) -> float:
+        """Of the time: what ticks take beside entering edges."""
+        return self._tick / self.interval
+
+    def entered(self, edges: int, seconds: float) -> None:
+        """Record how many edges were entered, and the CPU seconds that took."""
+        if edges:
+            self._edges = FADING * self._edges + edges
+            self._seconds = FADING * self._seconds + seconds
+            self.per_edge = self._seconds / self._edges
+
+    def ticked(self, seconds: float, interval: float) -> None:
+        """Record what a tick took beside that, and the seconds until the next."""
+        self.interval = interval
+        self._tick = FADING * self._tick + (1 - FADING) * seconds if self._tick else seconds
+
+
+class Grouping:
+    """Decides which steps of one training are measured by themselves, and keeps `polling` up to date.
+
+    Where `all_phases` are wanted each step is measured with them; where `each_step` is, no two share a span.
+
+    Attributes
+    ----------
+    is_group : bool
+        True while steps share a span, of which nothing but the peak is measured.
+    until : float
+        When the group is to end.
+    edges : int
+        How many edges of spans were left to the poller and not counted in the budget yet.
+    spent : float
+        Seconds that measuring has taken on the thread that trains.
+    """
+
+    def __init__(
+        self,
+        polling: Polling,
+        poller: PollerCost,
+        *,
+        all_phases: bool = False,
+        each_step: bool = False,
+    ) -> None:
+        self.polling = polling
+        self.is_group = False
+        self.edges, self.spent = 0, 0.0
+        self._budget: Budget | None = None  # what comes before the first step comes once
+        self._poller = poller
+        self._all_phases, self._each_step = all_phases, each_step
+        self.until = -math.inf
+        self._is_paid = False  # by the group that goes on, once it has lasted
+        self._began, self._charged = math.nan, 0.0
+        self._recent_seconds = self._recent_charged = 0.0
+
+    def spend(self, seconds: float) -> None:
+        """Record what measuring has taken on the thread that trains."""
+        self.spent += seconds
+        self._charge(seconds)
+
+    def begins(self, now: float) -> None:
+        """Begin a step by itself, or a group: `is_group` says which."""
+        if self._budget is None:
+            self._budget, self._began, self._charged = Budget(now), now, 0.0
+        else:
+            self._charge(self.edges * self._poller.per_edge)
+        self.edges = 0
+        wait = self._budget.wait(now)
+        self._estimate(now)
+        # What the group before could not pay for would be owed for good if steps went on as before.
+        self.is_group = wait > 0 and not (self._is_paid or self._all_phases)
+        if self.is_group:
+            lasts = 0.0 if self._each_step else min(MOST_GROUP, max(LEAST_GROUP, wait))
+            self.until = now + lasts
+        else:
+            self._charge(UNSEEN_GUARDS * seconds_of_an_event())
+        self._is_paid = self.is_group and not self._each_step and wait <= MOST_GROUP
+
+    def ended(self, steps: int, now: float) -> None:
+        """Count the steps of a span that has ended; there may be none."""
+        self.polling.steps += steps
+        if self.is_group:
+            self.polling.groups += steps > 0
+            self.polling.short_steps = steps > 1
+            self._is_paid &= now >= self.until
+        else:
+            self.polling.steps_with_phases += steps
+        self.is_group = False
+
+    def stops(self) -> None:
+        """End: what comes next is another training's."""
+        self.polling.short_steps = False
+
+    def _charge(self, seconds: float) -> None:
+        if self._budget is not None:
+            self._budget.spend(seconds)
+            self._charged += seconds
+
+    def _estimate(self, now: float) -> None:
+        seconds, self._began = now - self._began, now
+        charged, self._charged = self._charged, 0.0
+        self._recent_seconds = FADING * self._recent_seconds + seconds
+        self._recent_charged = FADING * self._recent_charged + charged
+        if self._recent_seconds > 0:
+            share = self._recent_charged / self._recent_seconds
+            # Measuring less makes ticks no cheaper, so they are in no budget.
+            self.polling.share = share + self._poller.ticks
