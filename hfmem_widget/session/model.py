@@ -40,7 +40,7 @@ FINE_KINDS: frozenset[SpanKind] = frozenset(
 NOT_AVAILABLE = math.nan
 
 MOST_SHARE = 0.01
-"""Of the time from one step to the next: what measuring it may take, but for the step's own peak."""
+"""Share of the time from one step to the next that measuring may take, without the step's own peak."""
 
 
 class LocalNote(str):
@@ -233,7 +233,7 @@ class Span:
 
     @property
     def name(self) -> str:
-        """What tells its phase from others of its kind: of a block its label, of a forward pass its model."""
+        """What distinguishes its phase from others of its kind: a block's label, a forward pass's model."""
         is_named = self.kind == "block" or (self.kind == "forward" and self.label != "forward")
         return self.label if is_named else ""
 
@@ -430,7 +430,7 @@ class Guide:
 
 @dataclass(slots=True)
 class Polling:
-    """How the poller did."""
+    """How sampling went."""
 
     interval: float = 0.1  # seconds between ticks as asked for
     current_interval: float = 0.1  # and now; after a back-off that is longer
@@ -446,7 +446,7 @@ class Polling:
     steps: int = 0  # of trainings, that have ended
     steps_with_phases: int = 0  # on which phases were measured
     share: float = NOT_AVAILABLE
-    """Of a step's time, what measuring it takes now, as estimated from recent steps."""
+    """Share of a step's time that measuring takes now, as estimated from recent steps."""
 
     @property
     def limited(self) -> str:
@@ -454,14 +454,14 @@ class Polling:
         if self.phases_every > 1:
             is_one = self.looks_every == self.phases_every
             what = "phases and parts" if is_one else "phases"
-            told, still = f"{what} on every {ordinal(self.phases_every)} step", "takes"
+            measured, still = f"{what} on every {ordinal(self.phases_every)} step", "takes"
             if self.looks_every > 1 and not is_one:
-                told += f", parts on every {ordinal(self.looks_every)}"
+                measured += f", parts on every {ordinal(self.looks_every)}"
         elif self.steps_with_phases < self.steps:
             steps = format_counted(self.steps, "step")
-            told, still = f"phases on {format_count(self.steps_with_phases)} of {steps}", "took"
+            measured, still = f"phases on {format_count(self.steps_with_phases)} of {steps}", "took"
         else:
             return ""
         if self.share > MOST_SHARE:
-            return f"{told}; measuring still {still} {format_share(self.share)}"
-        return f"{told}, to stay below 1 %"
+            return f"{measured}; measuring still {still} {format_share(self.share)}"
+        return f"{measured}, to stay below 1 %"

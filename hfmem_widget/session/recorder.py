@@ -34,7 +34,7 @@ BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
 NO_STEP = "no step"
-"""The outcome of what was taken for a step and that no optimizer has ended: it becomes a block."""
+"""The outcome of a supposed step that no optimizer has ended: it becomes a block."""
 
 NO_STEP_LABEL = "without an optimizer's step"
 
@@ -145,7 +145,7 @@ class Recorder(Writer):
     def add_steps(self, batch: StepBatch) -> None:
         """Add steps that have ended, and between whose edges no sample came, with a sample at each end.
 
-        Of their peaks they have those that the samples do not give, and numbers as far as somebody told them.
+        Of their peaks they have those that the samples do not give, and numbers as far as they were given.
         """
         with self.lock:
             session, spans = self.session, self._spans
@@ -275,11 +275,11 @@ class Recorder(Writer):
         span: Span,
         after: Sample,
         outcome: str,
-        known: Mapping[str, Peak],
+        exact: Mapping[str, Peak],
         counts: Mapping[str, float],
     ) -> Span:
         """End an open span, with the peaks that are known and those that only the samples give."""
-        peaks, highs = dict(known), self._spans.highs.close(span.id)
+        peaks, highs = dict(exact), self._spans.highs.close(span.id)
         for column, key in self._roles:
             if key not in peaks and column < len(highs) and highs[column] != NOTHING:
                 peaks[key] = Peak(highs[column], "sampled")
@@ -314,8 +314,8 @@ class Recorder(Writer):
             own = {kind: peaks[key] for kind, peaks in phases.items() if key in peaks}
             of_devices.append(batch.figures_of(key, session.index(key), own))
         for figures, *rows in zip(batch.figures(), *of_devices, strict=True):
-            known = zip(devices, rows, strict=True)
-            session.steps.add(figures, {device: row for device, row in known if row})
+            by_device = zip(devices, rows, strict=True)
+            session.steps.add(figures, {device: row for device, row in by_device if row})
         self._call(self._step_listeners, "A listener for steps was disconnected", batch)
 
     def _around(self, root: int, parent: int | None) -> tuple[int, list[Span]]:
