@@ -30,13 +30,13 @@ DEFERRED = tuple(
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
 NEVER: Mapping[int, object] = MappingProxyType({})
-"""Of no thread it says that there is nothing to do."""
+"""Threads for which nothing is to be done: none."""
 
 FADING, MOST_SECONDS = 0.05, 1e-4
-"""Of the mean that is kept of what the guard takes: how much each time counts, and what is taken at most."""
+"""The mean time of the guard: the weight of each new time, and the most seconds that count of it."""
 
 _seconds = 1e-5
-"""The mean."""
+"""The mean time of the guard, in seconds."""
 
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
@@ -50,7 +50,7 @@ _imported = globals().get("_imported", time.time())
 
 CHANGED = "hfmem_widget's files have changed since it was imported: restart the kernel."
 
-_faults_said: set[tuple[type[Exception], tuple[CodeType, int] | None]] = set()
+_faults_reported: set[tuple[type[Exception], tuple[CodeType, int] | None]] = set()
 """The faults of ours that are on stderr already: what was raised, and where."""
 
 
@@ -94,10 +94,10 @@ def _sigaction() -> tuple[Callable[..., int], Any] | None:
 
 def _action(number: int, new: bytes | None = None) -> bytes:
     """Return what the system does at a signal, and set it if something new is given."""
-    found = _sigaction()
-    if found is None:
+    function_and_action = _sigaction()
+    if function_and_action is None:
         return b""
-    function, before = found
+    function, before = function_and_action
     function(number, new, before)
     return before.raw  # type: ignore[no-any-return]
 
@@ -330,9 +330,9 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
             return True
         # The limits of memory and of depth are met all over the place.
         is_limit = isinstance(error, (MemoryError, RecursionError))
-        known = type(error), None if is_limit else _place_of(error)
-        if known not in _faults_said:
-            _faults_said.add(known)
+        fault = type(error), None if is_limit else _place_of(error)
+        if fault not in _faults_reported:
+            _faults_reported.add(fault)
             warn(fault_text(error))
     except Exception:  # noqa: BLE001, S110  (no memory is left, or no stack, even for this)
         pass
@@ -366,4 +366,4 @@ def _place_of(error: Exception) -> tuple[CodeType, int] | None:
 
 def forget_faults() -> None:
     """Say the faults of ours again that were said before."""
-    _faults_said.clear()
+    _faults_reported.clear()

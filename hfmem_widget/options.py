@@ -55,7 +55,7 @@ def seconds(interval: object) -> float | None:
 
 
 OF_WHAT = {"allocated": "allocated", "reserved": "reserved", "device": "device_used"}
-"""What a budget may be of, and the series that tell."""
+"""The metrics that a budget may have, and their series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +171,15 @@ def value(
     """Return a field for an option with a value; the last word of `flags` stands for it in the manual."""
     *names, metavar = flags.split()
     argument = {"metavar": metavar, "type": kind, "help": text.replace("%", "%%")}
-    known = Option(default, text, tuple(names), argument, heading, parse, off)
-    return field(default=default, metadata={"option": known})
+    option = Option(default, text, tuple(names), argument, heading, parse, off)
+    return field(default=default, metadata={"option": option})
 
 
 def switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
     """Return a field for a switch; it is on by default if its flag is what does `without` it."""
     argument = {"action": "store_false" if without else "store_true", "help": without or text}
-    known = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
-    return field(default=known.default, metadata={"option": known})
+    option = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
+    return field(default=option.default, metadata={"option": option})
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +373,13 @@ class WatchOptions(Options):
             message = "stop needs a budget to stop at"
             raise OptionError(message)
 
-    def check_devices(self, known: tuple[str, ...]) -> None:
+    def check_devices(self, present: tuple[str, ...]) -> None:
         """Raise `OptionError` if a device was asked for that is not among those `known`."""
         for device in self.devices:
-            if device not in known:
-                message = f"there is no device {plain(device)!r} here; there is {', '.join(known)}"
+            if device not in present:
+                message = (
+                    f"there is no device {plain(device)!r} here; there is {', '.join(present)}"
+                )
                 raise OptionError(message)
 
 
@@ -397,11 +399,13 @@ def lists_options(
     documented.__doc__ = re.sub(r"^\*\*.*(\n {4}.*)*", lambda _: entries, doc, flags=re.MULTILINE)
     made: Any = vars(documented).get("__init__", documented)
     signature, keyword = inspect.signature(made), inspect.Parameter.KEYWORD_ONLY
-    taken = {name: given for name, given in signature.parameters.items() if given.kind <= keyword}
+    parameters = {
+        name: given for name, given in signature.parameters.items() if given.kind <= keyword
+    }
     for name, option in options.items():
         more = inspect.Parameter(name, keyword, default=option.default, annotation=types[name])
-        taken.setdefault(name, more)
-    made.__signature__ = signature.replace(parameters=list(taken.values()))
+        parameters.setdefault(name, more)
+    made.__signature__ = signature.replace(parameters=list(parameters.values()))
     return documented
 
 

@@ -155,10 +155,10 @@ def format_share(share: float) -> str:
 
 def format_change(before: float, after: float) -> str:
     """Return both readings in the unit of the larger, such as ``0.00 → 3.75 GiB``."""
-    known = [value for value in (before, after) if math.isfinite(value)]
-    if not known:
+    finite = [value for value in (before, after) if math.isfinite(value)]
+    if not finite:
         return MISSING
-    divisor, name = unit_for(max(known, key=abs))
+    divisor, name = unit_for(max(finite, key=abs))
     return f"{number(before, divisor)} → {number(after, divisor)} {name}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hfmem_widget.analysis import readings
-from hfmem_widget.analysis.children import told_of
+from hfmem_widget.analysis.children import children_words
 from hfmem_widget.analysis.malloc import kept_text
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
@@ -101,17 +101,17 @@ def end_of(session: Session, span: Span, device: Device) -> Anatomy:
 def devices_with_parts(session: Session) -> tuple[Device, ...]:
     """Return the devices on which tensors of models or optimizers were found at any time."""
     highest = zip(session.series, np.fmax.reduce(session.timeline.high, initial=0.0), strict=False)
-    found = {series.device for series, most in highest if most > 0 and series.metric in HELD}
-    return tuple(device for device in session.devices if device.key in found)
+    with_parts = {series.device for series, most in highest if most > 0 and series.metric in HELD}
+    return tuple(device for device in session.devices if device.key in with_parts)
 
 
 def _device(session: Session, key: str) -> Device:
     if key:
-        known = {device.key: device for device in session.devices}
-        if key not in known:
-            message = f"this session has no device {plain(key)!r}; available: {', '.join(known)}"
+        by_key = {device.key: device for device in session.devices}
+        if key not in by_key:
+            message = f"this session has no device {plain(key)!r}; available: {', '.join(by_key)}"
             raise OptionError(message)
-        return known[key]
+        return by_key[key]
     if not session.devices:
         raise OptionError("this session has no samples yet")
     gpus = [device for device in session.devices if ":" in device.key]
@@ -139,13 +139,13 @@ class _OnDevice:
             return self.at_highest_sample(moment, span.start, stop, peak=peak, span=span)
         before, after = self._read(span.before), self._read(span.after)
         held, notes = readings.held_throughout(before, after, MADE_IN.get(span.kind, ""))
-        known = {
+        bounds = {
             # What was there before can only shrink.
             "before": readings.known_of(after("before"), before("before")),
             "unattributed": readings.known_of(before("unattributed"), after("unattributed")),
         }
         sums = readings.at_its_peak(before, self._device, peak, span)
-        read = readings.overridden(before, held | known | sums)
+        read = readings.overridden(before, held | bounds | sums)
         return self._anatomy(moment, span.start, read, peak=peak, notes=notes)
 
     def at_highest_sample(
@@ -161,15 +161,15 @@ class _OnDevice:
         last = self._session.last_sample
         low, high = readings.highest_row(self._session, self._device, start, stop) or (last, last)
         read = self._read(high)
-        known, notes = readings.held_throughout(self._read(low), read)
+        figures, notes = readings.held_throughout(self._read(low), read)
         if peak is not None:
             below = peak.value - read("allocated")
             if below >= TELLING:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
                 notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
-            known |= readings.at_its_peak(read, self._device, peak, span)
+            figures |= readings.at_its_peak(read, self._device, peak, span)
         return self._anatomy(
-            moment, high.time, readings.overridden(read, known), peak=peak, notes=notes
+            moment, high.time, readings.overridden(read, figures), peak=peak, notes=notes
         )
 
     def at_step(self, number: int) -> Anatomy:
@@ -181,7 +181,14 @@ class _OnDevice:
             return self.at_peak(f"at step {number}", highest)
         groups = [group for group in self._session.steps if self._device.key in group.devices]
         # The newest: the steps of a second training are counted from one again.
-        group = next((each for each in reversed(groups) if each.first <= number <= each.last), None)
+        group = next(
+            (
+                candidate
+                for candidate in reversed(groups)
+                if candidate.first <= number <= candidate.last
+            ),
+            None,
+        )
         if group is None:
             numbers = [edge for each in groups for edge in (each.first, each.last)]
             there = f"it has steps {min(numbers)} to {max(numbers)}" if numbers else "it has none"
@@ -189,11 +196,11 @@ class _OnDevice:
         worst = group.devices[self._device.key]
         peak = Peak(worst.peak, worst.certainty)
         moment = f"at step {worst.worst}"
-        found = self.at_highest_sample(moment, group.start, group.stop, peak=peak)
+        parts = self.at_highest_sample(moment, group.start, group.stop, peak=peak)
         if group.first == group.last:
-            return found
+            return parts
         folded = FOLDED_NOTE.format(group.first, group.last, worst.worst)
-        return replace(found, notes=(folded, *found.notes))
+        return replace(parts, notes=(folded, *parts.notes))
 
     def highest(self, spans: Iterable[Span]) -> Span | None:
         """Return the span with the highest peak; the shortest of those that share it."""
@@ -226,7 +233,7 @@ class _OnDevice:
         is_shared = self._device.shared > 0
         parts = parts_of(read, self._device.total, is_host=is_host, is_shared=is_shared)
         beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
-        told = (
+        sizes = (
             (beyond, BEYOND_NOTE),
             (read("pinned"), PINNED_NOTE),
             (read("shared"), SHARED_NOTE),
@@ -236,9 +243,9 @@ class _OnDevice:
             (read("swap"), SWAP_NOTE),
             (read("machine_swap"), MACHINE_SWAP_NOTE),
         )
-        more = (note.format(format_bytes(value)) for value, note in told if value >= MIB)
+        more = (note.format(format_bytes(value)) for value, note in sizes if value >= MIB)
         process = reserved if is_host else reserved + read("context")
-        who = " ".join(told_of(self._session, read))
+        children = " ".join(children_words(self._session, read))
         return Anatomy(
             device=self._device,
             moment=moment,
@@ -246,7 +253,7 @@ class _OnDevice:
             allocated=allocated,
             reserved=reserved,
             process=read("process") if is_shared else process,
-            parts=tuple(replace(p, note=who) if p.name == "children" else p for p in parts),
+            parts=tuple(replace(p, note=children) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
             notes=(*notes, *more, *filter(None, [kept_text(read) if is_host else ""])),
         )

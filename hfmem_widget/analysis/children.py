@@ -15,32 +15,35 @@ LEAST = 256 * MIB
 METRICS = ("children", "child_processes", "data_workers", "children_shared")
 
 
-def told_of(session: Session, read: Read) -> tuple[str, str]:
+def children_words(session: Session, read: Read) -> tuple[str, str]:
     """Return which child processes there were, and how their memory is counted.
 
     Such as "4 DataLoader workers and 1 other process" and "(PSS)".
     """
     count, workers = (0 if math.isnan(n := read(name)) else int(n) for name in METRICS[1:3])
     others, which = count - workers, "other" if workers else "child"
-    told = [format_counted(workers, "DataLoader worker")] if workers else []
-    told += [f"{others} {which} process{'es' * (others > 1)}"] if others > 0 else []
+    kinds = [format_counted(workers, "DataLoader worker")] if workers else []
+    kinds += [f"{others} {which} process{'es' * (others > 1)}"] if others > 0 else []
     column = session.index("cpu/children")
     label = "" if column is None else session.series[column].label
-    return " and ".join(told), label.removeprefix("child processes").strip()
+    return " and ".join(kinds), label.removeprefix("child processes").strip()
 
 
 def children_text(session: Session, span: Span) -> str:
     """Return what child processes held at most within a span; empty if that was little."""
     columns = [session.index(f"cpu/{name}") for name in METRICS]
-    known = [column for column in columns if column is not None]
-    if session.ranks is not None or len(known) < len(METRICS):
-        return ""  # ranks tell of themselves
-    rows = session.between(span.start, end_of(session, span), known).high
+    present = [column for column in columns if column is not None]
+    if session.ranks is not None or len(present) < len(METRICS):
+        return ""  # ranks report their own children
+    rows = session.between(span.start, end_of(session, span), present).high
     rows = rows[rows[:, 0] >= LEAST]
     if not len(rows):
         return ""
     highest = dict(zip(METRICS, rows[rows[:, 0].argmax()].tolist(), strict=True))
-    (who, how), shared = told_of(session, highest.__getitem__), highest["children_shared"]
+    (children, how), shared = (
+        children_words(session, highest.__getitem__),
+        highest["children_shared"],
+    )
     held = f"{'hold' if span.stop is None else 'held up to'} {format_bytes(highest['children'])}"
     of_it = f", {format_bytes(shared)} of it shared memory" if shared >= MIB else ""
-    return f"{who} {held} {how}".rstrip() + f"{of_it}."
+    return f"{children} {held} {how}".rstrip() + f"{of_it}."

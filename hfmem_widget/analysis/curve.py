@@ -17,7 +17,7 @@ Points = list[tuple[float, float]]
 Gap = tuple[float, float]
 
 LEAST_SAMPLES = 5
-"""Fewer are too few for a line that means anything."""
+"""Samples below which no line is drawn."""
 
 
 def curve(part: Timeline, column: int, start: float, stop: float, *, columns: int) -> Points:
@@ -87,14 +87,14 @@ def visible_gaps(part: Timeline, start: float, stop: float, columns: int) -> lis
 
 
 def _stretches(
-    timeline: Timeline, known: NDArray[np.bool_], gaps: list[Gap]
+    timeline: Timeline, is_known: NDArray[np.bool_], gaps: list[Gap]
 ) -> list[NDArray[np.intp]]:
     """Return the rows of each unbroken run: no gap and no missing value within it."""
-    broken = np.zeros(len(known) + 1, dtype=int)
+    broken = np.zeros(len(is_known) + 1, dtype=int)
     for gap_start, _ in gaps:
         broken[timeline.time.searchsorted(gap_start, side="right")] += 1
-    run = np.cumsum(broken[:-1] + ~known)
-    rows = np.flatnonzero(known)
+    run = np.cumsum(broken[:-1] + ~is_known)
+    rows = np.flatnonzero(is_known)
     return [part for part in np.split(rows, np.flatnonzero(np.diff(run[rows])) + 1) if len(part)]
 
 

@@ -20,7 +20,7 @@ QUICK = 1.0
 """Seconds up to which one line is enough for a cell."""
 
 NEXT_TO_NOTHING = MIB
-"""Bytes below which a change is that of any cell, such as private memory makes by itself."""
+"""Bytes below which a change is not worth showing: private memory varies by itself."""
 
 _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
 
@@ -141,8 +141,8 @@ def allocated_peak(session: Session, span: Span, device: str) -> Peak:
 
 def peak_of(session: Session, span: Span, key: str) -> Peak:
     """Return the peak of a series in a span: exact where the ledger kept it, else of the samples."""
-    known = span.peaks.get(key)
-    return known or Peak(session.highest_in(span.id, key), "sampled")
+    exact = span.peaks.get(key)
+    return exact or Peak(session.highest_in(span.id, key), "sampled")
 
 
 def outcome_of(session: Session, span: Span) -> str:
@@ -163,8 +163,8 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         key = f"{device.key}/{metric}"
         if math.isfinite(value := session.value(span.after or session.last_sample, key)):
             return value
-        known = known_values(session, key, span.start, end_of(session, span))
-        return known[-1] if known else NOT_AVAILABLE
+        values = known_values(session, key, span.start, end_of(session, span))
+        return values[-1] if values else NOT_AVAILABLE
 
     key = f"{device.key}/allocated"
     index = session.index(key)

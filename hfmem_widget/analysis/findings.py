@@ -9,5 +9,5 @@ GRAVITY = {"critical": 0, "warn": 1, "info": 2}
 
 def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
     """Return what was found in a span while it ran and once it had ended, the gravest first."""
-    found = (finding for finding in session.findings if finding.span_id in {None, span.id})
-    return tuple(sorted(found, key=lambda finding: GRAVITY[finding.severity]))
+    findings = (finding for finding in session.findings if finding.span_id in {None, span.id})
+    return tuple(sorted(findings, key=lambda finding: GRAVITY[finding.severity]))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_RECORDS = 2_000
 MOST_BYTES = 16 * 1024**2
-"""Of all curves; the oldest records keep their figures alone."""
+"""Bytes of all curves at most; the oldest records then keep only their figures."""
 
 MOST_LISTED = 20
 """Names that a message lists."""

@@ -12,7 +12,7 @@ from hfmem_widget.session import Device, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE, KVCache
 
 LEFT_FOR_TEMPORARIES = 0.1
-"""Of the free memory: attention's and concatenation's temporaries grow with the sequence, too."""
+"""Share of the free memory: temporaries of attention and of concatenation grow with the sequence, too."""
 
 
 def kv_cache(session: Session) -> KVCache | None:
@@ -28,18 +28,18 @@ def kv_cache_of(session: Session, span: Span) -> KVCache | None:
 def _within(session: Session, roots: Iterable[Span]) -> KVCache | None:
     phases = [phase for root in roots for phase in session.phases(root.id)]
     decodes = [phase.highest for phase in phases if phase.kind == "decode"]
-    found = []
+    caches = []
     for device in session.devices:
         key = f"{device.key}/allocated"
         spans = [highest[key] for highest in decodes if key in highest]
         if spans:
             decode = max(spans, key=lambda span: span.peaks[key].value)
-            found.append((_most_held(session, device, decode), device, decode))
-    if not any(held > 0 for held, *_ in found):
+            caches.append((_most_held(session, device, decode), device, decode))
+    if not any(held > 0 for held, *_ in caches):
         return None
-    size, device, decode = max(found, key=itemgetter(0))
+    size, device, decode = max(caches, key=itemgetter(0))
     counts = decode.counts
-    share = size / sum(held for held, *_ in found)
+    share = size / sum(held for held, *_ in caches)
     return KVCache(
         device=device,
         bytes=size,

@@ -56,9 +56,7 @@ class Movement:
 
     devices: tuple[Moved, ...] = ()
     processes: int = 0  # child processes that used GPUs at once; 0 where that is not known
-    leads: bool = (
-        False  # PyTorch in this process used no GPU, so that this is what there is to tell
-    )
+    leads: bool = False  # PyTorch in this process used no GPU, so what others did comes first
 
     @property
     def has_children(self) -> bool:
@@ -68,10 +66,10 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
-        if not self._told or len(self.devices) == 1:
-            return self._told
+        if not self._sentence or len(self.devices) == 1:
+            return self._sentence
         most_used = max(self.devices, key=lambda device: device.highest)
-        rose, _, whom = self._told.partition(", ")
+        rose, _, whom = self._sentence.partition(", ")
         return (
             f"{rose}, highest {format_bytes(most_used.highest)} on {most_used.device.key}, {whom}"
         )
@@ -79,10 +77,10 @@ class Movement:
     @property
     def brief(self) -> str:
         """The same where there is little room: of several devices without how high."""
-        return self._told.partition("; ")[0]
+        return self._sentence.partition("; ")[0]
 
     @property
-    def _told(self) -> str:
+    def _sentence(self) -> str:
         if not (self.devices and self.leads):
             return ""
         by = _range([device.rise for device in self.devices])
@@ -94,16 +92,16 @@ class Movement:
         return f"{rose}, {self._by_whom}"
 
     @property
-    def beside(self) -> str:
-        """What child processes used beside this process; empty if there is a `lead`, or nothing to tell."""
+    def by_children(self) -> str:
+        """What child processes used beside this process; empty if there is a `lead`, or they used nothing."""
         if not self.devices or self.leads:
             return ""
-        taken, count = _range([device.children for device in self.devices]), len(self.devices)
+        used, count = _range([device.children for device in self.devices]), len(self.devices)
         if count == 1:
             where = self.devices[0].device.key
         else:
-            where = f"each of {count} devices" if taken.endswith(EACH) else f"{count} devices"
-        return f"{self._children} used {taken.removesuffix(EACH)} more on {where}"
+            where = f"each of {count} devices" if used.endswith(EACH) else f"{count} devices"
+        return f"{self._children} used {used.removesuffix(EACH)} more on {where}"
 
     @property
     def _children(self) -> str:
@@ -131,7 +129,7 @@ class Movement:
 def movement(session: Session, span: Span | None = None) -> Movement:
     """Return what others did to the devices in a span, or in the session.
 
-    Where PyTorch used a GPU in this process, only what its child processes did is told.
+    Where PyTorch used a GPU in this process, only what its child processes did is reported.
     """
     if session.ranks is not None:  # an overview is of processes, and has no devices of its own
         return Movement()
@@ -140,9 +138,9 @@ def movement(session: Session, span: Span | None = None) -> Movement:
     highs = session.highs_in(span.id) if span is not None and span.stop is None else {}
     course = partial(_course, session, span, highs)
     gpus = [device for device in session.devices if ":" in device.key]
-    found = [moved for device in gpus if (moved := _moved(device, course, leads=leads))]
+    devices = [moved for device in gpus if (moved := _moved(device, course, leads=leads))]
     _, processes, _ = course("cpu/gpu_children")
-    return Movement(tuple(found), 0 if math.isnan(processes) else int(processes), leads)
+    return Movement(tuple(devices), 0 if math.isnan(processes) else int(processes), leads)
 
 
 def brief_lead(session: Session, span: Span) -> str:
@@ -188,9 +186,9 @@ def _course(
         return before, highs[key], session.value(session.last_sample, key)
     start = 0.0 if span is None else span.start
     stop = session.last_sample.time if span is None else end_of(session, span)
-    known = known_values(session, key, start, stop)
+    values = known_values(session, key, start, stop)
     if span is not None:
         samples = [sample for sample in (span.before, span.after) if sample is not None]
         edges = [value for sample in samples if math.isfinite(value := session.value(sample, key))]
-        known = [*edges[:1], *known, *edges[1:]]
-    return (known[0], max(known), known[-1]) if known else (math.nan,) * 3
+        values = [*edges[:1], *values, *edges[1:]]
+    return (values[0], max(values), values[-1]) if values else (math.nan,) * 3

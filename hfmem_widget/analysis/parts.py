@@ -28,13 +28,13 @@ def parts_of(
     capacity, NaN if unknown. The host's memory is what is private to the process.
     Of a GPU that shares the machine's memory, all of the machine's is one stack.
     """
-    known = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
+    sizes = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
     if is_shared:
-        known |= _beside_on_cpu(read, total)
+        sizes |= _beside_on_cpu(read, total)
     return tuple(
-        Part(name, row.called(is_host=is_host or (is_shared and name == "others")), known[name])
+        Part(name, row.called(is_host=is_host or (is_shared and name == "others")), sizes[name])
         for name, row in PARTS.items()
-        if known.get(name, 0) > 0
+        if sizes.get(name, 0) > 0
     )
 
 
@@ -43,12 +43,12 @@ def allocated_parts(read: Read) -> dict[str, float]:
     allocated = read("allocated")
     if not allocated > 0:
         return {}
-    known = {name: value for name in COUNTED if (value := read(name)) > 0}
-    others = sum(value for name, value in known.items() if name != "gradients")
+    counted = {name: value for name in COUNTED if (value := read(name)) > 0}
+    others = sum(value for name, value in counted.items() if name != "gradients")
     # Gradients may have been freed since they were counted; weights may lie outside the allocator.
-    if "gradients" in known and others <= allocated:
-        known["gradients"] = min(known["gradients"], allocated - others)
-    remainder = max(0.0, allocated - sum(known.values()))
+    if "gradients" in counted and others <= allocated:
+        counted["gradients"] = min(counted["gradients"], allocated - others)
+    remainder = max(0.0, allocated - sum(counted.values()))
     rounding = min(remainder, max(0.0, allocated - read("requested")))
     remainder -= rounding
     before = read("before")
@@ -58,7 +58,7 @@ def allocated_parts(read: Read) -> dict[str, float]:
     unattributed = read("unattributed")
     held = remainder if math.isnan(unattributed) else min(remainder, unattributed)
     rest = {"unattributed": held, "activations": remainder - held, "rounding": rounding}
-    return known | {"before": here} | rest
+    return counted | {"before": here} | rest
 
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
@@ -70,11 +70,11 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
         theirs = read("children_shared") if children else 0.0
         # The machine's shared memory is nobody's but that of whoever has it mapped.
         shared = max(0.0, shared - theirs) if shared > 0 else 0.0
-        beside = max(0.0, reserved - allocated)
+        outside = max(0.0, reserved - allocated)
         free = sum(value for name in ("cached", "python_free") if (value := read(name)) > 0)
         return {
-            "cache": min(free, beside),
-            "files": max(0.0, beside - free),
+            "cache": min(free, outside),
+            "files": max(0.0, outside - free),
             "children": children,
             "shared_memory": shared,
             "others": max(0.0, used - reserved - children - shared),
@@ -88,12 +88,12 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
         parts["cache"] = max(0.0, reserved - active)
     context, others = read("context"), read("others")
     if math.isnan(context + others):
-        parts["unexplained"] = beside = max(0.0, used - ours)
+        parts["unexplained"] = outside = max(0.0, used - ours)
     else:
         parts["context"], parts["others"] = context, others
-        beside = context + others
+        outside = context + others
     if not math.isnan(used):
-        parts["free"] = max(0.0, total - driver - beside - ours)
+        parts["free"] = max(0.0, total - driver - outside - ours)
     return parts
 
 
@@ -103,9 +103,9 @@ def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
         value if (value := read(metric)) > 0 else 0.0
         for metric in ("reserved", "context", "process", "device_used", "page_cache")
     )
-    beside = max(0.0, used - ours - context)
-    on_cpu = min(beside, max(0.0, process - ours - context))
+    outside = max(0.0, used - ours - context)
+    on_cpu = min(outside, max(0.0, process - ours - context))
     free = max(0.0, total - used) if used else 0.0
-    cache, others = min(free, cache), beside - on_cpu
-    known = {"context": context, "on_cpu": on_cpu, "others": others, "unexplained": 0.0}
-    return known | {"page_cache": cache, "free": free - cache}
+    cache, others = min(free, cache), outside - on_cpu
+    sizes = {"context": context, "on_cpu": on_cpu, "others": others, "unexplained": 0.0}
+    return sizes | {"page_cache": cache, "free": free - cache}

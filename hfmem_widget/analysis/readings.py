@@ -71,15 +71,15 @@ def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, fl
 
 def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> dict[str, float]:
     """Return the sums at a peak, as overrides of a reading that was taken some time before or below it."""
-    known = {"allocated": peak.value, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
+    figures = {"allocated": peak.value, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
     peaks = {} if span is None else span.peaks
     for metric in ("requested", "reserved"):
         if f"{device.key}/{metric}" in peaks:
-            known[metric] = peaks[f"{device.key}/{metric}"].value
-    grown = known.get("reserved", NOT_AVAILABLE) - known_of(read("reserved"), 0.0)
+            figures[metric] = peaks[f"{device.key}/{metric}"].value
+    grown = figures.get("reserved", NOT_AVAILABLE) - known_of(read("reserved"), 0.0)
     if grown > 0:
-        known |= {metric: read(metric) + grown for metric in ("device_used", "process")}
-    return known
+        figures |= {metric: read(metric) + grown for metric in ("device_used", "process")}
+    return figures
 
 
 def known_of(first: float, second: float) -> float:
@@ -87,6 +87,6 @@ def known_of(first: float, second: float) -> float:
     return second if math.isnan(first) else first
 
 
-def overridden(read: Read, known: dict[str, float]) -> Read:
+def overridden(read: Read, figures: dict[str, float]) -> Read:
     """Return a reading in which some figures are others."""
-    return lambda metric: known[metric] if metric in known else read(metric)
+    return lambda metric: figures[metric] if metric in figures else read(metric)

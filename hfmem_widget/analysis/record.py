@@ -15,13 +15,13 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 Floats = NDArray[np.floating]
 
 MOST_POINTS = 400
-"""Of a curve."""
+"""Points of a curve at most."""
 
 MOST_STEP_ROWS = 300
-"""Of a table of steps; neighbours are kept together where there were more."""
+"""Rows of a table of steps at most; of more, neighbours are merged."""
 
 STEP_COLUMNS = ("first", "last", "lowest", "highest", "worst")
-"""Of `DeviceRecord.steps`."""
+"""The columns of `DeviceRecord.steps`."""
 
 
 def no_points() -> Floats:
@@ -115,7 +115,7 @@ class Record:
         if self.worst_rank is not None:
             return self.devices[:1]
         moved = tuple(device for device in self.devices if device.has_moved)
-        return moved or tuple(sorted(self.devices, key=lambda one: one.peak.value)[-1:])
+        return moved or tuple(sorted(self.devices, key=lambda device: device.peak.value)[-1:])
 
     @property
     def peak(self) -> float:
@@ -138,5 +138,5 @@ class Record:
 
     def without_curves(self) -> Record:
         """Return the same with figures alone."""
-        bare = [replace(each, curve=no_points(), steps=no_steps()) for each in self.devices]
+        bare = [replace(device, curve=no_points(), steps=no_steps()) for device in self.devices]
         return replace(self, devices=tuple(bare))

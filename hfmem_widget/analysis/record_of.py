@@ -51,8 +51,8 @@ def record_of(
     ranks = read.ranks
     spread = {} if ranks is None else {"median": ranks.median, "lowest": ranks.lowest}
     phases = {} if ranks is None else {phase.kind: phase.high for phase in ranks.phases}
-    found = [finding for finding in findings_of(session, span) if finding.span_id == span.id]
-    found = found if ranks is None else [*read.findings, *found]
+    findings = [finding for finding in findings_of(session, span) if finding.span_id == span.id]
+    findings = findings if ranks is None else [*read.findings, *findings]
     return Record(
         label=label,
         title=title,
@@ -64,7 +64,9 @@ def record_of(
         started_at=session.started_at + span.start,
         duration=span.duration,
         devices=tuple(_device_record(read, over, facts) for facts in facts_of(read, over)),
-        findings=tuple((each.kind, plain(each.title, SENTENCE)) for each in found[:MOST_FINDINGS]),
+        findings=tuple(
+            (finding.kind, plain(finding.title, SENTENCE)) for finding in findings[:MOST_FINDINGS]
+        ),
         pace=pace_of(read, over),
         ranks=spread | phases,
         worst_rank=ranks.worst.rank if ranks is not None and ranks.worst is not None else None,
@@ -83,7 +85,7 @@ def _names(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
     ):
         return "", cell.first_line or title, f"{UNLABELLED}{own or title}"
     label = label or title
-    # Blocks without a label are all called the same: what they are in tells them apart.
+    # Blocks without a label are all called the same: what they are in distinguishes them.
     where = f" in {own}" if own and span.kind != "cell" and label in UNNAMED else ""
     return label, title, f"label {label}{where}"
 
@@ -146,11 +148,11 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
 def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
     """Return parts by name, if any tensors were found; a fault in finding them costs no more than them."""
     try:
-        known = {part.name: part.bytes for part in parts()}
+        sizes = {part.name: part.bytes for part in parts()}
     except Exception as error:  # noqa: BLE001  (the record's other figures are there)
         warn(f"the breakdown was lost ({type(error).__name__}: {error})")
         return {}
-    return known if any(name in known for name in HELD) else {}
+    return sizes if any(name in sizes for name in HELD) else {}
 
 
 def _curve(session: Session, span: Span, device: str) -> Floats:
@@ -194,10 +196,14 @@ def _counted_on(rows: Floats) -> Floats:
 
 def pace_of(session: Session, span: Span) -> Pace:
     """Return how quick the steps of an outermost span were."""
-    found = outermost(session.spans)
+    outermost_spans = outermost(session.spans)
     stop = end_of(session, span)  # of a whole session, all are within
-    within = [root for root in found if span.start <= root.start and end_of(session, root) <= stop]
-    roots = within or found
+    within = [
+        root
+        for root in outermost_spans
+        if span.start <= root.start and end_of(session, root) <= stop
+    ]
+    roots = within or outermost_spans
     steps = [phase for root in roots for phase in session.phases(root.id) if phase.kind == "step"]
     count, seconds = sum(step.count for step in steps), sum(step.seconds for step in steps)
     table = _step_table(session, span, MOST_GROUPS)

@@ -20,7 +20,7 @@ NOISE = MIB
 make less."""
 
 MOST_BYTES = 64 << 20
-"""Of a baseline that is read; one of 100,000 tests has a tenth."""
+"""The largest baseline that is read; one of 100,000 tests has a tenth of these bytes."""
 
 _PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) *%?")
 
@@ -55,13 +55,13 @@ class Baseline:
     def write(self) -> None:
         """Write it in place of the file; raises `OSError`."""
         content = {"hfmem_baseline": FORMAT, "peaks": self.peaks}
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        half_written = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             text = json.dumps(content, indent=1, sort_keys=True)
-            beside.write_text(f"{text}\n", encoding="utf-8")
-            beside.replace(self.path)
+            half_written.write_text(f"{text}\n", encoding="utf-8")
+            half_written.replace(self.path)
         finally:
-            beside.unlink(missing_ok=True)
+            half_written.unlink(missing_ok=True)
 
 
 def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
@@ -108,14 +108,14 @@ def share_of(tolerance: str) -> float:
     return float(match[1]) / 100
 
 
-def differs(peak: float, known: float, tolerance: float) -> bool:
+def differs(peak: float, baseline: float, tolerance: float) -> bool:
     """Return whether a peak is higher or lower than its baseline by more than may be."""
-    change = abs(peak - known)
-    return change > known * tolerance and change > NOISE
+    change = abs(peak - baseline)
+    return change > baseline * tolerance and change > NOISE
 
 
-def change_text(peak: float, known: float) -> str:
+def change_text(peak: float, baseline: float) -> str:
     """Return a peak beside its baseline, such as ``1.06 GiB, 6.2 % above the baseline's 1.00 GiB``."""
-    where = "above" if peak > known else "below"
-    share = f"{format_share(abs(peak - known) / known)} " if known else ""
-    return f"{format_bytes(peak)}, {share}{where} the baseline's {format_bytes(known)}"
+    where = "above" if peak > baseline else "below"
+    share = f"{format_share(abs(peak - baseline) / baseline)} " if baseline else ""
+    return f"{format_bytes(peak)}, {share}{where} the baseline's {format_bytes(baseline)}"

@@ -146,23 +146,23 @@ class Memory:
 
     def _gpu(self, device: str, peaks: Peaks, after: float) -> DeviceCost:
         before = self._start.gpus.get(device, 0.0)
-        known, reserved = peaks.get(f"{device}/allocated"), peaks.get(f"{device}/reserved")
-        if known is None:
+        peak, reserved = peaks.get(f"{device}/allocated"), peaks.get(f"{device}/reserved")
+        if peak is None:
             # Nothing was ever allocated there, or a fault of ours has ended the window.
             highest = max(before, after)
-            known = Peak(highest, "at least" if highest else "exact")
+            peak = Peak(highest, "at least" if highest else "exact")
         total = NOT_AVAILABLE if reserved is None else reserved.value
-        return DeviceCost(device, known.value - before, after - before, total, known.certainty)
+        return DeviceCost(device, peak.value - before, after - before, total, peak.certainty)
 
     def _of(self, device: str) -> DeviceCost:
         figures = self.figures()
         if not device:
             return busiest(figures)
-        found = next((each for each in figures if each.device == device), None)
-        if found is None:
+        cost = next((each for each in figures if each.device == device), None)
+        if cost is None:
             there = ", ".join(each.device for each in figures)
             raise OptionError(f"there is no device {plain(device)!r} here; there is {there}")
-        return found
+        return cost
 
     def _readings(self) -> Readings:
         allocator = self._ledger.allocator

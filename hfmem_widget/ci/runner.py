@@ -142,8 +142,8 @@ class Runner:
             )
             return [] if self._is_there(limit.device) else [missing]
         # A test that does not use the GPU there is, is below any limit. Where there is none the heap counts.
-        found = _over(limit, heap)
-        return [] if found and self._is_there("") else found
+        exceeded = _over(limit, heap)
+        return [] if exceeded and self._is_there("") else exceeded
 
     @staticmethod
     def _is_there(device: str) -> bool:
@@ -162,10 +162,14 @@ class Runner:
     def _risen(self, item: pytest.Item, most: DeviceCost, where: str) -> list[str]:
         if self._baseline is None or self._updates or most.certainty != "exact":
             return []
-        known = self._baseline.of(where).get(self._summary.name_of(item.nodeid))
-        if known is None or most.peak < known or not differs(most.peak, known, self._tolerance):
+        baseline = self._baseline.of(where).get(self._summary.name_of(item.nodeid))
+        if (
+            baseline is None
+            or most.peak < baseline
+            or not differs(most.peak, baseline, self._tolerance)
+        ):
             return []
-        return [f"peak {change_text(most.peak, known)} on {most.device}"]
+        return [f"peak {change_text(most.peak, baseline)} on {most.device}"]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -191,7 +195,7 @@ class Runner:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write the table, and what is to be said of the baseline."""
+        """Write the table, and the lines about the baseline."""
         harmless(self._summary.show, terminalreporter)
 
 

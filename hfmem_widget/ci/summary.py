@@ -63,10 +63,10 @@ class Summary:
             "::" in a for a in self._config.args
         )
         files = {_file(node_id) for node_id in node_ids} if is_whole else set()
-        known = self._baseline.tests()
-        there = {file for file in map(_file, known) if (self._config.rootpath / file).exists()}
+        tests = self._baseline.tests()
+        there = {file for file in map(_file, tests) if (self._config.rootpath / file).exists()}
         if there:  # else the names are those of another root
-            missing = known - set(map(self.name_of, node_ids))
+            missing = tests - set(map(self.name_of, node_ids))
             self._gone = {
                 each for each in missing if _file(each) in files or _file(each) not in there
             }
@@ -162,10 +162,10 @@ class Summary:
             return [self._done] if self._done else []
         path, measured = plain(baseline.path), self._comparable()
         there = {name: baseline.of(each.environment) for name, each in measured.items()}
-        known = {name: peaks[name] for name, peaks in there.items() if name in peaks}
+        baselines = {name: peaks[name] for name, peaks in there.items() if name in peaks}
         lower = [
             f"  {plain(name)}: {change_text(measured[name].peak, before)}"
-            for name, before in sorted(known.items())
+            for name, before in sorted(baselines.items())
             if measured[name].peak < before
             and differs(measured[name].peak, before, self._tolerance)
         ]
@@ -179,7 +179,7 @@ class Summary:
             "in the baseline that do not exist any more; --hfmem-update removes them": self._gone,
         }
         return [
-            f"{format_counted(len(known), 'peak')} compared with the baseline {path}."
+            f"{format_counted(len(baselines), 'peak')} compared with the baseline {path}."
             if measured
             else f"Nothing was compared with the baseline {path}: no test used a GPU.",
             *(

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from hfmem_widget.analysis.facts import active_devices
-from hfmem_widget.cli.check_run import check_run, told
+from hfmem_widget.cli.check_run import check_run, print_contents
 from hfmem_widget.recording.file import place_of, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
@@ -27,7 +27,9 @@ def check(arguments: Namespace) -> int:
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
     damage = ["see the notes"] if reader.dropped or reader.holes or has_no_end else []
-    return told(_rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:])
+    return print_contents(
+        _rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:]
+    )
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
@@ -37,8 +39,8 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     yield "label", session.label or "none"
     yield "began", _when(session.started_at)
     outcomes = dict.fromkeys(span.outcome for span in outermost(session.spans))
-    said = ", ".join(filter(None, outcomes)) or "finished"
-    yield "state", "running" if session.running else "broken off" if session.broken_off else said
+    outcome = ", ".join(filter(None, outcomes)) or "finished"
+    yield "state", "running" if session.running else "broken off" if session.broken_off else outcome
     samples, series = session.timeline.samples, len(session.series)
     sampled = f"{format_counted(samples, 'sample')} of {series} series"
     yield "length", f"{format_duration(length(session))}: {sampled}"
@@ -64,8 +66,10 @@ def _peak(session: Session, device: Device) -> Peak:
     """Return the highest peak of allocated memory, and how it is known."""
     key = f"{device.key}/allocated"
     value = session.peak(key)
-    known = [span.peaks[key] for span in session.spans if key in span.peaks]
+    peaks = [span.peaks[key] for span in session.spans if key in span.peaks]
     steps = (group.devices[device.key] for group in session.steps if device.key in group.devices)
-    known += [Peak(step.peak, step.certainty) for step in steps]
-    certainty: Certainty = next((one.certainty for one in known if one.value == value), "sampled")
+    peaks += [Peak(step.peak, step.certainty) for step in steps]
+    certainty: Certainty = next(
+        (peak.certainty for peak in peaks if peak.value == value), "sampled"
+    )
     return Peak(value, certainty)

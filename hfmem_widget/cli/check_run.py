@@ -21,10 +21,10 @@ def check_run(path: Path) -> int:
     """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
     run = Run(path)
     run.look()
-    return told(_rows(run), list(_damage(run)), run.findings, run.overview.notes)
+    return print_contents(_rows(run), list(_damage(run)), run.findings, run.overview.notes)
 
 
-def told(
+def print_contents(
     rows: Iterable[tuple[str, str]],
     damage: Sequence[str],
     findings: Sequence[Finding],
@@ -75,7 +75,7 @@ def _damage(run: Run) -> Iterator[str]:
     endless = [stream for stream in run.collector.streams.values() if not stream.is_over]
     if endless and not run.running:
         yield f"no end: {_named(endless)}"
-    yield from run.collector.said()
+    yield from run.collector.notes_on_left_out()
 
 
 def _streams(run: Run) -> Collection[RankStream]:

@@ -37,7 +37,7 @@ _SHARE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 class AllowedRise:
     """How much more is allowed: a share of what it was, or bytes."""
 
-    said: str
+    text: str
     share: float = 0.0
     bytes: float = NEXT_TO_NOTHING
 
@@ -106,7 +106,7 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
         is_over = not limit.allows(before, value)
         line = (
             f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
-            f"({change}), {'more than' if is_over else 'within'} the limit of {limit.said}."
+            f"({change}), {'more than' if is_over else 'within'} the limit of {limit.text}."
         )
         yield is_over, line
 

@@ -11,6 +11,6 @@ from hfmem_widget.features.doctor.api import doctor as diagnosis
 
 def doctor(arguments: Namespace) -> int:
     """Say what was found; the code is 0, whatever is missing or broken."""
-    found = diagnosis()
-    say(json.dumps(found) if arguments.json else repr(found))
+    subjects = diagnosis()
+    say(json.dumps(subjects) if arguments.json else repr(subjects))
     return FINE

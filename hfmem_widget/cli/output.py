@@ -51,7 +51,7 @@ def complain(text: str) -> int:
 
 def remark(text: str) -> None:
     """Print on stderr, beside what is the output."""
-    with suppress(OSError):  # nobody to tell
+    with suppress(OSError):  # nobody reads it
         _print(text, sys.stderr)
 
 

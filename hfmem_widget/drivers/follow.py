@@ -36,7 +36,7 @@ from hfmem_widget.unseen import OVER, unseen
 if TYPE_CHECKING:
     from hfmem_widget.drivers.watch import Watch
     from hfmem_widget.session import Session
-    from hfmem_widget.session.ranks import Rank
+    from hfmem_widget.session.rank_records import Rank
 
 BEFORE_OTHERS = 100
 """The priority of our end among what multiprocessing ends: before it waits for the process' children."""

@@ -100,8 +100,8 @@ FEATURES = (
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
   what has been named.
-- ``ranks`` comes after what explains this process, and before what tells of findings.
-- ``alerts``, ``history`` and ``record`` come last: they tell and keep what the others have found.
+- ``ranks`` comes after what explains this process, and before what reports findings.
+- ``alerts``, ``history`` and ``record`` come last: they report and store what the others have found.
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.
 """

@@ -21,12 +21,12 @@ def judge(session: Session, span: Span | None = None) -> Session:
     spans = outermost(session.spans) if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
     for judged, check in product(spans, checks):
-        for found in check(session, judged):
-            if isinstance(found, Guide):
-                if found not in session.guides:
-                    session.guides.append(found)
-            elif subject_of(found) not in set(map(subject_of, session.findings)):
-                session.findings.append(found)
+        for result in check(session, judged):
+            if isinstance(result, Guide):
+                if result not in session.guides:
+                    session.guides.append(result)
+            elif subject_of(result) not in set(map(subject_of, session.findings)):
+                session.findings.append(result)
     return session
 
 

@@ -62,6 +62,6 @@ def unregister(shell: InteractiveShell) -> None:
     harmless(detach)
     monitor = sys.modules.get("hfmem_widget.monitor.shared")
     if monitor is not None:
-        said = monitor.release_monitor()
-        if said:
-            print(said)  # noqa: T201
+        sentence = monitor.release_monitor()
+        if sentence:
+            print(sentence)  # noqa: T201

@@ -27,17 +27,17 @@ class Choice(NamedTuple):
 
 def choice(before: str, magics: Mapping[str, Offered]) -> Choice:
     """Return what can follow the text before the cursor, on the line of a magic."""
-    found = _BEFORE_CURSOR.match(before)
-    if found is None or found[2] not in magics:
+    match = _BEFORE_CURSOR.match(before)
+    if match is None or match[2] not in magics:
         return Choice()
-    sign, name, begun = found.groups()
+    sign, name, begun = match.groups()
     parser, words = magics[name]
     actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
     previous = before.split()[-1 if not begun else -2]
     if any(previous in action.option_strings and action.nargs != 0 for action in actions):
         return Choice()  # its value, which may be anything
     names = [action.option_strings for action in actions if action.option_strings]
-    options = [next(name for name in each if name.startswith("--")) for each in names]
+    options = [next(name for name in flags if name.startswith("--")) for flags in names]
     is_option = begun.startswith("-")
     offered = options if is_option or sign == "%%" else [*words, *options]
     chosen = [text for text in offered if text.startswith(begun)]

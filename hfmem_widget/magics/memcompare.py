@@ -64,10 +64,10 @@ class MemcompareMagics(ReportMagics):
         from hfmem_widget.features.history.keep import KEPT_HISTORY
 
         if not arguments.names:
-            known = KEPT_HISTORY.table()
-            if not known.runs:
+            history = KEPT_HISTORY.table()
+            if not history.runs:
                 raise UsageError(HOW_TO_WATCH)
-            self.show(history_bundle(known))
+            self.show(history_bundle(history))
             print("Run %memcompare LABEL LABEL to compare; cell numbers work too.")  # noqa: T201
             return
         comparison = compare_named(

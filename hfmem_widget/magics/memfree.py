@@ -72,9 +72,9 @@ class MemfreeMagics(ReportMagics):
         """
         from hfmem_widget.features.free.api import release
         from hfmem_widget.features.free.html import release_bundle
-        from hfmem_widget.features.free.request import asked
+        from hfmem_widget.features.free.request import parse_request
 
-        request = asked(
+        request = parse_request(
             arguments.what,
             arguments.variable,
             shell=self._shell,

@@ -55,7 +55,7 @@ class MemhistoryMagics(ReportMagics):
         from hfmem_widget.features.history.keep import KEPT_HISTORY
 
         # Checked before anything is done.
-        asked = KEPT_HISTORY.table(
+        table = KEPT_HISTORY.table(
             sort=arguments.sort, last=arguments.last, each_run=arguments.runs
         )
         if arguments.clear:
@@ -64,15 +64,15 @@ class MemhistoryMagics(ReportMagics):
             return
         if arguments.keep:
             KEPT_HISTORY.keep(arguments.keep)
-            asked = KEPT_HISTORY.table(
+            table = KEPT_HISTORY.table(
                 sort=arguments.sort, last=arguments.last, each_run=arguments.runs
             )
-        if not asked.runs and not arguments.keep:
+        if not table.runs and not arguments.keep:
             raise UsageError(HOW_TO_WATCH)
-        self.keep(arguments, asked)
+        self.keep(arguments, table)
         if arguments.csv:
-            path = asked.save(arguments.csv)
-            runs = format_counted(len(asked.runs), "run")
+            path = table.save(arguments.csv)
+            runs = format_counted(len(table.runs), "run")
             print(f"{runs} written to {plain(path)}.")  # noqa: T201
             return
-        self.show(history_bundle(asked))
+        self.show(history_bundle(table))

@@ -62,13 +62,13 @@ class MemholdersMagics(ReportMagics):
         from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
 
         least = parse_bytes(arguments.least, of="--least")
-        found = holders(self._shell.user_ns, device=arguments.device)
+        current = holders(self._shell.user_ns, device=arguments.device)
         earlier = self._latest.get(arguments.device)
-        self._latest[arguments.device] = found
+        self._latest[arguments.device] = current
         if not arguments.since:
-            self.show(holders_bundle(found, least=least, detail=arguments.detail))
+            self.show(holders_bundle(current, least=least, detail=arguments.detail))
         elif earlier is not None:
-            self.show(growth_bundle(found.since(earlier), least=least))
+            self.show(growth_bundle(current.since(earlier), least=least))
         else:
             raise UsageError(
                 "--since needs an earlier %memholders of the same --device to compare with; this run is "

@@ -196,7 +196,7 @@ class MemwatchMagics(Magics):
             self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
             return
         if words[:1] == [RANKS]:
-            from hfmem_widget.magics.ranks import take_engines
+            from hfmem_widget.magics.engines import take_engines
 
             print(take_engines(words[1:], self._shell.user_ns))  # noqa: T201
             return
@@ -291,8 +291,8 @@ class MemwatchMagics(Magics):
     def _options(self, arguments: Namespace) -> WatchOptions:
         check_output(arguments.output, self._shell)
         # Empty text, such as that of an empty {variable}, is not an option.
-        known = vars(arguments).items()
-        given = {name: value for name, value in known if name in OPTIONS and value != ""}
+        options = vars(arguments).items()
+        given = {name: value for name, value in options if name in OPTIONS and value != ""}
         if "on_finding" in given:
             given["on_finding"] = self._function(given["on_finding"])
         return WatchOptions().changed(given, NAME)

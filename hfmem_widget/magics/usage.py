@@ -45,7 +45,7 @@ def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespac
     `magic` is what the user wrote, such as ``%%memwatch``; by default the magic's name after one % sign.
     Raises `UsageError` if the magic does not take the words; the message says what it takes.
     """
-    _Line(parser, magic or f"%{parser.prog}").check(words)
+    _UsageLine(parser, magic or f"%{parser.prog}").check(words)
     try:
         return parser.parse_args(words)
     except UsageError as error:
@@ -53,7 +53,7 @@ def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespac
         raise UsageError(plain(re.sub(r"^argument ", "", str(error)))) from None
 
 
-class _Line:
+class _UsageLine:
     """Checks the words of one line before argparse, whose errors do not say what was meant."""
 
     def __init__(self, parser: ArgumentParser, magic: str) -> None:
@@ -65,17 +65,17 @@ class _Line:
 
     def check(self, words: list[str]) -> None:
         """Raise UsageError if the magic does not take a word."""
-        found: list[str] = []
+        positionals: list[str] = []
         option = ""  # the one whose value was just read
         rest = iter(enumerate(words))
         for at, word in rest:
             if word == "--":
                 return
             if _is_value(word):
-                if option and not self._has_room_for(word, found):
+                if option and not self._has_room_for(word, positionals):
                     self._check_quotes(option, words, at)
-                found.append(word)
-                self._check_positional(found)
+                positionals.append(word)
+                self._check_positional(positionals)
                 continue
             option, given, value = self._option(word)
             action = self._options[option]
@@ -91,7 +91,7 @@ class _Line:
                     self._refuse(f"{option} needs a value: {option} {metavar}")
             self._check_value(option, value)
         positional = self._positional
-        if not found and positional is not None and positional.nargs is None:
+        if not positionals and positional is not None and positional.nargs is None:
             self._refuse(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
@@ -124,8 +124,8 @@ class _Line:
         except ValueError:
             self._refuse(str(wrong_value(value, option, numbers[kind])))
 
-    def _check_positional(self, found: list[str]) -> None:
-        positional, word = self._positional, plain(found[-1])
+    def _check_positional(self, positionals: list[str]) -> None:
+        positional, word = self._positional, plain(positionals[-1])
         choices = [] if positional is None else [str(choice) for choice in positional.choices or ()]
         is_choice = not choices or word in choices
         if positional is None or (self._magic.startswith("%%") and not is_choice):
@@ -135,15 +135,15 @@ class _Line:
             near = difflib.get_close_matches(word, choices, n=1, cutoff=0.8)
             hint = f"; did you mean {near[0]}?" if near else ""
             self._refuse(f"{self._magic} takes {_either(choices)}, not {word!r}{hint}")
-        if len(found) > 1 and positional.nargs != "*":
-            given = " and ".join(repr(plain(value)) for value in found)
+        if len(positionals) > 1 and positional.nargs != "*":
+            given = " and ".join(repr(plain(value)) for value in positionals)
             self._refuse(f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}")
 
-    def _has_room_for(self, word: str, found: list[str]) -> bool:
+    def _has_room_for(self, word: str, positionals: list[str]) -> bool:
         positional = self._positional
         if positional is None or positional.nargs == "*":
             return positional is not None
-        return not found and (not positional.choices or word in positional.choices)
+        return not positionals and (not positional.choices or word in positional.choices)
 
     def _check_quotes(self, option: str, words: list[str], at: int) -> None:
         """Refuse words that were meant for the option before them, if it takes text."""

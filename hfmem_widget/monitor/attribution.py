@@ -22,14 +22,14 @@ from hfmem_widget.sources.libraries import FirstBuckets, wrapped_now
 from hfmem_widget.sources.tensors import TensorSource
 
 SHARE = 0.002
-"""Of the time: what counting may take at frequent edges. With AdamW's states a pass over 10,000 parameters
-takes 0.1 to 0.2 s."""
+"""Share of the time that counting may take at frequent edges. A pass over 10,000 parameters with AdamW's
+states takes 0.1 to 0.2 s."""
 
 SHARE_OF_NEW = 0.05
 """The same where something seems to be new: a gradient, a state, an optimizer."""
 
 ALLOWANCE = 1.0
-"""Seconds that what is new may take beyond that: in most trainings it is new once, in some at every step."""
+"""Seconds that counting new tensors may take beyond that: some trainings make them at every step."""
 
 ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
 """At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""
@@ -194,10 +194,10 @@ class Attribution:
                 self._put_gradients(self._gradients if are_there else {})
                 return
             with self._only_gradients.measured(self._clock):
-                found, probe = count_gradients(self.subjects.by_thread()[0])
-            if found:
-                self._keep(found, probe)
-            self._put_gradients(found)
+                gradients, probe = count_gradients(self.subjects.by_thread()[0])
+            if gradients:
+                self._keep(gradients, probe)
+            self._put_gradients(gradients)
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
         with self._alone() as alone:
@@ -233,15 +233,17 @@ class Attribution:
     def _tell(self) -> None:
         """Hand over what was counted; of buckets, what is not gradients, which are views of them."""
         with self._telling:
-            told = dict(self._held)
+            handed = dict(self._held)
             self._left = self._first_buckets.left()
             for device, size in self._buckets.items():
-                parts = told.get(device, {})
-                beside = max(0.0, size - parts.get("gradients", 0.0)) + self._left.get(device, 0)
-                told[device] = {**parts, "libraries": parts.get("libraries", 0.0) + beside}
+                parts = handed.get(device, {})
+                not_gradients = max(0.0, size - parts.get("gradients", 0.0)) + self._left.get(
+                    device, 0
+                )
+                handed[device] = {**parts, "libraries": parts.get("libraries", 0.0) + not_gradients}
             for device, cached in self.caches.held().items():
-                told[device] = {**told.get(device, {}), **cached}
-            self.source.count(told)
+                handed[device] = {**handed.get(device, {}), **cached}
+            self.source.count(handed)
 
     @contextmanager
     def _beside_edges(self) -> Iterator[None]:

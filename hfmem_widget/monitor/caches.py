@@ -17,7 +17,7 @@ from hfmem_widget.monitor.subjects import is_elsewhere
 from hfmem_widget.sources.caches import storages_in, tensors_of
 from hfmem_widget.sources.storages import MANAGED, Storage
 
-_Known = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]
+_Entries = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]
 """By `id`: the cache, the thread that uses it, and its storages as they were read last."""
 
 
@@ -25,11 +25,11 @@ class Caches:
     """Counts the caches that it is shown."""
 
     def __init__(self) -> None:
-        self._known: _Known = {}
+        self._entries: _Entries = {}
         self._gone: list[int] = []
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self._entries)
 
     @property
     def changed(self) -> bool:
@@ -48,7 +48,7 @@ class Caches:
     def see_again(self) -> None:
         """Read all of them again, but those that another thread uses."""
         with unnoticed():
-            for reference, thread, _ in list(self._known.values()):
+            for reference, thread, _ in list(self._entries.values()):
                 cache = None if is_elsewhere(thread) else reference()
                 if cache is not None:
                     self._read(cache)
@@ -56,8 +56,12 @@ class Caches:
     def held(self) -> ByDevice:
         """Return the bytes by device, each storage counted once; no cache is touched for it."""
         self._gone.clear()
-        known = list(self._known.values())
-        storages = {one[0]: one for _, _, found in known for one in found}
+        entries = list(self._entries.values())
+        storages = {
+            storage[0]: storage
+            for _, _, storages_of_cache in entries
+            for storage in storages_of_cache
+        }
         held: ByDevice = {}
         for _, device, size, _ in storages.values():
             if device != MANAGED:
@@ -67,22 +71,22 @@ class Caches:
 
     def _read(self, cache: Any) -> None:
         key = id(cache)
-        entry = self._known.get(key)
+        entry = self._entries.get(key)
         if entry is None or entry[0]() is not cache:
             try:
-                reference = weakref.ref(cache, _forgetting(key, self._known, self._gone))
+                reference = weakref.ref(cache, _forgetting(key, self._entries, self._gone))
             except TypeError:  # of a class with slots: it would have to be kept
                 return
         else:
             reference = entry[0]
-        self._known[key] = reference, threading.get_ident(), storages_in(cache)
+        self._entries[key] = reference, threading.get_ident(), storages_in(cache)
 
 
-def _forgetting(key: int, known: _Known, gone: list[int]) -> Callable[[weakref.ref[Any]], None]:
+def _forgetting(key: int, entries: _Entries, gone: list[int]) -> Callable[[weakref.ref[Any]], None]:
     def forget(reference: weakref.ref[Any]) -> None:
         # Wherever the last reference is dropped, also in the middle of the collector: no lock, no call.
-        if key in known and known[key][0] is reference:
-            del known[key]
+        if key in entries and entries[key][0] is reference:
+            del entries[key]
             gone.append(key)
 
     return forget

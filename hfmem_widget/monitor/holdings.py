@@ -148,9 +148,9 @@ def count(
             for _, size in counter.add(storages_of(state), "optimizer")
         )
         buckets = _count_buckets(counter, modules, first_buckets)
-        found = libraries.workspaces(sys.modules.get("torch"))
-        if found is not None:
-            counter.add_buffer(libraries.WORKSPACES, *found)
+        workspaces = libraries.workspaces(sys.modules.get("torch"))
+        if workspaces is not None:
+            counter.add_buffer(libraries.WORKSPACES, *workspaces)
         contents = Contents(
             modules=_names(modules),
             optimizers=_names(optimizers),
@@ -249,13 +249,13 @@ def _found_again(
     """Return what finds a parameter by its place; torch swaps none that has a weak reference to it."""
     for optimizer in reversed(optimizers):
         for group, within in reversed(list(enumerate(optimizer.param_groups))):
-            for at, each in reversed(list(enumerate(within["params"]))):
-                if each is parameter:
+            for at, candidate in reversed(list(enumerate(within["params"]))):
+                if candidate is parameter:
                     return partial(_of_optimizer, weakref.ref(optimizer), group, at)
     for module in reversed(modules):
         for inner in _all_of(module, "modules"):
-            for name, each in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
-                if each is parameter:
+            for name, candidate in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
+                if candidate is parameter:
                     return partial(_of_module, weakref.ref(inner), name)
     return lambda: None
 

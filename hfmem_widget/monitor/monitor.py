@@ -74,9 +74,9 @@ class Monitor:
         self._wall = wall
         self._register = register = Register(sampler)
         self._poller_cost = PollerCost()
-        known = sampler, ledger, register
+        readers = sampler, ledger, register
         self._cpu = cpu
-        tick = Tick(*known, self._enter_late, self._poller_cost, self.break_off, clock, wall, cpu)
+        tick = Tick(*readers, self._enter_late, self._poller_cost, self.break_off, clock, wall, cpu)
         self._poller = Poller(tick, make_ticker)
         self._edges = Edges(
             sampler, ledger, attribution, register, self._poller, self.break_off, clock
@@ -158,7 +158,7 @@ class Monitor:
         return session
 
     def prefer(self, interval: float) -> None:
-        """Poll every `interval` seconds for whoever names no interval, from now on."""
+        """Poll every `interval` seconds from now on, for all who name no interval."""
         if interval == self._interval:
             return
         self._interval = interval
@@ -317,7 +317,7 @@ class Monitor:
         return self.ledger.in_use
 
     def sample(self, session: Session) -> None:
-        """Add a sample where much is allocated, of which no counter would tell."""
+        """Add a sample where much is allocated, which no counter would show."""
         watched = self._register.get(session)
         if watched is not None:
             self._change(watched, partial(self._edges.sample, watched))

@@ -26,7 +26,7 @@ Around = Callable[..., AbstractContextManager[object]]
 _NOTHING = nullcontext()
 
 _MOST_WRAPPERS = 50
-"""How many wrappers around one another are looked through."""
+"""Nested wrappers that are searched at most."""
 
 
 @dataclass(eq=False, slots=True)
@@ -107,16 +107,16 @@ def restore(owner: type | ModuleType, name: str) -> None:
         del ours[name]
 
 
-def _is_within(stand_in: object, found: object) -> bool:
+def _is_within(stand_in: object, current: object) -> bool:
     """Return whether what stands in a place is ours, or says that it wraps ours."""
     ours = getattr(stand_in, "__func__", stand_in)
     for _ in range(_MOST_WRAPPERS):
-        if isinstance(found, (classmethod, staticmethod)):
-            found = found.__func__
-        if found is ours or found is None:
+        if isinstance(current, (classmethod, staticmethod)):
+            current = current.__func__
+        if current is ours or current is None:
             break
-        found = inspect.getattr_static(found, "__wrapped__", None)
-    return found is ours
+        current = inspect.getattr_static(current, "__wrapped__", None)
+    return current is ours
 
 
 def is_compiling() -> bool:

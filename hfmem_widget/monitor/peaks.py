@@ -251,7 +251,9 @@ class PeakLedger:
         """Return the peaks of every open window up to now, without touching a counter."""
         with self._lock:
             self._read()
-            return {window: self._named(window, highs) for window, highs in self._windows.each()}
+            return {
+                window: self._named(window, highs) for window, highs in self._windows.highs_by_key()
+            }
 
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
@@ -259,7 +261,7 @@ class PeakLedger:
             readings = self._read()
             news = {
                 window: self._named(window, highs)
-                for window, highs in self._windows.each()
+                for window, highs in self._windows.highs_by_key()
                 if window.is_news(highs)
             }
         return news, Instant(self.allocator, readings)
@@ -444,8 +446,8 @@ class PeakLedger:
 
 def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
     certainty: Certainty = "at least" if window.flawed else "exact"
-    known = zip(keys, highs, strict=False)
-    return {key: Peak(float(high), certainty) for key, high in known if high != NOTHING}
+    pairs = zip(keys, highs, strict=False)
+    return {key: Peak(float(high), certainty) for key, high in pairs if high != NOTHING}
 
 
 def _certificate(reading: Reading) -> float:

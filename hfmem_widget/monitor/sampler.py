@@ -19,10 +19,10 @@ READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
 
 FINE_AGE = 0.1
-"""Seconds: how old a reading may be at the edges of a step's parts, whatever it costs."""
+"""Seconds up to which a reading may be old at the edges of a step's parts, at any cost."""
 
 FINE_SHARE = 0.005
-"""Of the time: what reading may take at these edges where there is no GPU. In a process that trains,
+"""Share of the time that reading may take at these edges where there is no GPU. In a process that trains,
 walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a step has six edges."""
 
 FULLEST_SHARE = 0.05
@@ -32,7 +32,7 @@ BESIDE_PERIOD = 0.45
 """Seconds between looks at what is secondary (the host) while an allocator has devices."""
 
 STALE_AFTER = 1.0
-"""Seconds after which a reading no longer stands for now: what a hung source said last is not repeated."""
+"""Seconds after which a reading is too old: the last values of a hung source are not repeated."""
 
 
 @dataclass(slots=True)
@@ -244,8 +244,8 @@ class Sampler:
             adopted = tuple(
                 (reader.source.devices, reader.source.series) for reader in self._readers
             )
-            for (_, known), own in zip(adopted, self._layout.columns, strict=True):
-                new = known[len(own) :]
+            for (_, series_read), own in zip(adopted, self._layout.columns, strict=True):
+                new = series_read[len(own) :]
                 columns.append((*own, *range(len(series), len(series) + len(new))))
                 series += new
             devices = merge_devices([devices for devices, _ in adopted])
@@ -272,10 +272,10 @@ def _fitted(values: Sequence[float], width: int) -> Sequence[float]:
     return [*values[:width], *[NOT_AVAILABLE] * (width - len(values))]
 
 
-def merge_devices(known: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
+def merge_devices(devices_of_sources: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
     """Join what several sources know of the same devices; the first to know a field is believed."""
     merged: dict[str, Device] = {}
-    for device in itertools.chain.from_iterable(known):
+    for device in itertools.chain.from_iterable(devices_of_sources):
         first = merged.setdefault(device.key, device)
         merged[device.key] = replace(
             first,

@@ -24,7 +24,7 @@ class Shadow:
     def __init__(self) -> None:
         self._families: list[str] = []
         self._pools: list[str] = []
-        self._beside: list[str] = []
+        self._of_no_family: list[str] = []
         self._peaks: list[list[int]] = []
         self._others: dict[Any, Any] = {}
         self._first: Stats = {}
@@ -36,23 +36,23 @@ class Shadow:
             self._first = nested
             self._families = [name for name, value in nested.items() if _is_family(value)]
             self._pools = [name for name, value in nested.items() if "peak" in value]
-            known = {*self._families, *self._pools}
-            self._beside = [name for name in nested if name not in known]
-        self._peaks.append([*map(_PEAK, self._known(stats))])
+            counted = {*self._families, *self._pools}
+            self._of_no_family = [name for name in nested if name not in counted]
+        self._peaks.append([*map(_PEAK, self._nested_families(stats))])
         if len(self._peaks) >= MOST_WAITING:
             self._highest()
-        if any(map(stats.get, self._beside)):
+        if any(map(stats.get, self._of_no_family)):
             _raise_to(self._others, self._beside_families(stats))
 
     def show(self, stats: Stats) -> None:
         """Raise every peak in some statistics to the one remembered."""
         # `torch.xpu` shows fewer of them than `torch.accelerator` does.
         whole = self._first | stats
-        for pool, peak in zip(self._known(whole), self._highest(), strict=False):
+        for pool, peak in zip(self._nested_families(whole), self._highest(), strict=False):
             pool["peak"] = max(pool["peak"], peak)
         _raise_shown(self._beside_families(stats), self._others)
 
-    def _known(self, stats: Stats) -> list[Stats]:
+    def _nested_families(self, stats: Stats) -> list[Stats]:
         families = map(stats.__getitem__, self._families)
         return [
             *chain.from_iterable(map(dict.values, families)),
@@ -66,7 +66,7 @@ class Shadow:
 
     def _beside_families(self, stats: Stats) -> Stats:
         # Private pools (CUDA graphs) come and go, and lie one level deeper.
-        return {name: stats[name] for name in self._beside if name in stats}
+        return {name: stats[name] for name in self._of_no_family if name in stats}
 
 
 def _is_family(value: object) -> bool:

@@ -15,7 +15,7 @@ from hfmem_widget.sources.caches import cache_kind, is_cache
 Namespace = Callable[[], Mapping[str, object]]
 
 MOST_WITHIN = 256
-"""How much of a list, a dict or an object's own fields is looked at."""
+"""Items of a list, a dict or an object's own fields that are searched."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
 
@@ -43,8 +43,8 @@ class Subjects:
         if not _is_subject(subject):
             return False
         self._threads[id(subject)] = threading.get_ident()
-        known = self._named.get(id(subject))
-        if known is not None and known() is subject:
+        reference = self._named.get(id(subject))
+        if reference is not None and reference() is subject:
             return False
         self._named[id(subject)] = weakref.ref(subject)
         return True
@@ -52,12 +52,12 @@ class Subjects:
     def named(self) -> list[Any]:
         """Return what was named and is still there."""
         # Another thread may name one meanwhile.
-        found = [(key, reference, reference()) for key, reference in list(self._named.items())]
-        for key, reference, subject in found:
+        entries = [(key, reference, reference()) for key, reference in list(self._named.items())]
+        for key, reference, subject in entries:
             if subject is None and self._named.get(key) is reference:
                 self._named.pop(key, None)
                 self._threads.pop(key, None)
-        return [subject for _, _, subject in found if subject is not None]
+        return [subject for _, _, subject in entries if subject is not None]
 
     def all(self) -> tuple[list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once."""
@@ -65,9 +65,9 @@ class Subjects:
 
     def with_caches(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once, and the KV caches in variables."""
-        found = [*self.named(), *_search(self._namespace().values())]
-        caches = {id(each): each for each in filter(is_cache, found)}
-        both = (each for one in found for each in _with_what_it_wraps(one))
+        candidates = [*self.named(), *_search(self._namespace().values())]
+        caches = {id(each): each for each in filter(is_cache, candidates)}
+        both = (each for candidate in candidates for each in _with_what_it_wraps(candidate))
         subjects = {id(each): each for each in both if id(each) not in caches}
         optimizers = list(filterfalse(_is_module, subjects.values()))
         return list(filter(_is_module, subjects.values())), optimizers, list(caches.values())

@@ -18,21 +18,21 @@ PROGRESS_PERIOD = 0.5
 """Seconds between looks at the peaks of open spans."""
 
 BUSY_FRACTION = 0.2
-"""Of an interval: what a tick may cost before the poller slows down."""
+"""Share of an interval that a tick may cost before the poller slows down."""
 
 FIRST_TICKS, COST_EVERY = 8, 4
-"""Of how many ticks of a session each is measured, and every how many later."""
+"""The first ticks of a session, each of which is measured, and the distance of measured ones later."""
 
 PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
-"""How many edges of spans there are a second at least, and how many seconds lie between ticks then.
+"""Edges of spans a second at least, and the seconds between ticks then.
 Each edge is a sample, too, so a tick adds little; with cold caches it takes 1 to 2 ms, with the edges that it
 enters and the message to a page. The longest is shorter than `sampler.STALE_AFTER`."""
 
 ENOUGH_EDGES = 0.5
-"""Of what a pace begins with: so many keep it."""
+"""Share of the edges with which a pace begins that keeps it."""
 
 SURE_TICKS = 5
-"""How many ticks in a row have more edges before they come less often."""
+"""Ticks in a row with more edges before ticks come less often."""
 
 CLOCK_STEP = 2.0
 """Seconds by which the wall clock must leave the monotonic one before a note says so."""

@@ -19,29 +19,29 @@ Row = Sequence[float]
 
 BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
 BASED_BLOCKS = frozenset({"generate", "diffusion"})
-"""In these, what comes on top of what nothing explained when they began are activations and temporaries."""
+"""In these, unexplained memory beyond that of their beginning is activations and temporaries."""
 
-_TAKEN = ("requested", "allocated")
-"""What is taken of a device: the first that is known."""
+_IN_USE = ("requested", "allocated")
+"""The metrics for the bytes in use on a device: the first that is known counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
     """The columns of a device in a session: what is taken, what is known to be held, and what is not."""
 
-    taken: tuple[int, ...]
+    in_use: tuple[int, ...]
     held: tuple[int, ...]
     before: int | None
     since: int | None
 
     @classmethod
     def of(cls, device: str, session: Session) -> Self:
-        def known(*metrics: str) -> tuple[int, ...]:
+        def columns_of(*metrics: str) -> tuple[int, ...]:
             columns = (session.index(f"{device}/{metric}") for metric in metrics)
             return tuple(column for column in columns if column is not None)
 
         before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
-        return cls(known(*_TAKEN), known(*COUNTED), before, since)
+        return cls(columns_of(*_IN_USE), columns_of(*COUNTED), before, since)
 
 
 class Unexplained:
@@ -70,11 +70,11 @@ class Unexplained:
 
     def fill(self, values: Row) -> tuple[float, ...]:
         """Return the values of a sample with those that were not read."""
-        known = list(values)
+        filled = list(values)
         for at, value in (self._before | self.bases).items():
-            if at < len(known):  # else another thread has added series meanwhile
-                known[at] = value
-        return tuple(known)
+            if at < len(filled):  # else another thread has added series meanwhile
+                filled[at] = value
+        return tuple(filled)
 
     def base(
         self, span_id: int, kind: SpanKind, label: str, values: Row, *, is_inner: bool
@@ -113,18 +113,18 @@ class Unexplained:
         # Another thread may have added series meanwhile: what is beyond the row is not known.
         width = len(values)
         for columns in self._columns:
-            taken = held = 0.0
-            for at in columns.taken:
+            total = held = 0.0
+            for at in columns.in_use:
                 if at < width and values[at] == values[at]:
-                    taken = values[at]
+                    total = values[at]
                     break
             for at in columns.held:
                 if at < width and values[at] > 0:
                     held += values[at]
-            remainder, here, there = max(0.0, taken - held), columns.before, 0.0
+            remainder, here, there = max(0.0, total - held), columns.before, 0.0
             if here is not None and (here in before or not self._has_begun):
                 there = min(remainder, before.get(here, remainder))
-                if taken > 0:
+                if total > 0:
                     before[here] = there
             if columns.since is not None:
                 since[columns.since] = remainder - there

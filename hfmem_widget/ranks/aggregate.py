@@ -106,7 +106,7 @@ def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
         From `peers`.
     """
     values = medians(peaks)
-    found = []
+    far_off = []
     for group in np.unique(groups):
         places = np.flatnonzero((groups == group) & ~np.isnan(values))
         if len(places) < LEAST_PEERS:
@@ -115,18 +115,18 @@ def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
         median = float(np.median(own))
         off = np.abs(own - median)
         least = max(DEVIATIONS * float(np.median(off)), OUTLIER_SHARE * median, OUTLIER_BYTES)
-        found += [
+        far_off += [
             Outlier(int(places[at]), float(own[at]), median) for at in np.flatnonzero(off > least)
         ]
-    return sorted(found, key=lambda one: -abs(one.value - one.peers))
+    return sorted(far_off, key=lambda one: -abs(one.value - one.peers))
 
 
 def medians(peaks: Floats) -> Floats:
     """Return the median of each rank's newest steps; NaN where there are too few."""
-    known = (~np.isnan(peaks)).sum(axis=1) >= LEAST_STEPS
+    has_enough = (~np.isnan(peaks)).sum(axis=1) >= LEAST_STEPS
     values = np.full(len(peaks), np.nan)
-    if known.any():
-        values[known] = np.nanmedian(peaks[known], axis=1)
+    if has_enough.any():
+        values[has_enough] = np.nanmedian(peaks[has_enough], axis=1)
     return values
 
 
@@ -146,8 +146,8 @@ def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:
         Nothing of hosts that have too few steps in common with the others.
     """
     names = np.array(hosts)
-    known = ~np.isnan(ends)
-    common = known.sum(axis=0) * 2 > max(2, known.any(axis=1).sum())
+    has_ended = ~np.isnan(ends)
+    common = has_ended.sum(axis=0) * 2 > max(2, has_ended.any(axis=1).sum())
     if common.sum() < COMMON_STEPS or len(set(hosts)) < 2:
         return {}
     with warnings.catch_warnings():
@@ -157,9 +157,9 @@ def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:
         off = ends[:, common] - agreed
         rows = np.nanmedian(off, axis=1)
     steps = (~np.isnan(off)).sum(axis=1)
-    found = {}
+    clock_ahead = {}
     for host in sorted(set(hosts)):
         own = (names == host) & (steps >= COMMON_STEPS)
         if own.any():
-            found[host] = float(np.median(rows[own]))
-    return found
+            clock_ahead[host] = float(np.median(rows[own]))
+    return clock_ahead

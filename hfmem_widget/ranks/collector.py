@@ -83,7 +83,7 @@ class Collector:
         self._looked = self._compared = -math.inf
         self._now = -math.inf
         self.was_interrupted = False
-        self._has_clocks = self._has_told_of_fault = False
+        self._has_clocks = self._has_noted_fault = False
 
     @property
     def world(self) -> int:
@@ -115,15 +115,15 @@ class Collector:
 
     def wants(self, stream: str) -> bool:
         """Return whether anything more is taken from a stream."""
-        known = self._streams.get(stream)
-        if known is None:
+        rank_stream = self._streams.get(stream)
+        if rank_stream is None:
             return len(self._streams) < MOST_STREAMS
-        return not (known.refused or known.is_over)
+        return not (rank_stream.refused or rank_stream.is_over)
 
     def reached(self, stream: str) -> float:
         """Return the time of the newest reading of a stream, by its own clock; -inf before the first."""
-        known = self._streams.get(stream)
-        return -math.inf if known is None else known.reached
+        rank_stream = self._streams.get(stream)
+        return -math.inf if rank_stream is None else rank_stream.reached
 
     def feed(self, stream: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
         """Read the next bytes of a stream, whole lines or not.
@@ -137,45 +137,45 @@ class Collector:
             When they were written, by the wall clock, if that was not just now.
         """
         with self.lock:
-            known = self._streams.get(stream)
-            if known is None:
+            rank_stream = self._streams.get(stream)
+            if rank_stream is None:
                 if len(self._streams) >= MOST_STREAMS:
                     return
-                known = self._streams[stream] = RankStream(stream)
-            if known.refused:
+                rank_stream = self._streams[stream] = RankStream(stream)
+            if rank_stream.refused:
                 return
-            for news in known.feed(data):
+            for news in rank_stream.feed(data):
                 try:
                     if isinstance(news, Began):
-                        self._roster.begin(known)
+                        self._roster.begin(rank_stream)
                     elif self._overview is None:
-                        self._waiting.append((known, news))
-                    elif self._roster.counts(known):
-                        self._overview.take(known, news, self._now)
+                        self._waiting.append((rank_stream, news))
+                    elif self._roster.counts(rank_stream):
+                        self._overview.take(rank_stream, news, self._now)
                 except Exception as error:  # noqa: BLE001  (as below; a context takes as long as a short line)
-                    self._tell_of_fault(error)
-            known.fed_at, known.is_gone = at, False
-            self._fed[stream] = known
-            if known.refused:
-                self._leave_out(known)
+                    self._note_fault(error)
+            rank_stream.fed_at, rank_stream.is_gone = at, False
+            self._fed[stream] = rank_stream
+            if rank_stream.refused:
+                self._leave_out(rank_stream)
 
     def is_gone(self, stream: str) -> None:
         """Note that the process of a stream is gone, and all that it has written was fed."""
         with self.lock:
-            known = self._streams[stream]
-            known.is_gone = not known.is_over
+            rank_stream = self._streams[stream]
+            rank_stream.is_gone = not rank_stream.is_over
 
     def looked(self, stream: str, at: float) -> None:
         """Note that all was fed that a stream had got by some time of the wall clock."""
-        if (known := self._streams.get(stream)) is not None:
-            known.looked_at = math.inf if known.is_over else at
+        if (rank_stream := self._streams.get(stream)) is not None:
+            rank_stream.looked_at = math.inf if rank_stream.is_over else at
 
     def restart(self, stream: str) -> None:
         """Forget what a stream said: its file was cut or replaced, and is read again."""
         with self.lock:
-            known = self._streams.pop(stream, None)
-            if known is not None:
-                self._roster.drop(known)
+            rank_stream = self._streams.pop(stream, None)
+            if rank_stream is not None:
+                self._roster.drop(rank_stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
         """Write what is known now.
@@ -246,7 +246,7 @@ class Collector:
             return phases_of(self._look_at(self._now, is_live=True))
         return () if self.session.ranks is None else self.session.ranks.phases
 
-    def said(self) -> Iterator[str]:
+    def notes_on_left_out(self) -> Iterator[str]:
         """Yield a sentence for each reason for which streams were left out."""
         words = {"another run": "of another run", "no rank": "of no rank", "damaged": "damaged"}
         for why, count in sorted(self.ignored.items()):
@@ -259,11 +259,11 @@ class Collector:
         try:
             yield
         except Exception as error:  # noqa: BLE001
-            self._tell_of_fault(error)
+            self._note_fault(error)
 
-    def _tell_of_fault(self, error: Exception) -> None:
-        if not self._has_told_of_fault:
-            self._has_told_of_fault = True
+    def _note_fault(self, error: Exception) -> None:
+        if not self._has_noted_fault:
+            self._has_noted_fault = True
             why = f"{type(error).__name__}: {plain(error)}"
             self.recorder.note(
                 f"A part of what the ranks wrote is not shown: internal error ({why})."
@@ -310,8 +310,11 @@ class Collector:
         """Return the time up to which all ranks have said what they will say."""
         roster = self._roster
         if behind:
-            known = [self._streams.get(name) for name in behind]
-            return min(-math.inf if one is None else roster.reached(one) for one in known)
+            late = [self._streams.get(name) for name in behind]
+            return min(
+                -math.inf if late_stream is None else roster.reached(late_stream)
+                for late_stream in late
+            )
         live = roster.live(now)
         if not live:
             return math.inf
@@ -371,19 +374,28 @@ class Collector:
 
     def _ranks(self, overview: Overview, look: Look, judged: Judged) -> Ranks:
         roster = self._roster
-        peaks = np.array([one.peak.value for one in look.streams])
-        found = spread(peaks)
+        peaks = np.array([rank_stream.peak.value for rank_stream in look.streams])
+        peaks_spread = spread(peaks)
         shown = sorted(rank for rank in overview.shown if rank < roster.world)
         worst = [] if overview.worst is None else [overview.worst]
         return Ranks(
             world=roster.world,
             nodes=look.nodes,
             reporting=int((look.silent == 0).sum()),
-            engine=next((one.rank.engine for one in look.streams if one.rank.engine), ""),
+            engine=next(
+                (
+                    rank_stream.rank.engine
+                    for rank_stream in look.streams
+                    if rank_stream.rank.engine
+                ),
+                "",
+            ),
             shown=tuple(dict.fromkeys([*worst, *shown])),
-            lowest=found.low,
-            median=found.median,
-            lowest_rank=look.streams[found.lowest].rank.rank if found.lowest >= 0 else 0,
+            lowest=peaks_spread.low,
+            median=peaks_spread.median,
+            lowest_rank=look.streams[peaks_spread.lowest].rank.rank
+            if peaks_spread.lowest >= 0
+            else 0,
             table=table_of(look, flags_of(look, judged), peaks),
             phases=phases_of(look),
             strip=overview.strip.shown(),

@@ -21,7 +21,7 @@ from pathlib import Path
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
 from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
 
 RUN_FILE = "run.json"
@@ -147,8 +147,8 @@ def make_or_join(directory: Path, label: str = "", now: float | None = None) -> 
 
 def _write_once(path: Path, run: RunFile) -> None:
     """Write the file that says which run it is, unless another has done so."""
-    said = {"format": FORMAT, "version": VERSION, "run": run.run, "label": run.label}
-    data = json.dumps({**said, "created": run.created}, ensure_ascii=False).encode() + b"\n"
+    fields = {"format": FORMAT, "version": VERSION, "run": run.run, "label": run.label}
+    data = json.dumps({**fields, "created": run.created}, ensure_ascii=False).encode() + b"\n"
     half = path.with_name(f".{path.name}.{run.run}")
     try:
         _write(half, data)
@@ -183,13 +183,13 @@ def read_run(directory: Path) -> RunFile:
     try:
         descriptor = open_own(path)
         try:
-            said = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
+            fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
         finally:
             os.close(descriptor)
-        run, label, created = said["run"], said.get("label", ""), said.get("created", 0.0)
-        if said["format"] != FORMAT or not _RUN.fullmatch(run):
+        run, label, created = fields["run"], fields.get("label", ""), fields.get("created", 0.0)
+        if fields["format"] != FORMAT or not _RUN.fullmatch(run):
             raise ValueError("of something else")  # noqa: TRY301
-        version = said["version"]
+        version = fields["version"]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and directory.is_dir():
             what = f"it has no {RUN_FILE}. To open a recording, name its file"
@@ -230,7 +230,7 @@ def refusal(directory: Path) -> str:
     return ""
 
 
-def streams(directory: Path, known: Container[str] = ()) -> Streams:
+def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
     """Return the files of a run's ranks that may be read; nothing is opened, and nothing raised.
 
     Those whose names are known were looked at before: on a slow server that takes long.
@@ -247,17 +247,17 @@ def streams(directory: Path, known: Container[str] = ()) -> Streams:
     except OSError as error:
         return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
     named.sort(key=lambda entry: entry.name.removesuffix(".jsonl"))  # a first part before the next
-    own = [entry for entry in named if entry.name in known or _is_own_entry(entry)]
+    own = [entry for entry in named if entry.name in read_before or _is_own_entry(entry)]
     foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
-    said = []
+    reasons = []
     if foreign:
         files = format_counted(foreign, "file")
-        said.append(f"{files} not read: a link, no regular file, or another user's")
+        reasons.append(f"{files} not read: a link, no regular file, or another user's")
     if beyond > 0:
-        said.append(f"{format_counted(beyond, 'file')} not read: more than {MOST_STREAMS:,}")
+        reasons.append(f"{format_counted(beyond, 'file')} not read: more than {MOST_STREAMS:,}")
     return Streams(
         tuple(directory / entry.name for entry in own[:MOST_STREAMS]),
-        "; ".join(said) + "." if said else "",
+        "; ".join(reasons) + "." if reasons else "",
     )
 
 

@@ -103,11 +103,11 @@ def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the options that a watch has handed on to its ranks; none where they cannot be read."""
     try:
         given = json.loads(environ.get(OPTIONS, "{}"))
-        known = {name: given[name] for name in HANDED_ON if name in given}
-        WatchOptions(**known)
+        handed_options = {name: given[name] for name in HANDED_ON if name in given}
+        WatchOptions(**handed_options)
     except (ValueError, TypeError, RecursionError, OptionError):
         return {}
-    return known
+    return handed_options
 
 
 def with_site(path: str | None) -> str:

@@ -34,9 +34,9 @@ PATIENCE = 5.0
 class Disk:
     """The calls to a file system, each of which takes milliseconds on a slow server."""
 
-    def listed(self, directory: Path, known: Container[str]) -> Streams:
+    def listed(self, directory: Path, read_before: Container[str]) -> Streams:
         """Return the files that may be read; those whose names are known were looked at before."""
-        return streams(directory, known)
+        return streams(directory, read_before)
 
     def opened(self, path: str) -> tuple[int, os.stat_result]:
         """Return a descriptor of a file of one's own, and what it is; or raise `OSError`."""
@@ -112,7 +112,7 @@ class File:
         ----------
         disk : Disk
         is_stale : bool
-            Whether only opening a file tells what another machine has written to it.
+            Whether a file must be opened to see what another machine has written to it.
         """
         try:
             return self._fetch(disk, is_stale=is_stale)
@@ -179,7 +179,7 @@ def fetched(
     when nothing more is yielded.
     """
 
-    def each() -> Iterator[Piece]:
+    def fetched() -> Iterator[Piece]:
         with suppress(IndexError):  # another thread took the last
             while True:
                 yield fetch(files.popleft())
@@ -188,9 +188,9 @@ def fetched(
 
     done: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
     wanted = min(threads, len(files)) if threads > 1 else 0
-    helpers = _started(wanted, lambda: _put_all(each(), done))
+    helpers = _started(wanted, lambda: _put_all(fetched(), done))
     if not helpers:
-        yield from each()
+        yield from fetched()
     try:
         for _ in helpers:
             while (piece := done.get()) is not None:
@@ -227,7 +227,7 @@ def _started(count: int, work: Callable[[], None]) -> list[Ticker]:
 
 
 def is_on_network(directory: Path) -> bool:
-    """Return whether a directory lies on a file system of another machine, as far as Linux tells."""
+    """Return whether a directory lies on a file system of another machine, as far as Linux reports it."""
     best, kind = "", ""
     place = os.path.realpath(directory)
     with (

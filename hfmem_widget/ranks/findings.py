@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers, spread
 from hfmem_widget.ranks.roster import LOST, MOST_IN_EVIDENCE, SILENT_PACES, SILENT_SECONDS, Look
 from hfmem_widget.session import FINE_KINDS, Finding, PhaseSkew, RankRow, SpanKind
-from hfmem_widget.session.ranks import TABLE_ROWS, Flag
+from hfmem_widget.session.rank_records import TABLE_ROWS, Flag
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
     GIB,
@@ -61,19 +61,19 @@ def judge(look: Look) -> Judged:
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
     # What memory ran out of is no measure of what the others need.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
-    found = [one for one in outliers(look.step_peaks, groups) if one.place not in failed]
+    far_off = [one for one in outliers(look.step_peaks, groups) if one.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
         *_gone(look),
         *_silent(look),
         *(_behind(look, behind) if behind else _waited_for(look)),
-        *_outliers(look, found),
-        *_imbalance(look, groups, failed | {one.place for one in found}),
+        *_outliers(look, far_off),
+        *_imbalance(look, groups, failed | {outlier.place for outlier in far_off}),
         *_restarts(look),
         *_clocks(look),
     ]
-    return Judged(tuple(findings), tuple(found), tuple(behind))
+    return Judged(tuple(findings), tuple(far_off), tuple(behind))
 
 
 def _oom(look: Look) -> Iterator[Finding]:
@@ -93,17 +93,17 @@ def _oom(look: Look) -> Iterator[Finding]:
     of = "of" if stream.raised in FINE_KINDS else "after"
     where = f" in {stream.raised}" if stream.raised else ""
     step = f" {of} step {format_count(stream.newest_step)}" if stream.newest_step else ""
-    asked, free = (oom.evidence.get(name) for name in ("asked", "free"))
+    requested, free = (oom.evidence.get(name) for name in ("asked", "free"))
     figures = [
         f"{format_bytes(float(value))} {what}"
-        for value, what in ((asked, "requested"), (free, "free"))
+        for value, what in ((requested, "requested"), (free, "free"))
         if isinstance(value, int | float)
     ]
     figures = figures or [f"peak {format_bytes(stream.peak.value)}"]
     more = f"; {format_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
     evidence = {
         **oom.evidence,
-        **look.whose(first),
+        **look.rank_evidence(first),
         "phase": stream.raised,
         "step": stream.newest_step,
         "ranks": look.numbers(sorted(failed, key=when)),
@@ -113,7 +113,7 @@ def _oom(look: Look) -> Iterator[Finding]:
 
 
 def _gone(look: Look) -> Iterator[Finding]:
-    """Yield which processes are gone without an end, unless it is told or known why."""
+    """Yield which processes are gone without an end, unless the reason is reported or known."""
     gone = [place for place, stream in enumerate(look.streams) if stream.is_gone]
     failed = [stream for stream in look.streams if stream.outcome not in {"", "done"}]
     is_known = look.was_interrupted or any(
@@ -147,33 +147,35 @@ def _silent(look: Look) -> Iterator[Finding]:
     }
     hosts = [stream.rank.host for stream in look.streams]
     if len(silent) == len(hosts) > 1:
-        who = f"All {format_count(len(hosts))} ranks have"
-        yield _silence(look, sorted(silent), who, "run-silent")
+        subject = f"All {format_count(len(hosts))} ranks have"
+        yield _silence(look, sorted(silent), subject, "run-silent")
         return
     on_host, counts = Counter(hosts), Counter(hosts[place] for place in silent)
     lost = sorted(host for host, count in counts.items() if count == on_host[host] > 1)
     gone = [place for place in sorted(silent) if hosts[place] in lost]
     if len(lost) == 1:
         ranges = _ranges(look.streams[place].rank.rank for place in gone)
-        who = f"{plain(lost[0]) or 'A node'} has"
-        yield _silence(look, gone, who, "node-silent", f" (ranks {ranges})")
+        subject = f"{plain(lost[0]) or 'A node'} has"
+        yield _silence(look, gone, subject, "node-silent", f" (ranks {ranges})")
     elif lost:
-        who = f"{format_count(len(lost))} nodes ({_listed(map(plain, lost))}) have"
-        yield _silence(look, gone, who, "node-silent")
+        subject = f"{format_count(len(lost))} nodes ({_listed(map(plain, lost))}) have"
+        yield _silence(look, gone, subject, "node-silent")
     if alone := sorted(silent.difference(gone)):
         yield _silence(look, alone, _subject_and_verb(look, alone, "has", "have"), "rank-silent")
 
 
-def _silence(look: Look, places: Sequence[int], who: str, kind: str, said: str = "") -> Finding:
+def _silence(
+    look: Look, places: Sequence[int], subject: str, kind: str, ranges: str = ""
+) -> Finding:
     seconds = float(look.silent[list(places)].min())
     # A sentence that changed every second would be written every second.
     whole = 5 * int(seconds // 5) if seconds < 60 else 60 * int(seconds // 60)
-    known = max(whole, int(SILENT_PACES + SILENT_SECONDS))
-    time = f"{known} s" if known < 60 else format_duration(known)
+    shown_seconds = max(whole, int(SILENT_PACES + SILENT_SECONDS))
+    time = f"{shown_seconds} s" if shown_seconds < 60 else format_duration(shown_seconds)
     more = " or more" if len(places) > 1 else ""
     steps = [look.streams[place].newest_step for place in places]
     last = f", since step {format_count(max(steps))}" if max(steps) else ""
-    title = f"{who} been silent for {time}{more}{last}{said}."
+    title = f"{subject} been silent for {time}{more}{last}{ranges}."
     ranks = look.numbers(places)
     hosts = sorted({look.streams[place].rank.host for place in places})[:MOST_IN_EVIDENCE]
     evidence = {"ranks": ranks, "count": len(places), "hosts": hosts, "seconds": whole}
@@ -206,7 +208,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
         f"{waits} s; the others are at step {format_count(theirs)}{more}."
     )
     evidence = {
-        **look.whose(place),
+        **look.rank_evidence(place),
         "step": stream.newest_step,
         "others": theirs,
         "seconds": waits,
@@ -258,7 +260,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         f"have waited in its {theirs} for {whole} s."
     )
     evidence = {
-        **look.whose(place),
+        **look.rank_evidence(place),
         "step": stream.newest_step,
         "phase": phase,
         "others": theirs,
@@ -268,26 +270,26 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     yield Finding("rank-behind", "warn", title, evidence)
 
 
-def _outliers(look: Look, found: Sequence[Outlier]) -> Iterator[Finding]:
-    for one in found[:1]:
-        share = f"{abs(one.value / one.peers - 1):.1%}".replace("%", " %")
-        how = "more" if one.value > one.peers else "less"
-        more = _others_too(found, " So does", " So do")
+def _outliers(look: Look, far_off: Sequence[Outlier]) -> Iterator[Finding]:
+    for outlier in far_off[:1]:
+        share = f"{abs(outlier.value / outlier.peers - 1):.1%}".replace("%", " %")
+        how = "more" if outlier.value > outlier.peers else "less"
+        more = _others_too(far_off, " So does", " So do")
         title = (
-            f"{look.named(one.place)} peaks at {format_bytes(one.value)} in its steps, {share} {how} than "
-            f"its peers ({format_bytes(one.peers)}).{more and f'{more}.'}"
+            f"{look.named(outlier.place)} peaks at {format_bytes(outlier.value)} in its steps, {share} {how} "
+            f"than its peers ({format_bytes(outlier.peers)}).{more and f'{more}.'}"
         )
         evidence = {
-            **look.whose(one.place),
-            "peak": round(one.value),
-            "peers": round(one.peers),
-            "ranks": look.numbers(each.place for each in found),
+            **look.rank_evidence(outlier.place),
+            "peak": round(outlier.value),
+            "peers": round(outlier.peers),
+            "ranks": look.numbers(other.place for other in far_off),
         }
         advice = ("Compare its batches, its shard of the model and its software with the others'.",)
         yield Finding("rank-outlier", "warn", title, evidence, advice)
 
 
-def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterator[Finding]:
+def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> Iterator[Finding]:
     peaks = np.array([stream.peak.value for stream in look.streams])
     steps = np.array([stream.newest_step for stream in look.streams])
     worst: tuple[float, int, float] | None = None
@@ -299,7 +301,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterat
         median = float(np.median(peaks[places[places != place]]))
         above = float(peaks[place]) - median
         is_far = above > max(IMBALANCE_SHARE * median, IMBALANCE_BYTES)
-        if is_far and place not in known and (worst is None or above > worst[0]):
+        if is_far and place not in explained and (worst is None or above > worst[0]):
             worst = above, place, median
     if worst is None:
         return
@@ -312,7 +314,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterat
         f"{format_bytes(median)} (+{100 * above / median:.0f} %){where}."
     )
     evidence = {
-        **look.whose(place),
+        **look.rank_evidence(place),
         "peak": round(stream.peak.value),
         "peers": round(median),
         "phase": phase,
@@ -321,7 +323,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], known: set[int]) -> Iterat
 
 
 def phase_of_peak(look: Look, place: int) -> str:
-    """Return the phase in which a rank's peak was, as far as that can be told; else nothing."""
+    """Return the phase in which a rank's peak was, as far as that is known; otherwise nothing."""
     stream, phases = look.streams[place], look.highest_phases[place]
     near = stream.peak.value - MIB
     highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
@@ -331,21 +333,25 @@ def phase_of_peak(look: Look, place: int) -> str:
 
 
 def _restarts(look: Look) -> Iterator[Finding]:
-    for one in look.restarts[-1:]:
-        after = f" after step {format_count(one.step)}" if one.step else ""
-        if one.world != one.before:
-            before = format_counted(one.before, "rank")
-            title = f"The run went on with {format_count(one.world)} instead of {before}{after}"
+    for restart in look.restarts[-1:]:
+        after = f" after step {format_count(restart.step)}" if restart.step else ""
+        if restart.world != restart.before:
+            before = format_counted(restart.before, "rank")
+            title = f"The run went on with {format_count(restart.world)} instead of {before}{after}"
         else:
-            who = f"All {one.ranks}" if one.ranks == one.world else format_count(one.ranks)
-            title = f"{who} {'rank was' if one.ranks == 1 else 'ranks were'} restarted{after}"
+            ranks = (
+                f"All {restart.ranks}"
+                if restart.ranks == restart.world
+                else format_count(restart.ranks)
+            )
+            title = f"{ranks} {'rank was' if restart.ranks == 1 else 'ranks were'} restarted{after}"
         times = f", for the {ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
         evidence = {
-            "attempt": one.attempt,
-            "ranks": one.ranks,
-            "step": one.step,
-            "before": one.before,
-            "world": one.world,
+            "attempt": restart.attempt,
+            "ranks": restart.ranks,
+            "step": restart.step,
+            "before": restart.before,
+            "world": restart.world,
             "times": len(look.restarts),
         }
         yield Finding("rank-restarted", "warn", f"{title}{times}.", evidence)
@@ -375,17 +381,19 @@ def _waited(seconds: float) -> int:
     return max(5 * int(seconds // 5), int(BEHIND))
 
 
-def _others_too(ranks: Sequence[object], one: str = "; so is", several: str = "; so are") -> str:
+def _others_too(
+    ranks: Sequence[object], singular: str = "; so is", several: str = "; so are"
+) -> str:
     """Return of how many ranks besides the first something is true; nothing where there are none."""
     count = len(ranks) - 1
     others = format_counted(count, "other rank")
-    return f"{one if count == 1 else several} {others}" if count else ""
+    return f"{singular if count == 1 else several} {others}" if count else ""
 
 
-def _subject_and_verb(look: Look, places: Sequence[int], one: str, several: str) -> str:
+def _subject_and_verb(look: Look, places: Sequence[int], singular: str, several: str) -> str:
     """Return some ranks as the subject of a sentence, with its verb."""
     if len(places) == 1:
-        return f"{look.named(places[0])} {one}"
+        return f"{look.named(places[0])} {singular}"
     ranks = _listed(str(look.streams[place].rank.rank) for place in places)
     return f"{format_count(len(places))} ranks ({ranks}) {several}"
 
@@ -479,11 +487,13 @@ def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
     peaks = np.where(np.isnan(look.phase_peaks), look.highest_phases, look.phase_peaks)
     columns = {kind: peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
     for other in _OUTSIDE_STEPS:
-        columns[other] = np.array([one.span_peak(other).value for one in look.streams])
-    found = []
+        columns[other] = np.array(
+            [rank_stream.span_peak(other).value for rank_stream in look.streams]
+        )
+    skews = []
     for kind, peaks in columns.items():
         over = spread(peaks)
         if over.high > 0:
             rank = look.streams[over.highest].rank.rank
-            found.append(PhaseSkew(kind, over.low, over.median, over.high, rank))
-    return tuple(found)
+            skews.append(PhaseSkew(kind, over.low, over.median, over.high, rank))
+    return tuple(skews)

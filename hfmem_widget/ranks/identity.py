@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hfmem_widget.recording.limits import MOST_RANKS
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import plain
 
 ALONE = "one process"
@@ -21,7 +21,7 @@ _UNSAFE = re.compile(r"[^a-z0-9.-]+")
 
 
 class _Engine(NamedTuple):
-    """A launcher: the variables that tell it from others, all of them, and those with the numbers."""
+    """A launcher: the variables that identify it, all of them, and those with the numbers."""
 
     name: str
     sets: tuple[str, ...]

@@ -80,28 +80,31 @@ class Leader:
             return
         zero = self._roster.offset(self._stream) + self._zero
         edges, mirrored = self._edges.values(), self._mirrored
-        begun = [(one.start - zero, one.id, one) for one in edges if one.id not in mirrored]
-        ended = [(one.stop - zero, one.id, one) for one in edges if one.stop is not None]
-        ready = (one for one in (*begun, *ended) if one[0] <= until)
+        begun = [(edge.start - zero, edge.id, edge) for edge in edges if edge.id not in mirrored]
+        ended = [(edge.stop - zero, edge.id, edge) for edge in edges if edge.stop is not None]
+        ready = (due for due in (*begun, *ended) if due[0] <= until)
         for time, span_id, edge in sorted(ready, key=itemgetter(0, 1)):
-            known = self._mirrored.get(span_id)
-            if known is None:
+            mirror = self._mirrored.get(span_id)
+            if mirror is None:
                 before = Sample(max(0.0, time), self._session.last_sample.values)
                 opened = self._recorder.open_span(edge.kind, edge.label, before)
                 self._mirrored[span_id] = opened.id
                 if edge.kind in {"train", "epoch"}:
                     self._trainings[opened.id] = opened.start
             else:
-                self._recorder.count(known, edge.counts)
-                self._close(known, time, edge.outcome)
+                self._recorder.count(mirror, edge.counts)
+                self._close(mirror, time, edge.outcome)
                 del self._mirrored[span_id], self._edges[span_id]
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)
-        peaks = {one.rank.rank: one.span_peak(span.kind) for one in self._roster.expected}
-        known = {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
+        peaks = {
+            rank_stream.rank.rank: rank_stream.span_peak(span.kind)
+            for rank_stream in self._roster.expected
+        }
+        known_peaks = {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
         after = Sample(max(span.start, time), self._session.last_sample.values)
-        self._recorder.close_span(span_id, after, self._of_devices(known), outcome)
+        self._recorder.close_span(span_id, after, self._of_devices(known_peaks), outcome)
 
     def close(self, outcome: str) -> None:
         """Close the spans that are open."""

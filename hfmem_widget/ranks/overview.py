@@ -24,7 +24,7 @@ from hfmem_widget.session import (
     Series,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE, same
-from hfmem_widget.session.ranks import (
+from hfmem_widget.session.rank_records import (
     FULL_CELL,
     SHOWN_SINGLY,
     SILENT_CELL,
@@ -75,9 +75,9 @@ class Strip:
                 self._merge()
             if not self._at or time >= self._at[-1] + self._width:
                 self._at.append(time)
-        known = ~np.isnan(shares) & (ranks < self.world)
-        cells = np.minimum(np.rint(shares[known] * FULL_CELL), HIGHEST).astype(np.int16)
-        np.maximum.at(self._cells[len(self._at) - 1], ranks[known] // self._size, cells)
+        is_heard = ~np.isnan(shares) & (ranks < self.world)
+        cells = np.minimum(np.rint(shares[is_heard] * FULL_CELL), HIGHEST).astype(np.int16)
+        np.maximum.at(self._cells[len(self._at) - 1], ranks[is_heard] // self._size, cells)
 
     def shown(self) -> RankStrip:
         """Return it as it stands."""
@@ -109,8 +109,8 @@ class Bucket:
     rows: dict[int, Floats] = field(default_factory=dict)
 
 
-class Buckets:
-    """Those of `width` seconds each that were not passed on yet, by their numbers since the epoch.
+class WaitingBuckets:
+    """The buckets of `width` seconds each that were not passed on yet, by their numbers since the epoch.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Overview:
         self._is_small = roster.world <= SHOWN_SINGLY
         self._width = FINE_BUCKET if self._is_small else max(COARSE_BUCKET, roster.pace)
         self._session.polling.interval = self._session.polling.current_interval = self._width
-        self._buckets = Buckets(self._width)
+        self._buckets = WaitingBuckets(self._width)
         self._newest = self._passed = -math.inf
         self._carried = self._totals = np.empty(0)
         self.strip = Strip(1)
@@ -286,11 +286,11 @@ class Overview:
         roster = self._roster
         high = self._carry(end, bucket.high)
         counted = np.where(roster.ranks < roster.world, high[: len(roster.ranks)], np.nan)
-        found, session = spread(counted), self._session
+        over_ranks, session = spread(counted), self._session
         values = {
-            "ranks/allocated": found.high,
-            "ranks/median": found.median,
-            "ranks/lowest": found.low,
+            "ranks/allocated": over_ranks.high,
+            "ranks/median": over_ranks.median,
+            "ranks/lowest": over_ranks.low,
         }
         for rank in self.shown:
             place, stream = roster.places[rank], roster.current(rank)
@@ -334,15 +334,19 @@ class Overview:
 
     def _peaks(self) -> dict[str, Peak]:
         """Return the peaks over the whole run, of all ranks together and of those shown."""
-        known = {one.rank.rank: one.peak for one in self._roster.expected if one.peak.value >= 0}
-        return self._of_devices(known)
+        peaks = {
+            rank_stream.rank.rank: rank_stream.peak
+            for rank_stream in self._roster.expected
+            if rank_stream.peak.value >= 0
+        }
+        return self._of_devices(peaks)
 
     def _of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
         """Return peaks of ranks as those of devices."""
-        found = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
+        of_devices = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
         if peaks:
-            found["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
-        return found
+            of_devices["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
+        return of_devices
 
     # Devices
 
@@ -408,14 +412,16 @@ class Overview:
 
     def _choose_worst(self) -> None:
         peaks = {
-            one.rank.rank: one.peak.value for one in self._roster.expected if one.peak.value > 0
+            rank_stream.rank.rank: rank_stream.peak.value
+            for rank_stream in self._roster.expected
+            if rank_stream.peak.value > 0
         }
         if not peaks:
             return
         highest = max(peaks, key=lambda rank: peaks[rank])
-        known = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0
+        of_worst = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0
         has_room = highest in self.shown or len(self.shown) < SHOWN_SINGLY
-        if peaks[highest] > WORSE * known and has_room:
+        if peaks[highest] > WORSE * of_worst and has_room:
             self.worst = highest
             if highest not in self.shown:
                 self.shown.append(highest)

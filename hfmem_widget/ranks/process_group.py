@@ -59,8 +59,8 @@ def truth() -> tuple[int, int] | None:
 
 def _modules() -> list[ModuleType]:
     """Return where the function is, once all of them have it: the second takes it from the first."""
-    found = [module for name in _HOMES if (module := sys.modules.get(name)) is not None]
-    return found if len(found) == len(_HOMES) else []
+    modules = [module for name in _HOMES if (module := sys.modules.get(name)) is not None]
+    return modules if len(modules) == len(_HOMES) else []
 
 
 @contextmanager

@@ -232,14 +232,14 @@ class Look:
             self.streams[place].rank.rank for place in itertools.islice(places, MOST_IN_EVIDENCE)
         ]
 
-    def whose(self, place: int) -> dict[str, object]:
+    def rank_evidence(self, place: int) -> dict[str, object]:
         """Return the evidence of which rank a finding is about."""
         rank = self.streams[place].rank
         return {"rank": rank.rank, "host": rank.host}
 
 
 LINES_A_SECOND = 256
-"""Of a run altogether: in a larger world each rank writes less often."""
+"""Lines a second of all ranks together: in a larger world each rank writes less often."""
 
 SAMPLED_ALONE = 64
 """Ranks up to which each has its samples written once a second, whatever their number."""
@@ -251,7 +251,7 @@ AT_LEAST = 1e-3
 """Seconds for which a rank is silent whose process is gone."""
 
 ROUGH = 2.0
-"""Seconds by which lines must come too early or too late to tell of a clock before steps do."""
+"""Seconds by which lines must arrive too early or too late to correct a clock before steps show it."""
 
 
 class Roster:
@@ -304,7 +304,7 @@ class Roster:
         self._newest: RankStream | None = None
         self._is_sorted = True
         self._lags: dict[str, float] = {}
-        self._told_by_steps: set[str] = set()
+        self._timed_by_steps: set[str] = set()
 
     def counts(self, stream: RankStream) -> bool:
         """Return whether a stream stands for its rank."""
@@ -320,18 +320,18 @@ class Roster:
         if head is None or (self._run and head.run != self._run):
             stream.refuse("another run")
             return
-        known = self._current.get(rank.rank)
-        if known is None:
+        current = self._current.get(rank.rank)
+        if current is None:
             self._take(stream)
             return
-        is_newer = order_of(stream) > order_of(known)
-        is_same_attempt = rank.attempt == known.rank.attempt
-        if is_newer and (not is_same_attempt or known.is_over):
+        is_newer = order_of(stream) > order_of(current)
+        is_same_attempt = rank.attempt == current.rank.attempt
+        if is_newer and (not is_same_attempt or current.is_over):
             self._take(stream)
         elif is_newer:
             self._rivals.setdefault(rank.rank, []).append(stream)
-        elif is_same_attempt and not known.is_over:
-            self._rivals.setdefault(rank.rank, []).append(known)
+        elif is_same_attempt and not current.is_over:
+            self._rivals.setdefault(rank.rank, []).append(current)
             self._take(stream)
 
     def drop(self, stream: RankStream) -> None:
@@ -349,13 +349,15 @@ class Roster:
     def settle(self, now: float) -> None:
         """Have the newer of two processes of one rank stand for it once the older is silent or over."""
         for rank, rivals in list(self._rivals.items()):
-            known = self._current.get(rank)
-            if known is None or known.is_over or self.silence(known, now):
+            current = self._current.get(rank)
+            if current is None or current.is_over or self.silence(current, now):
                 del self._rivals[rank]
-                newer = [one for one in rivals if not known or order_of(one) > order_of(known)]
+                newer = [
+                    rival for rival in rivals if not current or order_of(rival) > order_of(current)
+                ]
                 if newer:
                     self._take(max(newer, key=order_of))
-            elif any(not one.is_over and now - one.heard < LOST for one in rivals):
+            elif any(not rival.is_over and now - rival.heard < LOST for rival in rivals):
                 self.doubled.add(rank)
         self.sort()
 
@@ -369,8 +371,8 @@ class Roster:
             self.world, self.attempt = rank.world, rank.attempt
         is_large = self.world > SAMPLED_ALONE
         self.pace = max(1.0, self.world / LINES_A_SECOND) if is_large else 1.0
-        known = sorted(self._current.items())
-        self.expected = tuple(stream for rank, stream in known if rank < self.world)
+        by_rank = sorted(self._current.items())
+        self.expected = tuple(stream for rank, stream in by_rank if rank < self.world)
         places = [self.places[stream.rank.rank] for stream in self.expected]
         self.expected_places = np.array(places, dtype=np.int64)
         self.ranks = np.fromiter(self.places, np.int64, len(self.places))
@@ -422,7 +424,7 @@ class Roster:
         # What is common to all hosts is that of this one's clock, or of a file that was copied.
         self.lag = float(np.median(list(self._lags.values())))
         for host, lag in self._lags.items():
-            if host not in self._told_by_steps and abs(self.lag - lag) > self.pace + ROUGH:
+            if host not in self._timed_by_steps and abs(self.lag - lag) > self.pace + ROUGH:
                 self.offsets[host] = self.lag - lag
 
     def compare_clocks(self) -> bool:
@@ -430,12 +432,12 @@ class Roster:
         hosts = [stream.rank.host for stream in self.expected]
         if len(set(hosts)) < 2:
             return True
-        found = offsets(self.steps.ends(self.expected_places), hosts)
-        for host, by in found.items():
-            self._told_by_steps.add(host)
+        ahead_by = offsets(self.steps.ends(self.expected_places), hosts)
+        for host, by in ahead_by.items():
+            self._timed_by_steps.add(host)
             if abs(by - self.offsets.get(host, 0.0)) > CLOCK_NOISE:
                 self.offsets[host] = by if abs(by) > CLOCK_NOISE else 0.0
-        return bool(found)
+        return bool(ahead_by)
 
     def waits(self, silent: Floats, unread: Floats) -> Floats:
         """Return for how many seconds each expected rank has lagged behind the others' steps.

@@ -29,7 +29,7 @@ SESSIONS_KEPT = 4
 """Ranks whose whole sessions are remembered."""
 
 OPENING = 10.0
-"""Seconds for which whoever opens a run waits; what there is beyond that is read on a thread."""
+"""Seconds for which opening a run waits; a thread reads the rest."""
 
 _COLUMNS = (
     "attempt", "host", "device", "total", "peak", "certainty", "allocated", "weights", "activations",
@@ -58,7 +58,7 @@ class Run(Shown):
     overview : Session
         All ranks in one session: devices ``ranks`` and ``rank:N``.
     recorder : Recorder
-        What writes the overview, and tells of what is new.
+        What writes the overview, and notifies its listeners.
     collector : Collector
         What was read of their files.
 
@@ -115,8 +115,8 @@ class Run(Shown):
     @property
     def worst(self) -> int | None:
         """The rank with the highest peak; None while none is known."""
-        known = [row for row in self.collector.rows() if row.peak >= 0]
-        return max(known, key=lambda row: row.peak).rank if known else None
+        with_peak = [row for row in self.collector.rows() if row.peak >= 0]
+        return max(with_peak, key=lambda row: row.peak).rank if with_peak else None
 
     @property
     def findings(self) -> list[Finding]:
@@ -164,8 +164,8 @@ class Run(Shown):
         """
         stream = self.collector.streams.get(rank)
         if stream is None:
-            known = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
-            raise wrong_value(rank, "rank", f"one that was seen ({known})")
+            seen = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
+            raise wrong_value(rank, "rank", f"one that was seen ({seen})")
         path = self.directory / stream.name
         key = stream.name, path.stat().st_size if path.is_file() else -1
         if key not in self._sessions:
@@ -212,7 +212,7 @@ class Run(Shown):
         try:
             place.mkdir(mode=0o700)
             for name in ("run.json", *self._tail.names):
-                # With the time of its last line: that tells a rank that fell silent from a clock that is off.
+                # With the time of its last line: it separates a silent rank from a clock that is off.
                 shutil.copy2(self.directory / name, place / name, follow_symlinks=False)
         except OSError as error:
             raise cannot_write(place, error) from None

@@ -118,8 +118,8 @@ MOST_OPEN = 16
 _LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
 _FIRST = FIGURES.index("first")
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
-_TAKEN = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
-_NO_FIGURES = [NOT_AVAILABLE] * len(_TAKEN)
+_FIGURES_READ = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
+_NO_FIGURES = [NOT_AVAILABLE] * len(_FIGURES_READ)
 
 HOST = "cpu"
 _FLAT = (str, int, float, bool)
@@ -128,9 +128,9 @@ NOBODY = Rank(-1)
 
 
 @cache
-def _taken(begin: int) -> Callable[[list[float]], tuple[float, ...]]:
+def _step_figures_at(begin: int) -> Callable[[list[float]], tuple[float, ...]]:
     """Return what takes the `STEP_FIGURES` but the first from a step's row, of the device at a place."""
-    return itemgetter(*(begin + at for at in _TAKEN))
+    return itemgetter(*(begin + at for at in _FIGURES_READ))
 
 
 class RankStream(LineReader):
@@ -289,13 +289,13 @@ class RankStream(LineReader):
 
     def feed(self, data: bytes) -> list[News]:
         """Read the next bytes, and return what they say; a line counts once its end is there."""
-        found: list[News] = []
+        news_of_lines: list[News] = []
         for line in self._lines(data):
             if self.refused:
                 return []
             if (news := self._take(line)) is not None:
-                found.append(news)
-        return [] if self.refused else found
+                news_of_lines.append(news)
+        return [] if self.refused else news_of_lines
 
     def refuse(self, why: str) -> None:
         """Take nothing more from it."""
@@ -304,11 +304,11 @@ class RankStream(LineReader):
     def _take(self, line: bytes) -> News | None:
         try:
             require(len(line) <= self._longest, "too long")
-            known = parse(line)
-            require(self.head is not None or known is None or isinstance(known, Head), "no head")
+            parsed = parse(line)
+            require(self.head is not None or parsed is None or isinstance(parsed, Head), "no head")
             # By a table: what chooses a method by type takes as long as to read a short line.
-            enter = self._ENTER.get(type(known))  # of the other kinds nothing is kept
-            news = None if enter is None else enter(self, known)
+            enter = self._ENTER.get(type(parsed))  # of the other kinds nothing is kept
+            news = None if enter is None else enter(self, parsed)
         except Exception:  # noqa: BLE001  (a fault of ours costs the line)
             self.dropped += 1
             self._bad += 1
@@ -338,11 +338,11 @@ class RankStream(LineReader):
         require(is_next and max(width, len(columns.described)) <= MOST_COLUMNS, "other columns")
         self._device, self._peak = "", None
         self._devices = {device.key: device for device in columns.devices}
-        for one in series:
-            if one.metric == "allocated":
-                self._allocated.append((one.device, len(self._keys)))
-            self._columns.setdefault(one.device, {})[one.metric] = len(self._keys)
-            self._keys.append((one.device, one.metric))
+        for described in series:
+            if described.metric == "allocated":
+                self._allocated.append((described.device, len(self._keys)))
+            self._columns.setdefault(described.device, {})[described.metric] = len(self._keys)
+            self._keys.append((described.device, described.metric))
         self._widen(len(series))
 
     def _enter_rows(self, rows: Rows) -> News | None:
@@ -397,11 +397,11 @@ class RankStream(LineReader):
         devices = self._steps_of
         begins = range(len(FIGURES), len(rows[0]), len(PER_DEVICE))
         for device, at in zip(devices, begins, strict=True):
-            known = self.peak_of(device).value
+            highest = self.peak_of(device).value
             for row in rows:
                 peak = row[at + _PEAK]
-                if not peak < known and not math.isnan(peak):
-                    known = peak
+                if not peak < highest and not math.isnan(peak):
+                    highest = peak
                     self._note_peak(device, peak, CERTAINTIES[int(row[at + _CERTAINTY])])
         if devices == (HOST,) and not self._host_counts:
             self._host_counts, self._device, self._peak = True, "", None
@@ -410,8 +410,8 @@ class RankStream(LineReader):
         last = [int(row[_LAST]) for row in rows]
         start = [zero + row[_START] for row in rows]
         if self.device in devices:
-            taken = _taken(begins[devices.index(self.device)])
-            figures = [[zero + row[_STOP], *taken(row)] for row in rows]
+            figures_of = _step_figures_at(begins[devices.index(self.device)])
+            figures = [[zero + row[_STOP], *figures_of(row)] for row in rows]
         else:
             figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:
@@ -453,11 +453,11 @@ class RankStream(LineReader):
                         self._phase_peaks[line.kind, device] = Peak(*peak)
 
     def _note_peak(self, device: str, value: float, certainty: Certainty) -> None:
-        known = self._peaks.get(device, _NOTHING)
-        is_better = value == known.value and CERTAINTIES.index(certainty) < CERTAINTIES.index(
-            known.certainty
+        before = self._peaks.get(device, _NOTHING)
+        is_better = value == before.value and CERTAINTIES.index(certainty) < CERTAINTIES.index(
+            before.certainty
         )
-        if is_better or not value <= known.value:
+        if is_better or not value <= before.value:
             self._peaks[device], self._peak = Peak(value, certainty), None
             self._at_peak[device] = self._values.copy()
             if device != self._device:

@@ -25,7 +25,7 @@ from hfmem_widget.ranks.files import (
 )
 from hfmem_widget.ranks.identity import runs_here, this_host
 from hfmem_widget.ranks.roster import LOST
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain
 
 POLL = 0.25
@@ -38,7 +38,7 @@ SCAN_EVERY = 0.9
 """Seconds between two looks for new files: a little less than four rounds."""
 
 SETTLED = 2.0
-"""Seconds after which the time of a directory's last change tells whether there is a new name in it."""
+"""Seconds after which the time of a directory's last change shows whether there is a new name in it."""
 
 LONGEST_PASS = 0.05
 """Seconds of a pass; the rest of the round is read `SOON` after it."""
@@ -102,7 +102,7 @@ class Tail:
         self._most_handles = most_handles()
         self._scanned = -math.inf
         self._why = ""
-        self._told = -math.inf
+        self._published_at = -math.inf
         self._faults = 0
         self._listed_at: tuple[int, ...] = ()
         self._runs = runs
@@ -153,9 +153,9 @@ class Tail:
             late = {file.name for file in self._files.values() if file.has_more or file.is_away}
             late.update(file.name for file in self._round)
             if late or not is_done:
-                whose = format_counted(len(late), "rank") if late else "the ranks"
+                ranks = format_counted(len(late), "rank") if late else "the ranks"
                 self.collector.recorder.note(
-                    f"The last lines of {whose} could not be read within {TO_THE_END:.0f} s: "
+                    f"The last lines of {ranks} could not be read within {TO_THE_END:.0f} s: "
                     f"{plain(self.directory)} is slow, or cannot be reached. %memwatch open reads them."
                 )
         finally:
@@ -222,18 +222,18 @@ class Tail:
             lambda: self._timer() > deadline,
             threads,
         )
-        asked = self._timer()
+        asked_at = self._timer()
         for piece in pieces:
-            self._waited += threads * (self._timer() - asked)
+            self._waited += threads * (self._timer() - asked_at)
             self._take(piece, now)
-            asked = self._timer()
+            asked_at = self._timer()
         # What a thread waits in a round, and that round may last as long as the time between two.
         needed = min(MOST_THREADS, math.ceil(self._waited / self.poll))
         self.threads = max(1, needed, threads if self._round else 1)
         behind = self._behind()
-        # Of many files a pass has a part; what comes of all of them is as long to tell as to read some.
-        if not self._round or began - self._told > POLL:
-            self._told = began
+        # A pass reads a part of many files; publishing the results takes as long as reading some.
+        if not self._round or began - self._published_at > POLL:
+            self._published_at = began
             self.collector.tick(self._clock(), behind)
         return bool(behind or self._round)
 
@@ -257,8 +257,8 @@ class Tail:
     def _scan(self, now: float) -> None:
         if not self._on_network and self._is_unchanged():
             return
-        found = self._disk.listed(self.directory, self._files)
-        names = {path.name: path for path in found.paths}
+        listed = self._disk.listed(self.directory, self._files)
+        names = {path.name: path for path in listed.paths}
         for name, path in names.items():
             if name not in self._files:
                 stays_open = len(self._files) < self._most_handles
@@ -267,9 +267,9 @@ class Tail:
             if is_withdrawn(self.directory, name):
                 del self._files[name]
                 self.collector.restart(name)
-        if found.why and found.why != self._why:
-            self._why = found.why
-            self.collector.recorder.note(found.why)
+        if listed.why and listed.why != self._why:
+            self._why = listed.why
+            self.collector.recorder.note(listed.why)
 
     def _gone(self) -> set[str]:
         """Return the files without an end whose processes ran here, and do not any more."""

@@ -1,6 +1,6 @@
 """The lines of a recording, as they may come from strangers: a line is one of these types, or refused.
 
-A line that fails is no error: whoever reads counts it. What a type cannot say stands in `__post_init__`.
+A line that fails is no error: the reader counts it. Rules that a type cannot express are in `__post_init__`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hfmem_widget.session import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import plain
@@ -58,11 +58,11 @@ _CERTAIN = frozenset(range(len(CERTAINTIES)))
 Texts = Annotated[list[Text], Meta(max_length=64)]
 Counts = Annotated[dict[Text, Count], Meta(max_length=256)]
 Software = Annotated[dict[Text, Name], Meta(max_length=256)]
-Place = Annotated[int, Meta(ge=0, lt=limits.MOST_OF_A_LIST)]
+ListPosition = Annotated[int, Meta(ge=0, lt=limits.MOST_OF_A_LIST)]
 ColumnNumbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=limits.MOST_SERIES)]
 
 
-class Line(Struct, tag_field="k"):
+class RecordedLine(Struct, tag_field="k"):
     """A line of JSON; its fields have the names of the format, or a better one beside them."""
 
     def made(self) -> Any:
@@ -70,7 +70,7 @@ class Line(Struct, tag_field="k"):
         return self
 
 
-class Head(Line, tag="head"):
+class Head(RecordedLine, tag="head"):
     """What a recording is of; `version` is the format's, `run` the id of what `rank` is one of."""
 
     format: Literal["hfmem"]
@@ -116,7 +116,7 @@ class _Device(Struct):
         )
 
 
-class Columns(Line, tag="series"):
+class Columns(RecordedLine, tag="series"):
     """All devices, and the series from column `first` on."""
 
     first: Count
@@ -143,7 +143,7 @@ class Columns(Line, tag="series"):
         )
 
 
-class Rows(Line, tag="rows"):
+class Rows(RecordedLine, tag="rows"):
     """A block of samples, its columns as they are written: at `times`, `changes` of some `columns`."""
 
     block: Count = field(name="n")
@@ -189,7 +189,7 @@ def _added_up(differences: Floats) -> Floats:
     return np.where(is_missing, np.nan, values)
 
 
-class FoldLine(Line, tag="fold"):
+class FoldLine(RecordedLine, tag="fold"):
     """A fold; its lists are of one length."""
 
     t: tuple[Figure, Figure]
@@ -209,8 +209,8 @@ class FoldLine(Line, tag="fold"):
         return Fold(*self.t, self.samples, low, high, last)
 
 
-class SpanLine(Line, tag="span"):
-    """A span; which columns its readings and peaks belong to is known by whoever knows the columns."""
+class SpanLine(RecordedLine, tag="span"):
+    """A span; the reader, which has the columns, knows to which its readings and peaks belong."""
 
     id: Count
     parent: Count | None
@@ -224,7 +224,9 @@ class SpanLine(Line, tag="span"):
     after: Figures
     peak: Figures
     certainty: Annotated[list[Certainty | None], Meta(max_length=limits.MOST_SERIES)]
-    known: Annotated[dict[Text, Figure | None], Meta(max_length=256)] = field(name="counts")
+    counts_or_null: Annotated[dict[Text, Figure | None], Meta(max_length=256)] = field(
+        name="counts"
+    )
 
     def __post_init__(self) -> None:
         require(self.stop is None or self.stop >= self.start, "it ends before it begins")
@@ -244,7 +246,7 @@ class SpanLine(Line, tag="span"):
     @property
     def counts(self) -> Mapping[str, float]:
         """What was counted in it."""
-        return {name: available(value) for name, value in self.known.items()}
+        return {name: available(value) for name, value in self.counts_or_null.items()}
 
     def span(self, series: tuple[Series, ...]) -> Span:
         """Return the span, its peaks by the keys of their series."""
@@ -262,17 +264,17 @@ class SpanLine(Line, tag="span"):
         )
 
 
-class StepsLine(Line, tag="steps"):
+class StepsLine(RecordedLine, tag="steps"):
     """Rows of the table of steps, and how many steps there were; no `devices` if they are those before."""
 
     count: Count
-    known: Annotated[list[list[Figure | None]], Meta(max_length=limits.MOST_IN_BLOCK)] = field(
-        name="rows"
+    rows_or_null: Annotated[list[list[Figure | None]], Meta(max_length=limits.MOST_IN_BLOCK)] = (
+        field(name="rows")
     )
     devices: Annotated[list[DeviceKey], Meta(max_length=limits.MOST_SERIES)] | None = None
 
     def __post_init__(self) -> None:
-        rows: Any = self.known
+        rows: Any = self.rows_or_null
         width = len(rows[0]) if rows else len(FIGURES)
         devices, left = divmod(width - len(FIGURES), len(PER_DEVICE))
         require(devices >= 0 and not left, "steps of no width that there is")
@@ -285,12 +287,12 @@ class StepsLine(Line, tag="steps"):
                 is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
                 require(row[at + _PEAK] is None or is_told, "peaks of no step")
         if None in chain.from_iterable(rows):
-            self.known = [list(map(available, row)) for row in rows]
+            self.rows_or_null = [list(map(available, row)) for row in rows]
 
     @property
     def rows(self) -> list[list[float]]:
         """Figures of each step, NaN where one is not available."""
-        return cast("list[list[float]]", self.known)
+        return cast("list[list[float]]", self.rows_or_null)
 
 
 class _Phase(Struct):
@@ -302,8 +304,8 @@ class _Phase(Struct):
     steps: Count = 0
 
 
-class PhasesLine(Line, tag="phases"):
-    """What was told apart within an outermost span: phases whose highest spans are named by their ids."""
+class PhasesLine(RecordedLine, tag="phases"):
+    """The phases within an outermost span; their highest spans are named by their ids."""
 
     root: Count
     phases: Annotated[list[_Phase], Meta(max_length=64)]
@@ -327,16 +329,16 @@ class Item:
     item: str | Finding | Guide | None
 
 
-class _Note(Line, tag="note"):
-    i: Place
+class _Note(RecordedLine, tag="note"):
+    i: ListPosition
     text: Sentence
 
     def made(self) -> Item:
         return Item("note", self.i, self.text)
 
 
-class _Finding(Line, tag="finding"):
-    i: Place
+class _Finding(RecordedLine, tag="finding"):
+    i: ListPosition
     kind: Text
     severity: Literal["info", "warn", "critical"]
     title: Sentence
@@ -346,12 +348,12 @@ class _Finding(Line, tag="finding"):
 
     def made(self) -> Item:
         evidence, advice = _evidence(self.evidence), tuple(self.advice)
-        told = Finding(self.kind, self.severity, self.title, evidence, advice, self.span)
-        return Item("finding", self.i, told)
+        finding = Finding(self.kind, self.severity, self.title, evidence, advice, self.span)
+        return Item("finding", self.i, finding)
 
 
-class _Guide(Line, tag="guide"):
-    i: Place
+class _Guide(RecordedLine, tag="guide"):
+    i: ListPosition
     device: DeviceKey
     kind: Literal["budget", "trend", "oom"]
     label: Text
@@ -369,7 +371,7 @@ class _Guide(Line, tag="guide"):
 
 class _NoItem(Struct, forbid_unknown_fields=True):
     k: Literal["note", "finding", "guide"]
-    i: Place
+    i: ListPosition
 
 
 def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
@@ -387,13 +389,13 @@ def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
     return value
 
 
-class Gap(Line, tag="gap"):
+class Gap(RecordedLine, tag="gap"):
     """A stretch without samples."""
 
     t: tuple[Figure, Figure]
 
 
-class _Contents(Line, tag="contents"):
+class _Contents(RecordedLine, tag="contents"):
     modules: Texts
     optimizers: Texts
     parameters: Count
@@ -408,8 +410,8 @@ class _Contents(Line, tag="contents"):
         return Contents(**asdict(self) | names)
 
 
-class End(Line, tag="end"):
-    """How the run ended, and how the poller did, of which the head has the interval."""
+class End(RecordedLine, tag="end"):
+    """How the run ended, and how sampling went; its interval is in the head."""
 
     time: Figure
     stopped: Figure | None = None
@@ -428,7 +430,7 @@ class End(Line, tag="end"):
 
     @property
     def polling(self) -> Polling:
-        """How the poller did."""
+        """How sampling went."""
         return Polling(
             current_interval=self.current_interval,
             ticks=self.ticks,

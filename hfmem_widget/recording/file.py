@@ -104,9 +104,9 @@ def _state(descriptor: int) -> tuple[int, int, int]:
 
 def check_new(path: Path) -> None:
     """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
-    for taken in dict.fromkeys((path, growing(path))):
-        if os.path.lexists(taken):
-            raise OptionError(f"{_is_there(taken)}, or a folder")
+    for existing in dict.fromkeys((path, growing(path))):
+        if os.path.lexists(existing):
+            raise OptionError(f"{_is_there(existing)}, or a folder")
     check_folder(path)
 
 
@@ -247,19 +247,19 @@ def _feed_members(file: int, reader: StreamReader) -> None:
 def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
     """Return the text of the member that begins somewhere, and its length; None where it is damaged."""
     inflate = zlib.decompressobj(wbits=31)
-    text, taken = bytearray(), 0
+    text, consumed = bytearray(), 0
     try:
-        while not inflate.eof and at + taken < len(data):
+        while not inflate.eof and at + consumed < len(data):
             chunk = inflate.unconsumed_tail
             if not chunk:
-                chunk = data[at + taken : at + taken + AT_ONCE // 16]
-                taken += len(chunk)
+                chunk = data[at + consumed : at + consumed + AT_ONCE // 16]
+                consumed += len(chunk)
             text += inflate.decompress(chunk, AT_ONCE)
-            if len(text) > min(LARGEST_MEMBER, MOST_RATIO * max(taken, 1 << 10)):
+            if len(text) > min(LARGEST_MEMBER, MOST_RATIO * max(consumed, 1 << 10)):
                 return b"", None
     except zlib.error:
         return b"", None
-    return bytes(text), taken - len(inflate.unused_data) if inflate.eof else None
+    return bytes(text), consumed - len(inflate.unused_data) if inflate.eof else None
 
 
 def name_of(label: str, now: float) -> str:
@@ -300,11 +300,13 @@ def release(path: Path) -> None:
 def free(place: Path) -> Path:
     """Return a path, with a number where something is there already."""
     ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
-    stem, found, number = place.name.removesuffix(ending), place, 1
-    while _recorded.get(found.absolute()) or any(map(os.path.lexists, (found, growing(found)))):
+    stem, free_path, number = place.name.removesuffix(ending), place, 1
+    while _recorded.get(free_path.absolute()) or any(
+        map(os.path.lexists, (free_path, growing(free_path)))
+    ):
         number += 1
-        found = place.with_name(f"{stem}-{number}{ending}")
-    return found
+        free_path = place.with_name(f"{stem}-{number}{ending}")
+    return free_path
 
 
 def _is_there(path: Path) -> str:

@@ -24,7 +24,7 @@ class Follower:
             self.path = path  # and say that this one is not there
         self.reader = StreamReader()
         self._file = open_regular(self.path)
-        self._taken = 0
+        self._bytes_read = 0
 
     def close(self) -> None:
         """Let go of the file."""
@@ -39,21 +39,21 @@ class Follower:
         try:
             # Before it is read: a recording is compressed and removed right after its last line.
             is_there = self._is_there()
-            before = self._taken
+            before = self._bytes_read
             while data := self._file.read(AT_ONCE):
-                if not self._taken and data.startswith(MAGIC):
+                if not self._bytes_read and data.startswith(MAGIC):
                     self.reader = read_lines(self.path)  # complete: compressed files do not grow
                     self._file.seek(0, os.SEEK_END)
                 else:
                     self.reader.feed(data)
-                self._taken += len(data)
+                self._bytes_read += len(data)
         except OSError as error:
             message = f"{plain(self.path)} cannot be read any more: {readable(error)}"
             raise OptionError(message) from None
         if not is_there and self.reader.end is None:
             message = f"{plain(self.path)} was removed, replaced or cut while it was followed"
             raise OptionError(message)
-        return self._taken > before
+        return self._bytes_read > before
 
     def _is_there(self) -> bool:
         mine = os.fstat(self._file.fileno())
@@ -61,4 +61,4 @@ class Follower:
             there = self.path.stat()
         except FileNotFoundError:
             return False
-        return os.path.samestat(mine, there) and mine.st_size >= self._taken
+        return os.path.samestat(mine, there) and mine.st_size >= self._bytes_read

@@ -10,10 +10,10 @@ ENDINGS = (".jsonl", ".jsonl.gz")
 """What the name of a recording may end in."""
 
 LONGEST_LINE = 1 << 20
-"""Bytes."""
+"""Bytes of a line at most."""
 
 DEEPEST = 8
-"""Brackets within brackets."""
+"""Nested brackets at most."""
 
 MOST_IN_BLOCK = 1000
 """Samples in a line."""

@@ -68,11 +68,11 @@ class LineReader:
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
         is_fine = not is_too_large and max(rows.columns, default=-1) < width
         require(is_fine, "a block of other columns")
-        found = rows.table() if samples else None
+        table = rows.table() if samples else None
         self._note_block(rows.block, rows.wall)
-        if found is None:
+        if table is None:
             return None
-        time, values = found
+        time, values = table
         block = np.tile(self._values, (samples, 1))
         block[:, rows.columns] = values
         self._values = block[-1].copy()

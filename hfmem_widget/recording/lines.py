@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hfmem_widget.recording import limits
 from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import json_number, plain
@@ -101,8 +101,8 @@ class Lines:
             time = np.array([sample.time for sample in block])
             values = np.full((len(block), width), np.nan)
             for row, sample in zip(values, block, strict=True):
-                known = sample.values[:width]
-                row[: len(known)] = known
+                read = sample.values[:width]
+                row[: len(read)] = read
             if not self._only_folds:
                 yield self._rows(time, values, wall)
             if len(time):
@@ -138,15 +138,15 @@ class Lines:
         ends = np.append(time[1:], session.last_sample.time)
         left = session.timeline.samples
         for row, (start, end) in enumerate(zip(time.tolist(), ends.tolist(), strict=True)):
-            taken = min(timeline.bucket, left)
-            left -= taken
+            samples = min(timeline.bucket, left)
+            left -= samples
             last = newest if row == len(time) - 1 else low[row]
-            yield _fold(Fold(start, end, taken, low[row], high[row], last), row)
+            yield _fold(Fold(start, end, samples, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
         """Yield what is new or has changed besides the samples.
 
-        At the end, that is `everything`: the spans of steps too, and what was told apart by phase.
+        At the end, that is `everything`: the spans of steps too, and what was measured by phase.
         """
         session = self._session
         yield from self._changed_spans(everything=everything)
@@ -244,14 +244,16 @@ class Lines:
     def _changed_spans(self, *, everything: bool) -> Iterator[bytes]:
         spans = self._session.spans
         for span in spans:
-            if self._spans.get(span.id) is not span and (everything or self._is_told(span)):
+            if self._spans.get(span.id) is not span and (
+                everything or self._is_written_early(span)
+            ):
                 self._spans[span.id] = span
                 yield _line(k="span", **self._span(span))
         if len(self._spans) > 2 * len(spans) + 100:
-            known = {span.id for span in spans}
-            self._spans = {at: span for at, span in self._spans.items() if at in known}
+            ids = {span.id for span in spans}
+            self._spans = {at: span for at, span in self._spans.items() if at in ids}
 
-    def _is_told(self, span: Span) -> bool:
+    def _is_written_early(self, span: Span) -> bool:
         """Return whether a span is written before the end: one of a step only if it is open for long."""
         if span.kind not in FINE_KINDS or span.id in self._spans:
             return True
@@ -360,10 +362,10 @@ def _numbers(values: Floats) -> list[Any]:
     """Return figures as JSON has them: whole ones as such, None where one is not available."""
     values = np.asarray(values, dtype=np.float64)
     whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
-    known: list[Any] = whole.astype(np.int64).tolist()
+    numbers: list[Any] = whole.astype(np.int64).tolist()
     for at in np.flatnonzero(whole != values):
-        known[at] = _number(float(values[at]))
-    return known
+        numbers[at] = _number(float(values[at]))
+    return numbers
 
 
 def _differences(values: Floats) -> NDArray[Any]:
@@ -379,7 +381,7 @@ def _differences(values: Floats) -> NDArray[Any]:
 
 
 def _time(seconds: float) -> float:
-    """Return it to a nanosecond: rates of steps that take a millisecond are told to four digits."""
+    """Return it to a nanosecond: rates of steps that take a millisecond have four digits."""
     return round(seconds, 9)
 
 

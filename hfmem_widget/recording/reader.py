@@ -40,7 +40,7 @@ DETAIL = 4096.0
 UNBOUNDED = 1 << 40
 
 SILENT = 15.0
-"""Seconds without a line after which a run is taken for over; there is a line every second."""
+"""Seconds without a line after which a run counts as over; there is a line every second."""
 
 MOST_PUT_OFF = 32 << 20
 """Bytes of blocks that wait to be read: more than come within `DETAIL`, except from a stranger."""
@@ -115,12 +115,12 @@ class StreamReader(LineReader):
 
     def _take(self, line: bytes) -> None:
         try:
-            known = check.parse(line)
+            parsed = check.parse(line)
             require(
-                self.head is not None or known is None or isinstance(known, check.Head), "no head"
+                self.head is not None or parsed is None or isinstance(parsed, check.Head), "no head"
             )
-            if known is not None:
-                self._enter(known)
+            if parsed is not None:
+                self._enter(parsed)
         except OptionError:
             raise
         except ValueError:
@@ -275,9 +275,10 @@ class StreamReader(LineReader):
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
         for phase, highest in line.rows:
-            found = {key: spans[at] for key, at in highest.items() if at in spans}
+            span_of_series = {key: spans[at] for key, at in highest.items() if at in spans}
             yield replace(
-                phase, highest={key: span for key, span in found.items() if key in span.peaks}
+                phase,
+                highest={key: span for key, span in span_of_series.items() if key in span.peaks},
             )
 
     def _whole_timeline(self) -> Timeline:

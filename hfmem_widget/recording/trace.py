@@ -23,7 +23,7 @@ TRACES = (".perfetto.json", ".trace.json")
 """What the name of a trace ends in."""
 
 FINEST = 0.001
-"""Seconds."""
+"""Seconds between two points of a curve at least."""
 
 AT_ONCE = 4096
 
@@ -52,9 +52,9 @@ def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
 
 
 def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
-    found = (_slices(session), _findings(session), _gaps(session), _counters(session, resolution))
-    known = sorted(chain(*found), key=_order)
-    events = [*_names(session, known), *known]
+    groups = (_slices(session), _findings(session), _gaps(session), _counters(session, resolution))
+    ordered = sorted(chain(*groups), key=_order)
+    events = [*_names(session, ordered), *ordered]
     yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
     for first in range(0, len(events), AT_ONCE):
         comma = ",\n" if first else ""
@@ -90,17 +90,17 @@ def _micro(seconds: float) -> int:
 
 def _slices(session: Session) -> list[Event]:
     end = _end(session)
-    found = [_of_span(session, span, end) for span in session.spans]
-    known = {(each["cat"], each["ts"]) for each in found}
+    slices = [_of_span(session, span, end) for span in session.spans]
+    with_span = {(slice_["cat"], slice_["ts"]) for slice_ in slices}
     # The steps of a long run are many: not all have a span, and neighbours may be one row.
     table = session.folded_steps(sys.maxsize)
     rows = map(_of_steps, Steps.from_table(session.steps.devices, table, len(table)))
-    found += [each for each in rows if ("step", each["ts"]) not in known]
-    found.sort(key=_order)
+    slices += [slice_ for slice_ in rows if ("step", slice_["ts"]) not in with_span]
+    slices.sort(key=_order)
     tracks: list[list[int]] = []
-    for each in found:
-        each["tid"] = _SLICES + _free_track(tracks, each["ts"], each["ts"] + each["dur"])
-    return found
+    for slice_ in slices:
+        slice_["tid"] = _SLICES + _free_track(tracks, slice_["ts"], slice_["ts"] + slice_["dur"])
+    return slices
 
 
 def _slice(name: str, kind: str, start: float, stop: float, args: Mapping[str, object]) -> Event:
@@ -148,8 +148,8 @@ def _of_steps(group: StepGroup) -> Event:
 def _findings(session: Session) -> Iterator[Event]:
     ends = {span.id: span.stop for span in session.spans}
     for finding in session.findings:
-        known = finding.evidence.get("time", ends.get(finding.span_id or 0))
-        time = float(known) if isinstance(known, int | float) else _end(session)
+        seconds = finding.evidence.get("time", ends.get(finding.span_id or 0))
+        time = float(seconds) if isinstance(seconds, int | float) else _end(session)
         yield {
             "ph": "i", "s": "t", "name": plain(finding.title, 300), "cat": finding.severity,
             "pid": _RUN, "tid": _FINDINGS, "ts": _micro(time if math.isfinite(time) else _end(session)),

@@ -18,11 +18,11 @@ from hfmem_widget.session.model import Sample as Sample
 from hfmem_widget.session.model import Series as Series
 from hfmem_widget.session.model import Span as Span
 from hfmem_widget.session.model import SpanKind as SpanKind
-from hfmem_widget.session.ranks import PhaseSkew as PhaseSkew
-from hfmem_widget.session.ranks import Rank as Rank
-from hfmem_widget.session.ranks import RankRow as RankRow
-from hfmem_widget.session.ranks import Ranks as Ranks
-from hfmem_widget.session.ranks import RankStrip as RankStrip
+from hfmem_widget.session.rank_records import PhaseSkew as PhaseSkew
+from hfmem_widget.session.rank_records import Rank as Rank
+from hfmem_widget.session.rank_records import RankRow as RankRow
+from hfmem_widget.session.rank_records import Ranks as Ranks
+from hfmem_widget.session.rank_records import RankStrip as RankStrip
 from hfmem_widget.session.recorder import NO_STEP as NO_STEP
 from hfmem_widget.session.recorder import Recorder as Recorder
 from hfmem_widget.session.series import HELD as HELD

@@ -16,8 +16,8 @@ BLOCK = 64
 """Rows that wait at most."""
 
 
-class Blocks(Growing):
-    """A table that grows; whoever reads it calls `_settle` first.
+class GrowingTable(Growing):
+    """A table that grows; readers call `_settle` first.
 
     A copy, also by `pickle`, is what was there at that moment.
     """

@@ -47,15 +47,15 @@ class Highs(Generic[Key]):
 
     def note(self, *rows: Row) -> None:
         """Add rows; they may be longer than those before, and NaN is never a high."""
-        for known in reversed(self._rows.values()):
-            _add(known, *rows)
+        for rows_of_newest in reversed(self._rows.values()):
+            _add(rows_of_newest, *rows)
             break
 
     def since(self, key: Key) -> list[float]:
         """Return the highest values since a key was opened, `NOTHING` for none; empty if it is closed."""
-        return next((highs for other, highs in self.each() if other == key), [])
+        return next((highs for other, highs in self.highs_by_key() if other == key), [])
 
-    def each(self) -> Iterator[tuple[Key, list[float]]]:
+    def highs_by_key(self) -> Iterator[tuple[Key, list[float]]]:
         """Yield each open key with the highest values since it was opened, the newest first."""
         highs: list[float] = []
         for key, rows in reversed(self._rows.items()):

@@ -40,7 +40,7 @@ FINE_KINDS: frozenset[SpanKind] = frozenset(
 NOT_AVAILABLE = math.nan
 
 MOST_SHARE = 0.01
-"""Of the time from one step to the next: what measuring it may take, but for the step's own peak."""
+"""Share of the time from one step to the next that measuring may take, without the step's own peak."""
 
 
 class LocalNote(str):
@@ -233,7 +233,7 @@ class Span:
 
     @property
     def name(self) -> str:
-        """What tells its phase from others of its kind: of a block its label, of a forward pass its model."""
+        """What distinguishes its phase from others of its kind: a block's label, a forward pass's model."""
         is_named = self.kind == "block" or (self.kind == "forward" and self.label != "forward")
         return self.label if is_named else ""
 
@@ -430,7 +430,7 @@ class Guide:
 
 @dataclass(slots=True)
 class Polling:
-    """How the poller did."""
+    """How sampling went."""
 
     interval: float = 0.1  # seconds between ticks as asked for
     current_interval: float = 0.1  # and now; after a back-off that is longer

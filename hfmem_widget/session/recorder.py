@@ -33,7 +33,7 @@ BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
 NO_STEP = "no step"
-"""The outcome of what was taken for a step and that no optimizer has ended: it becomes a block."""
+"""The outcome of a supposed step that no optimizer has ended: it becomes a block."""
 
 NO_STEP_LABEL = "without an optimizer's step"
 
@@ -232,11 +232,11 @@ class Recorder(Writer):
         span: Span,
         after: Sample,
         outcome: str,
-        known: Mapping[str, Peak],
+        exact: Mapping[str, Peak],
         counts: Mapping[str, float],
     ) -> Span:
         """End an open span, with the peaks that are known and those that only the samples give."""
-        peaks, highs = dict(known), self._spans.highs.close(span.id)
+        peaks, highs = dict(exact), self._spans.highs.close(span.id)
         for column, key in self._roles:
             if key not in peaks and column < len(highs) and highs[column] != NOTHING:
                 peaks[key] = Peak(highs[column], "sampled")

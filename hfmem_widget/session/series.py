@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SeriesLook:
     """The label and look of a series, or of a part of a device's memory.
 
-    Colours are Okabe and Ito's, which colour-blind eyes tell apart; overhead is grey.
+    Colours are Okabe and Ito's, which colour-blind eyes can tell apart; overhead is grey.
     `short` is the label where there is little room, `on_host` that of the process' private memory. A line is
     `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
     from there up to allocated; a part may be `stacked` below allocated. A line with a `least` is a part, too,
@@ -36,15 +36,17 @@ class Row:
         return self.on_host if is_host and self.on_host else self.label
 
 
-TABLE: Mapping[str, Row] = {
-    name: Row(**row)
+TABLE: Mapping[str, SeriesLook] = {
+    name: SeriesLook(**row)
     for name, row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
 }
 """By metric, or by the name of a part: the lines, then the parts from the bottom of a stack to its top."""
 
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
 
-PARTS: Mapping[str, Row] = {name: row for name, row in TABLE.items() if not row.drawn or row.least}
+PARTS: Mapping[str, SeriesLook] = {
+    name: row for name, row in TABLE.items() if not row.drawn or row.least
+}
 
 OVERVIEW = "ranks"
 """The device that stands for all ranks of a run; those that are drawn by themselves are ``rank:N``."""
@@ -62,7 +64,7 @@ SINGLY = tuple(name for name in TABLE if name.startswith("rank"))
 _BAND = ("lowest", "median", "allocated")
 
 
-def row_of(device: str, metric: str) -> Row:
+def row_of(device: str, metric: str) -> SeriesLook:
     """Return how a line is drawn: what was allocated by all ranks is that of the highest."""
     return TABLE["highest" if (device, metric) == (OVERVIEW, "allocated") else metric]
 
@@ -72,14 +74,14 @@ def over_ranks(metrics: Iterable[str], worst: int | None = None) -> list[str]:
 
     Lines with gaps lie on those without, which else would hide them; of these the `worst` rank's is on top.
     """
-    known = set(metrics)
+    present = set(metrics)
 
     def place(name: str) -> int:
         is_solid = TABLE[name].dash == "solid"
         return 0 if is_solid else 2 if name == f"rank{worst}" else 1
 
-    singly = sorted((name for name in SINGLY if name in known), key=place)
-    return singly or [name for name in _BAND if name in known]
+    singly = sorted((name for name in SINGLY if name in present), key=place)
+    return singly or [name for name in _BAND if name in present]
 
 
 HELD = tuple(
@@ -91,4 +93,4 @@ COUNTED = (*HELD, "python", "arrow")
 """The parts of allocated memory that are read: purposes of tensors, and allocators beside malloc."""
 
 USUAL = HELD[:4]
-"""Those of every device that has any; the others come once there are some, for a column costs bytes."""
+"""The purposes whose series every device with tensors has; the others appear once there are some."""

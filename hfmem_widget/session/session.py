@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from hfmem_widget.session.ranks import Ranks
+    from hfmem_widget.session.rank_records import Ranks
     from hfmem_widget.session.stacks import Stacks
 
 
@@ -64,7 +64,7 @@ NOBODY = Writer(nullcontext(), lambda: None)
 """The writer of a session that has ended, was copied, or was built from data."""
 
 _OF_HERE = {"_writer", "run"}
-"""What no copy has."""
+"""Attributes that no copy has."""
 
 
 class Session(Shown):
@@ -185,8 +185,8 @@ class Session(Shown):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._caught_up():
-            known = {name: value for name, value in vars(self).items() if name not in _OF_HERE}
-            copied = {name: copy.copy(value) for name, value in known.items()}
+            fields = {name: value for name, value in vars(self).items() if name not in _OF_HERE}
+            copied = {name: copy.copy(value) for name, value in fields.items()}
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -265,14 +265,14 @@ class Session(Shown):
     def highs_in(self, span_id: int) -> dict[str, float]:
         """Return the highest sample of each series within an open span so far, as far as there is one."""
         with self._writer.lock:
-            known = self._spans.highs.since(span_id)
+            highest = self._spans.highs.since(span_id)
             if (
-                known and self._writer is NOBODY
+                highest and self._writer is NOBODY
             ):  # read back: what came since is in the samples alone
                 start = self._spans.get(span_id)
                 since = self.timeline.between(0.0 if start is None else start.start, math.inf).high
-                known = highest_of([known, *since.tolist()])
-            highs = zip(self._index, known, strict=False)
+                highest = highest_of([highest, *since.tolist()])
+            highs = zip(self._index, highest, strict=False)
             return {key: high for key, high in highs if high != NOTHING}
 
     def phases(self, root: int) -> tuple[Phase, ...]:
@@ -329,11 +329,11 @@ class Session(Shown):
         self._check(key)
         with self._caught_up():
             index = self._index.get(key)
-            known = [span.peaks[key].value for span in self._spans if key in span.peaks]
+            peaks = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:
-                known.extend(self.timeline.high[:, index].tolist())
-            known.extend(self.steps.peaks_of(key))
-        return max((value for value in known if not math.isnan(value)), default=NOT_AVAILABLE)
+                peaks.extend(self.timeline.high[:, index].tolist())
+            peaks.extend(self.steps.peaks_of(key))
+        return max((value for value in peaks if not math.isnan(value)), default=NOT_AVAILABLE)
 
     def _check(self, key: str) -> None:
         """Raise `OptionError` for the key of a series that there is not, unless it may still come."""
@@ -355,8 +355,8 @@ class Session(Shown):
             what, there = f"device {plain(device)!r}", devices
         near = difflib.get_close_matches(plain(key), self._index, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        known = ", ".join(there) or "read nothing yet"
-        raise OptionError(f"this session has no {what}; it has {known}{hint}")
+        available = ", ".join(there) or "read nothing yet"
+        raise OptionError(f"this session has no {what}; it has {available}{hint}")
 
     def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
@@ -444,13 +444,13 @@ class Session(Shown):
         OptionError
             If there is no such moment or device.
         """
-        found: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
-        return found
+        anatomy: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
+        return anatomy
 
     def kv_cache(self) -> KVCache | None:
         """Return the KV cache of the call of ``generate`` that rose highest; None where there was none."""
-        found: KVCache | None = resolve("hfmem_widget.analysis.kv_cache:kv_cache")(self)
-        return found
+        kv_cache: KVCache | None = resolve("hfmem_widget.analysis.kv_cache:kv_cache")(self)
+        return kv_cache
 
 
 def _column_of(series: Series) -> str:

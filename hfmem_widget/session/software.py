@@ -15,6 +15,6 @@ LIBRARIES = (
 
 def loaded_software() -> dict[str, str]:
     """Return the versions of Python and of those of `LIBRARIES` that are imported; imports nothing."""
-    found = {name: getattr(sys.modules.get(name), "__version__", "") for name in LIBRARIES}
-    known = {name: plain(version, 40) for name, version in found.items() if version}
-    return {"python": platform.python_version(), **known}
+    versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in LIBRARIES}
+    plain_versions = {name: plain(version, 40) for name, version in versions.items() if version}
+    return {"python": platform.python_version(), **plain_versions}

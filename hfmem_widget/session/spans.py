@@ -17,7 +17,7 @@ MOST_READINGS = 40_000
 
 MOST_ROOTS = 500
 MOST_PHASES = 40
-"""Names that a user gives to blocks are without bound."""
+"""Phases of an outermost span at most: a user may give any number of names to blocks."""
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:
@@ -27,11 +27,11 @@ def outermost(spans: Iterable[Span]) -> list[Span]:
 
 def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
     """Return the span that has an id, and those within it, of some that are in order of opening."""
-    found: dict[int, Span] = {}
+    spans_inside: dict[int, Span] = {}
     for span in spans:
-        if span.id == root or span.parent in found:
-            found.setdefault(span.id, span)
-    return tuple(found.values())
+        if span.id == root or span.parent in spans_inside:
+            spans_inside.setdefault(span.id, span)
+    return tuple(spans_inside.values())
 
 
 class Spans(Growing):
@@ -128,35 +128,35 @@ class Phases(Growing):
 
     def add(self, root: int, span: Span) -> None:
         """Add a finished span that lies within the outermost span `root`."""
-        known = self._sum(root, span.kind, span.name)
-        if known is None:
+        phase = self._sum(root, span.kind, span.name)
+        if phase is None:
             return
         size = size_of(span.counts)  # very short steps, and passes of models, come in groups
-        known.count += size
-        known.seconds += span.duration
-        known.steps += (
+        phase.count += size
+        phase.seconds += span.duration
+        phase.steps += (
             size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
         )
         for series, peak in span.peaks.items():
-            highest = known.highest.get(series)
+            highest = phase.highest.get(series)
             if highest is None or peak.value > highest.peaks[series].value:
-                known.highest[series] = span
+                phase.highest[series] = span
 
     def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
         sums = self._by_root.setdefault(root, {})
-        known = sums.get((kind, name))
-        if known is None and len(sums) < MOST_PHASES:
-            known = sums[kind, name] = _Sum()
+        phase = sums.get((kind, name))
+        if phase is None and len(sums) < MOST_PHASES:
+            phase = sums[kind, name] = _Sum()
             while len(self._by_root) > MOST_ROOTS:
                 del self._by_root[next(iter(self._by_root))]
-        return known
+        return phase
 
     def add_parts(self, root: int, parts: Iterable[str]) -> None:
         """Add the kinds of the parts of a step that lies within the outermost span `root`."""
         sums = self._by_root.get(root, {})
         for kind in parts:
-            if (known := sums.get((kind, ""))) is not None:
-                known.steps += 1
+            if (phase := sums.get((kind, ""))) is not None:
+                phase.steps += 1
 
     def within(self, root: int) -> tuple[Phase, ...]:
         """Return the phases within an outermost span, in the order in which the first of each ended."""
@@ -164,10 +164,10 @@ class Phases(Growing):
             Phase(
                 cast("SpanKind", kind),
                 label,
-                known.count,
-                known.seconds,
-                known.highest.copy(),
-                known.steps,
+                phase.count,
+                phase.seconds,
+                phase.highest.copy(),
+                phase.steps,
             )
-            for (kind, label), known in tuple(self._by_root.get(root, {}).items())
+            for (kind, label), phase in tuple(self._by_root.get(root, {}).items())
         )

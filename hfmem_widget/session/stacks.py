@@ -178,8 +178,8 @@ class Stacks(Shown):
         for peak in self.peaks:
             if device in {"", peak.device}:
                 return peak.rows(by)
-        known = ", ".join(peak.device for peak in self.peaks) or "none"
-        raise OptionError(f"nothing was recorded on {device!r}; recorded: {known}")
+        recorded = ", ".join(peak.device for peak in self.peaks) or "none"
+        raise OptionError(f"nothing was recorded on {device!r}; recorded: {recorded}")
 
     def to_pandas(self) -> pd.DataFrame:
         """Return every place as a data frame: device, line, module, operator, kind, bytes, blocks, source."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.blocks import Blocks
+from hfmem_widget.session.blocks import GrowingTable
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Span, data_frame
 from hfmem_widget.text import format_counted
 
@@ -110,7 +110,7 @@ def device_figures_of_step(
     return [high, certainty, high, counts["step"], tokens, left, *own]
 
 
-class Steps(Blocks):
+class Steps(GrowingTable):
     """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
     Parameters
@@ -194,7 +194,7 @@ class Steps(Blocks):
 
     def append(self, group: StepGroup) -> None:
         """Add a finished step, or a group of them."""
-        devices = {key: _per_device(known) for key, known in group.devices.items()}
+        devices = {key: _per_device(device_steps) for key, device_steps in group.devices.items()}
         self.add(_figures_of(group), devices)
 
     def add(self, figures: Sequence[float], devices: Mapping[str, Sequence[float]]) -> None:
@@ -215,16 +215,16 @@ class Steps(Blocks):
         # Rows go to the newest group as long as it has room, and then to new ones.
         table = block
         while len(table):
-            known = int(self._rows > 0)
-            rows = np.concatenate([self._table[self._rows - known : self._rows], table])
+            newest = int(self._rows > 0)
+            rows = np.concatenate([self._table[self._rows - newest : self._rows], table])
             begins, filled = self._groups_in(rows)
-            most = known + max(0, self._most_rows - self._rows)
+            most = newest + max(0, self._most_rows - self._rows)
             kept = begins[:most]
             table = rows[begins[most] :] if len(begins) > most else rows[:0]
             if kept:
                 rows = rows[: len(rows) - len(table)]
                 merged = _merged(rows, np.array(kept)) if len(kept) < len(rows) else rows
-                first = self._rows - known
+                first = self._rows - newest
                 self._rows = first + len(kept)
                 while self._rows > len(self._table):
                     self._table = np.concatenate([self._table, np.empty_like(self._table)])
@@ -257,8 +257,8 @@ class Steps(Blocks):
         frame = frame.astype(dict.fromkeys(("parent", "first", "last"), int))
         new: dict[str, str] = {}
         for device in self.devices:
-            known = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
-            frame[f"{device}/certainty"] = known
+            certainty = frame[f"{device}/certainty"].map(dict(enumerate(CERTAINTIES)))
+            frame[f"{device}/certainty"] = certainty
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return frame.rename(columns=new)
 
@@ -330,29 +330,29 @@ def joined(groups: Sequence[StepGroup]) -> StepGroup:
 
 def row_of(group: StepGroup, devices: Sequence[str]) -> list[float]:
     """Return a group as a row of a table of some devices."""
-    known = {key: _per_device(one) for key, one in group.devices.items()}
-    return _row(_figures_of(group), known, devices)
+    by_device = {key: _per_device(device_steps) for key, device_steps in group.devices.items()}
+    return _row(_figures_of(group), by_device, devices)
 
 
 def _row(
-    figures: Sequence[float], known: Mapping[str, Sequence[float]], devices: Iterable[str]
+    figures: Sequence[float], by_device: Mapping[str, Sequence[float]], devices: Iterable[str]
 ) -> list[float]:
     row = [*figures]
     for device in devices:
-        row += known.get(device, _NO_DEVICE)
+        row += by_device.get(device, _NO_DEVICE)
     return row
 
 
-def _per_device(known: DeviceSteps) -> list[float]:
-    figures = [*_device_figures_of(known)]
-    figures[_CERTAINTY] = CERTAINTIES.index(known.certainty)
-    return [*figures, *(known.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
+def _per_device(device_steps: DeviceSteps) -> list[float]:
+    figures = [*_device_figures_of(device_steps)]
+    figures[_CERTAINTY] = CERTAINTIES.index(device_steps.certainty)
+    return [*figures, *(device_steps.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
     """Return a row of a table of some devices as a group."""
     parent, first, last, start, stop, samples, longest, tokens, content = row[: len(FIGURES)]
-    known = {}
+    by_device = {}
     for at, device in enumerate(devices):
         begin = len(FIGURES) + at * len(PER_DEVICE)
         of_device = row[begin : begin + len(PER_DEVICE)]
@@ -362,9 +362,9 @@ def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
         peaks = zip(PHASES, highs, strict=True)
         phases = {phase: high for phase, high in peaks if not math.isnan(high)}
         certain, step = CERTAINTIES[int(certainty)], int(worst)
-        known[device] = DeviceSteps(peak, certain, lowest, step, worst_tokens, after, phases)
+        by_device[device] = DeviceSteps(peak, certain, lowest, step, worst_tokens, after, phases)
     numbers = int(parent), int(first), int(last)
-    return StepGroup(*numbers, start, stop, samples, longest, tokens, content, known)
+    return StepGroup(*numbers, start, stop, samples, longest, tokens, content, by_device)
 
 
 def _merged(table: Table, begins: NDArray[np.intp]) -> Table:

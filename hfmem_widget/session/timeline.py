@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.blocks import Blocks
+from hfmem_widget.session.blocks import GrowingTable
 from hfmem_widget.text import wrong_value
 
 CAPACITY = 4096
@@ -20,7 +20,7 @@ GAPS_KEPT = 256
 Floats = NDArray[np.float64]
 
 
-class Timeline(Blocks):
+class Timeline(GrowingTable):
     """Rows of readings that are folded when there are too many.
 
     A row holds the lowest and the highest value of each series over `bucket` consecutive samples.
@@ -147,11 +147,11 @@ class Timeline(Blocks):
         """Return a copy of the rows from `start` to `stop` seconds, of all series or of some columns."""
         first = max(0, int(self.time.searchsorted(start, side="right")) - 1)
         last = int(self.time.searchsorted(stop, side="right"))
-        taken = slice(None) if columns is None else list(columns)
+        columns_kept = slice(None) if columns is None else list(columns)
         return Timeline.from_rows(
             self.time[first:last],
-            self.low[first:last, taken],
-            self.high[first:last, taken],
+            self.low[first:last, columns_kept],
+            self.high[first:last, columns_kept],
             bucket=self.bucket,
             gaps=[gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop],
             capacity=self.capacity,
@@ -175,16 +175,16 @@ class Timeline(Blocks):
         most = self.most_rows
         while len(time):
             if self._rows and self._filled < self.bucket:
-                row, taken = self._rows - 1, min(self.bucket - self._filled, len(time))
-                self._low[row] = np.fmin(self._low[row], np.fmin.reduce(values[:taken]))
-                self._high[row] = np.fmax(self._high[row], np.fmax.reduce(values[:taken]))
-                self._filled += taken
+                row, count = self._rows - 1, min(self.bucket - self._filled, len(time))
+                self._low[row] = np.fmin(self._low[row], np.fmin.reduce(values[:count]))
+                self._high[row] = np.fmax(self._high[row], np.fmax.reduce(values[:count]))
+                self._filled += count
             else:
                 if self._rows >= most:
                     self._fold()
-                taken = min(len(time), (most - self._rows) * self.bucket)
-                self._add_rows(time[:taken], values[:taken])
-            time, values = time[taken:], values[taken:]
+                count = min(len(time), (most - self._rows) * self.bucket)
+                self._add_rows(time[:count], values[:count])
+            time, values = time[count:], values[count:]
 
     def _add_rows(self, time: Floats, values: Floats) -> None:
         starts = np.arange(0, len(time), self.bucket)

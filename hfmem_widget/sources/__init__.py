@@ -51,7 +51,7 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
 
     of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
     nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
-    driver = DeviceMemorySource(allocators, pool=pool, beside=nvml)
+    driver = DeviceMemorySource(allocators, pool=pool, nvml=nvml)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, nvml, driver, *host, TensorSource())

@@ -78,11 +78,11 @@ def _completed(stats: Stats) -> Stats:
         *("allocated_bytes", "reserved_bytes", "active_bytes"),
         *("requested_bytes", "inactive_split_bytes", "allocation"),
     )
-    known: Stats = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
+    completed: Stats = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
     for name in pooled:
         figures = ("current", "peak", "allocated")
-        known[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
-    return {**stats, **known}
+        completed[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
+    return {**stats, **completed}
 
 
 def _value(stats: Any, *path: str) -> float:
@@ -195,7 +195,7 @@ class Allocator(Protocol):
         """
 
     def busy(self, index: int) -> float:
-        """Return how busy such a device is, in percent; NaN where nobody tells."""
+        """Return how busy such a device is, in percent; NaN where that is unknown."""
 
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.

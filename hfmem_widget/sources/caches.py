@@ -59,7 +59,7 @@ def cache_kind() -> type | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class CacheGrowth:
     """How a cache grows with each further token, over all layers and all sequences of the batch.
 
     Attributes
@@ -83,7 +83,7 @@ class Growth:
     length: int = 0
 
 
-def growth_of(cache: object) -> Growth | None:
+def growth_of(cache: object) -> CacheGrowth | None:
     """Return how a cache grows; None where that cannot be read from it."""
     try:
         return _growth(cache)
@@ -91,7 +91,7 @@ def growth_of(cache: object) -> Growth | None:
         return None
 
 
-def _growth(cache: Any) -> Growth | None:
+def _growth(cache: Any) -> CacheGrowth | None:
     # What an encoder has put into it stays as it is.
     cache = getattr(cache, "self_attention_cache", cache)
     layers = getattr(cache, "layers", cache)
@@ -103,8 +103,8 @@ def _growth(cache: Any) -> Growth | None:
         is_tuple = isinstance(layer, (list, tuple))
         pair = tuple(layer[:2]) if is_tuple else (_of(layer, "keys"), _of(layer, "values"))
         sizes = [_sizes(tensor) for tensor in pair]
-        known = _of(layer, "cumulative_length")
-        held = known if type(known) is int else 0
+        cumulative = _of(layer, "cumulative_length")
+        held = cumulative if type(cumulative) is int else 0
         if held and _of(layer, "_quantized_keys") is not None:
             # As it is now: the newest tokens are not packed yet.
             token_bytes += sum(size for _, _, size, _ in storages_in(layer)) / held
@@ -124,7 +124,7 @@ def _growth(cache: Any) -> Growth | None:
             length = length if most else max(length, sizes[0][-2])
     if not token_bytes and not window_bytes:
         return None
-    return Growth(token_bytes, window_bytes, int(window), int(limit), length)
+    return CacheGrowth(token_bytes, window_bytes, int(window), int(limit), length)
 
 
 def _of(layer: object, name: str) -> Any:
@@ -136,20 +136,20 @@ def _sizes(tensor: Any) -> tuple[int, ...]:
     return tuple(shape) if len(shape) >= 2 and all(type(size) is int for size in shape) else ()
 
 
-def _collect(found: Any, deepest: int, tensors: list[Any]) -> None:
+def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
     """Add the tensors in something to those that are known; a generator would take twice as long."""
-    role = _roles.get(type(found))
+    role = _roles.get(type(value))
     if role is None:
-        role = _role_of(type(found))
+        role = _role_of(type(value))
     if role == _VALUES:
-        inside = list(found)
+        inside = list(value)
     elif role == _MEMBERS:
-        inside = list(found.values())
+        inside = list(value.values())
     elif role == _FIELDS:
-        inside = list(vars(found).values())
+        inside = list(vars(value).values())
     else:
         if role == _TENSOR:
-            tensors.append(found)
+            tensors.append(value)
         return
     if deepest <= 0 or len(inside) > MOST_WITHIN:
         return

@@ -67,7 +67,7 @@ class Cgroup(NamedTuple):
             )
         except (OSError, ValueError):
             return Machine(usage)
-        # Version 1 tells swap in the same file, where the kernel counts it.
+        # Version 1 reports swap in the same file, where the kernel counts it.
         swap = stat.get("total_swap") or _number(self.folder / "memory.swap.current")
         return Machine(max(usage - idle - active, 0.0), idle + active, shared, float(swap))
 
@@ -82,7 +82,7 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return None
-    found = []
+    limited = []
     for line in lines:
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -98,8 +98,8 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
             folder = root.joinpath(*parts[:depth])
             limit = _number(folder / version.limit)
             if 0 < limit < machine_total:
-                found.append(Cgroup(folder, limit, version))
-    return min(found, key=lambda group: group.limit, default=None)
+                limited.append(Cgroup(folder, limit, version))
+    return min(limited, key=lambda group: group.limit, default=None)
 
 
 def _text(path: Path) -> str:

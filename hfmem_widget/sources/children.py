@@ -53,7 +53,7 @@ class Held(NamedTuple):
 class Processes(Protocol):
     """A way of finding the processes that descend from this one."""
 
-    def found(self) -> Collection[int]:
+    def pids(self) -> Collection[int]:
         """Return the ids of those that live; at once where there are none."""
 
     def held(self, pid: int) -> Held:
@@ -68,7 +68,7 @@ class LinuxProcesses:
         self._descendants = Descendants(proc)
         self._page = os.sysconf("SC_PAGE_SIZE")
 
-    def found(self) -> Collection[int]:
+    def pids(self) -> Collection[int]:
         """Return the ids of those that live; 1 µs where this process has no child."""
         try:
             # It leaves those that have ended to whoever waits for them.
@@ -115,7 +115,7 @@ class ChildSource(BaseSource):
         super().__init__()
         self._processes = processes
         self._cpu = cpu
-        self._known: dict[int, tuple[Held, float]] = {}  # and when it is due again
+        self._held: dict[int, tuple[Held, float]] = {}  # and when it is due again
         self._pids: list[int] = []
         self._nothing: tuple[float, ...] = ()
         self._look_due = self._read_due = -math.inf
@@ -128,12 +128,12 @@ class ChildSource(BaseSource):
             if now >= self._look_due:
                 began = self._cpu()
                 self._look_due = now + INTERVAL
-                found = sorted(self._processes.found())
+                pids = sorted(self._processes.pids())
                 self._look_due = now + max(INTERVAL, (self._cpu() - began) / SHARE)
-                self._pids = found[:MOST]
-                if len(found) > MOST:
-                    self._note(f"Of {len(found)} child processes, {MOST} are counted on the host.")
-            self._known = {pid: self._known[pid] for pid in self._pids if pid in self._known}
+                self._pids = pids[:MOST]
+                if len(pids) > MOST:
+                    self._note(f"Of {len(pids)} child processes, {MOST} are counted on the host.")
+            self._held = {pid: self._held[pid] for pid in self._pids if pid in self._held}
             if now >= self._read_due:
                 self._read_some(now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
@@ -141,8 +141,8 @@ class ChildSource(BaseSource):
             return self._padded(())
         if not self.series:
             return ()
-        live = [held for held, _ in self._known.values() if held.bytes >= 0]
-        is_whole = len(self._known) == len(self._pids)
+        live = [held for held, _ in self._held.values() if held.bytes >= 0]
+        is_whole = len(self._held) == len(self._pids)
         return (
             math.fsum(held.bytes for held in live) if is_whole else NOT_AVAILABLE,
             float(len(live)),
@@ -152,14 +152,14 @@ class ChildSource(BaseSource):
 
     def _read_some(self, now: float) -> None:
         """Read those that are due, the new ones first, as long as there is time."""
-        due = [pid for pid in self._pids if pid not in self._known or self._known[pid][1] <= now]
+        due = [pid for pid in self._pids if pid not in self._held or self._held[pid][1] <= now]
         began = self._cpu()
-        for pid in sorted(due, key=self._known.__contains__):
-            is_new, started = pid not in self._known, self._cpu()
+        for pid in sorted(due, key=self._held.__contains__):
+            is_new, started = pid not in self._held, self._cpu()
             held = self._processes.held(pid)
             ended = self._cpu()
             cost = (ended - started) * len(self._pids)
-            self._known[pid] = held, now + max(INTERVAL, cost / SHARE)
+            self._held[pid] = held, now + max(INTERVAL, cost / SHARE)
             self._tell(held)
             self._read_due = now + (ended - began) / (FIRST_SHARE if is_new else SHARE)
             if self._read_due > now + INTERVAL / 10:

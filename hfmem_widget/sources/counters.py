@@ -51,11 +51,11 @@ class AllocatorSource(BaseSource):
 
     def shares(self, uuid: str) -> bool | None:
         """Return whether a device has its memory from the machine's; None until the devices are up."""
-        known = [bool(device.shared) for device in self.devices if device.uuid == uuid]
-        return any(known) if self.devices else None
+        shares = [bool(device.shared) for device in self.devices if device.uuid == uuid]
+        return any(shares) if self.devices else None
 
     def reserved(self, uuid: str) -> float:
-        """Return the bytes that are reserved on a device now; NaN if not told, 0 on an unknown device."""
+        """Return the bytes that are reserved on a device now; NaN if unknown, 0 on an unknown device."""
         for index in self.allocator.opened():
             if index < len(self.devices) and self.devices[index].uuid == uuid:
                 return self._read_device(index)[_RESERVED]
@@ -81,7 +81,7 @@ class AllocatorSource(BaseSource):
         if instant.allocator is not self.allocator:
             return None
         values: list[float] = []
-        # Until they are adopted, the number of values tells that there are devices to adopt.
+        # Until they are adopted, the number of values shows that there are devices to adopt.
         for index in range(len(self.devices) or max(instant.readings, default=-1) + 1):
             reading = instant.readings.get(index)
             values += _IDLE if reading is None else values_of(reading)

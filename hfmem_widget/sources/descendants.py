@@ -20,7 +20,7 @@ class Descendants:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._known: frozenset[int] = frozenset()
+        self._own: frozenset[int] = frozenset()
         self._foreign: frozenset[int] = frozenset()
 
     def among(self, pids: Iterable[int], *, ids_are_ours: bool) -> frozenset[int]:
@@ -30,13 +30,13 @@ class Descendants:
         process' in ours: then a descendant must also have opened the device as CUDA does.
         """
         listed = frozenset(pids)
-        new = listed - self._known - self._foreign
+        new = listed - self._own - self._foreign
         ours = {pid for pid in new if self._descends(pid)}
         self._foreign = (self._foreign & listed) | (new - ours)
-        self._known = (self._known & listed) | {
+        self._own = (self._own & listed) | {
             pid for pid in ours if ids_are_ours or self._uses_cuda(pid)
         }
-        return self._known
+        return self._own
 
     def _descends(self, pid: int) -> bool:
         here = os.getpid()

@@ -1,4 +1,4 @@
-"""What is in use on a device, and by whom, where NVML does not tell."""
+"""What is in use on a device, and by which processes, where NVML does not report it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfmem_widget.sources.source import BaseSource, Looks, Source
 from hfmem_widget.text import plain
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks while no device tells, and between two at how busy one is."""
+"""Seconds between two looks while no device reports, and between two at how busy one is."""
 
 SHARES: Final = (
     ("process", "this process"),
@@ -27,7 +27,7 @@ SHARES: Final = (
 
 
 class DeviceMemorySource(BaseSource):
-    """Memory in use on AMD's and Intel's GPUs, as their driver tells PyTorch.
+    """Memory in use on AMD's and Intel's GPUs, as their driver reports it to PyTorch.
 
     On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this
     process uses it: to ask before that would open it. `cpu` returns the CPU seconds of the calling thread.
@@ -45,13 +45,13 @@ class DeviceMemorySource(BaseSource):
         pids: Callable[[], ProcessIds] = process_ids,
         cpu: Callable[[], float] = time.thread_time,
         pool: Callable[[], Pool] | None = None,
-        beside: Source | None = None,
+        nvml: Source | None = None,
     ) -> None:
         super().__init__()
         self._allocators = allocators
         self._allocator: Allocator | None = None
         self._pids, self._cpu = pids, cpu
-        self._read_pool, self._beside = pool, beside
+        self._read_pool, self._nvml = pool, nvml
         self._pool: Pool | None = None
         self._pooled: Collection[int] = ()
         self._looks: list[Looks] = []
@@ -65,15 +65,15 @@ class DeviceMemorySource(BaseSource):
         if (allocator := self._allocator) is None:
             return ()
         try:
-            told = self._free_and_total(allocator)
+            memory_info = self._free_and_total(allocator)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"The driver did not tell what is in use on the devices ({plain(error)}).")
             return self._padded(())
         if not self.series:
-            if not any(told):  # as on NVIDIA's, which NVML reads
+            if not any(memory_info):  # as on NVIDIA's, which NVML reads
                 self.due = now + LOOK_EVERY
                 return ()
-            keys = [f"{allocator.device_type}:{index}" for index in range(len(told))]
+            keys = [f"{allocator.device_type}:{index}" for index in range(len(memory_info))]
             self.series = tuple(Series(key, "device_used") for key in keys)
             if self._pool is not None:
                 total = self._pool.total
@@ -82,18 +82,18 @@ class DeviceMemorySource(BaseSource):
                 self.series += tuple(Series(key, *share) for key in keys for share in SHARES)
                 self._looks = [Looks() for _ in keys]
                 self._shares = [[NOT_AVAILABLE] * len(SHARES) for _ in keys]
-        used = [NOT_AVAILABLE if pair is None else pair[1] - pair[0] for pair in told]
+        used = [NOT_AVAILABLE if pair is None else pair[1] - pair[0] for pair in memory_info]
         self._look(allocator, used, now)
         return self._padded([*used, *(value for shares in self._shares for value in shares)])
 
     def _free_and_total(self, allocator: Allocator) -> list[tuple[float, float] | None]:
-        indices, told = allocator.devices(), {}
-        if not self.series and not (self._beside and self._beside.devices):
+        indices, pooled = allocator.devices(), {}
+        if not self.series and not (self._nvml and self._nvml.devices):
             self._pooled = [at for at in indices if allocator.device(at).shared]
         if self._pooled and self._read_pool is not None:
             self._pool = pool = self._read_pool()
-            told = dict.fromkeys(self._pooled, (pool.total - pool.in_use, pool.total))
-        return [told.get(at) or allocator.free_and_total(at) for at in indices]
+            pooled = dict.fromkeys(self._pooled, (pool.total - pool.in_use, pool.total))
+        return [pooled.get(at) or allocator.free_and_total(at) for at in indices]
 
     def _tells_shares(self, allocator: Allocator) -> bool:
         try:
@@ -119,7 +119,7 @@ class DeviceMemorySource(BaseSource):
             try:
                 for at in opened:
                     self._shares[at][3] = allocator.busy(at)
-            except Exception:  # noqa: BLE001  (virtual machines do not tell, and it is an extra)
+            except Exception:  # noqa: BLE001  (virtual machines do not report it, and it is an extra)
                 self._busy_due = math.inf
 
     def _shares_of(self, allocator: Allocator, at: int, used: float) -> list[float]:

@@ -28,13 +28,13 @@ SLOW_INTERVAL = 1.0
 """Seconds between readings of the machine, which are slow."""
 
 MUCH_FREE = 8 * MIB
-"""Bytes that malloc has free from which on it is looked up whether they are in memory at all."""
+"""Free bytes of malloc from which on it is read how many of them are in memory."""
 
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
 SOON = 2.0
-"""Seconds after which what an allocator has is looked up anew, though private memory is the same."""
+"""Seconds after which an allocator is read again although private memory is the same."""
 
 
 class PsutilMemory:
@@ -51,9 +51,9 @@ class PsutilMemory:
 
     def own(self, *, whole: bool = True) -> Own:
         """Return what this process has; Windows alone has its peak."""
-        told = self._process.memory_info()
-        resident = float(told.rss)
-        return Own(resident, float(getattr(told, "peak_wset", NOT_AVAILABLE)), resident)
+        memory_info = self._process.memory_info()
+        resident = float(memory_info.rss)
+        return Own(resident, float(getattr(memory_info, "peak_wset", NOT_AVAILABLE)), resident)
 
     def machine(self) -> Machine:
         """Return the memory that is not available for new programs."""
@@ -92,7 +92,7 @@ class DarwinMemory(PsutilMemory):
         return super().pool()._replace(own=self._word(9), is_all=True)
 
     def pressure(self) -> str:
-        """Return how short memory is on the machine, as macOS puts it; empty where it is not, or not told."""
+        """Return how short memory is on the machine, in macOS' words; empty where it is not, or unknown."""
         level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
         name = b"kern.memorystatus_vm_pressure_level"
         out = ctypes.byref(level), ctypes.byref(size)
@@ -117,7 +117,7 @@ class PsutilProcesses:
         self._process = psutil.Process
         self._gone = psutil.Error
 
-    def found(self) -> Collection[int]:
+    def pids(self) -> Collection[int]:
         """Return the ids of those that live."""
         return [each.pid for each in self._process().children(recursive=True)]
 
@@ -192,24 +192,24 @@ class HostSource(BaseSource):
     ) -> None:
         super().__init__()
         self._read_pinned, self._read_arrow = pinned, arrow
-        self._beside: dict[str, float] = {}
+        self._extras: dict[str, float] = {}
         self._memory = memory or find_memory()
-        self._heap, taken, peak = find_heap(), self._memory.what, "resident peak"
-        self._python = find_python() if taken == LinuxMemory.what else None
+        self._heap, label, peak = find_heap(), self._memory.what, "resident peak"
+        self._python = find_python() if label == LinuxMemory.what else None
         try:
             private = self._memory.own().private
         except Exception:  # noqa: BLE001  (`read` says so)
             private = NOT_AVAILABLE
         if math.isnan(private) and self._heap is not None:
-            taken = "heap in use"
+            label = "heap in use"
             self._note(
                 "This system does not report a process's private memory (RssAnon in /proc/self/status), so "
                 "malloc's heap in use is shown instead, without Python's objects, Arrow and shared memory."
             )
-        elif taken != LinuxMemory.what:
-            peak = f"{taken} peak"
+        elif label != LinuxMemory.what:
+            peak = f"{label} peak"
             self._note(
-                f"This system does not report what is free within a process, so the {taken} is shown, which "
+                f"This system does not report what is free within a process, so the {label} is shown, which "
                 "misses what is untouched and has what was freed and kept."
             )
         elif self._heap is None:
@@ -217,7 +217,7 @@ class HostSource(BaseSource):
                 "This C library does not report what it has free, so private memory has that, too. "
                 "That needs glibc 2.33 or newer, and no other malloc preloaded."
             )
-        metrics = (("allocated", taken), ("reserved",), ("peak", peak), ("device_used",))
+        metrics = (("allocated", label), ("reserved",), ("peak", peak), ("device_used",))
         self.devices = (Device("cpu", _cpu_name(), total=self._memory.machine_total),)
         self.series = tuple(Series("cpu", *metric) for metric in metrics)
         self._heap_now = (0.0, 0.0)
@@ -232,22 +232,22 @@ class HostSource(BaseSource):
             is_slow = now >= self._slow_due
             own = self._memory.own(whole=is_slow)
             if is_slow:
-                self._look_beside(own)
+                self._read_extras(own)
                 self._slow_due = now + SLOW_INTERVAL
-            taken = self._taken(own, now)
+            private = self._private(own, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
         # The peak is kept in batches of pages: what is taken now is at most what it would be.
         least_peak = own.private if isinstance(self._memory, DarwinMemory) else own.resident
-        figures = (taken, own.resident, max(own.peak, least_peak), self._machine)
-        return (*figures, *self._beside.values())
+        figures = (private, own.resident, max(own.peak, least_peak), self._machine)
+        return (*figures, *self._extras.values())
 
     def close(self) -> None:
         """Close the files."""
         self._memory.close()
 
-    def _look_beside(self, own: Own) -> None:
+    def _read_extras(self, own: Own) -> None:
         machine = self._memory.machine()
         if isinstance(self._memory, DarwinMemory) and (short := self._memory.pressure()):
             self._note(
@@ -270,13 +270,13 @@ class HostSource(BaseSource):
 
     def _put(self, **values: float) -> None:
         for metric, value in values.items():
-            if metric in self._beside:
-                self._beside[metric] = value
+            if metric in self._extras:
+                self._extras[metric] = value
             elif value > 0:
-                self._beside[metric] = value
+                self._extras[metric] = value
                 self.series += (Series("cpu", metric, BESIDE[metric]),)
 
-    def _taken(self, own: Own, now: float) -> float:
+    def _private(self, own: Own, now: float) -> float:
         """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
         used, kept = self._read_heap(now)
         python, free = self._read_arenas(own, now)
@@ -285,10 +285,10 @@ class HostSource(BaseSource):
         self._put(arrow=self._read_arrow(), shared=own.shared)
         if math.isnan(own.private):
             return own.private if self._heap is None else used
-        taken = max(0.0, own.private - kept - free)
+        private = max(0.0, own.private - kept - free)
         # No page of shared memory is malloc's or Python's.
-        self._put(untouched=max(0.0, used + python + own.shared - taken))
-        return taken
+        self._put(untouched=max(0.0, used + python + own.shared - private))
+        return private
 
     def _read_heap(self, now: float) -> tuple[float, float]:
         if self._heap is not None and now >= self._heap_due:
@@ -310,15 +310,15 @@ class HostSource(BaseSource):
             self._arena_looks.took(now, own.private, time.perf_counter() - began)
         return self._arenas
 
-    def _lacking_of(self, kept: float, beside: float, now: float) -> float:
-        """Return what malloc keeps and is not in memory; looked up again once what is `beside` changes."""
+    def _lacking_of(self, kept: float, rest: float, now: float) -> float:
+        """Return what malloc keeps and is not in memory; looked up again once the `rest` changes."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
         if kept < MUCH_FREE or lacking is None:
             return 0.0
-        if self._heap_looks.is_due(now, beside):
+        if self._heap_looks.is_due(now, rest):
             began = time.perf_counter()
             self._lacking = lacking()
-            self._heap_looks.took(now, beside, time.perf_counter() - began)
+            self._heap_looks.took(now, rest, time.perf_counter() - began)
         return self._lacking
 
 

@@ -49,7 +49,7 @@ _MOST_WORKSPACES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class GradientBuckets:
     """What a reducer of DDP holds on a device; `is_shared` where gradients are views of it."""
 
     device: str
@@ -116,34 +116,36 @@ def has_buckets(module: Any) -> bool:
     return next(_of_class([module], _DDP), None) is not None
 
 
-def buckets_of(modules: Iterable[Any]) -> Iterator[Buckets]:
+def buckets_of(modules: Iterable[Any]) -> Iterator[GradientBuckets]:
     """Yield the gradient buckets of those modules that are DDP's.
 
-    Their tensors cannot be had from Python, but the reducer tells their sizes.
+    Their tensors cannot be had from Python, but the reducer reports their sizes.
     """
     for module in _of_class(modules, _DDP):
         try:
-            # Buckets of mixed precision have another type than the parameters, whose bytes are told.
+            # Buckets of mixed precision have another type than the parameters, whose bytes are reported.
             if module.mixed_precision is None and not module.is_multi_device_module:
-                told = module.logger._get_ddp_logging_data().strs_map["bucket_sizes"]
-                size = sum(int(one) for one in told.split(","))
-                yield Buckets(_key(module.device), size, bool(module.gradient_as_bucket_view))
+                sizes = module.logger._get_ddp_logging_data().strs_map["bucket_sizes"]
+                size = sum(int(size_of_one) for size_of_one in sizes.split(","))
+                yield GradientBuckets(
+                    _key(module.device), size, bool(module.gradient_as_bucket_view)
+                )
         except Exception:  # noqa: BLE001, S112  (another version of torch)
             continue
 
 
 def sharded_in(modules: Sequence[Any]) -> Sharded:
     """Return what both versions of FSDP have of the parameters of some modules at the moment."""
-    found = Sharded()
+    sharded = Sharded()
     try:
         for module in _within(modules, tuple(filter(None, map(_class, (_FSDP1, _FSDP2))))):
             if hasattr(module, "_get_fsdp_state"):
-                _add_fsdp2(found, module._get_fsdp_state())
+                _add_fsdp2(sharded, module._get_fsdp_state())
             elif getattr(module, "_handle", None) is not None:
-                _add_fsdp1(found, module._handle.flat_param)
+                _add_fsdp1(sharded, module._handle.flat_param)
     except Exception:  # noqa: BLE001, S110  (another version of torch)
         pass
-    return found
+    return sharded
 
 
 def workspaces(torch: Any) -> tuple[str, int] | None:
@@ -200,32 +202,32 @@ def _library(path: Path) -> Any:
         return None
 
 
-def _add_fsdp1(found: Sharded, parameter: Any) -> None:
+def _add_fsdp1(sharded: Sharded, parameter: Any) -> None:
     # Made at the first forward pass; until then the parameter itself is the shard.
-    found.shards.append(getattr(parameter, "_local_shard", parameter))
+    sharded.shards.append(getattr(parameter, "_local_shard", parameter))
     for name in ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard"):
-        found.add(GATHERED, getattr(parameter, name, None))
+        sharded.add(GATHERED, getattr(parameter, name, None))
 
 
-def _add_fsdp2(found: Sharded, state: Any) -> None:
+def _add_fsdp2(sharded: Sharded, state: Any) -> None:
     # One group before torch 2.13.
     for group in getattr(state, "_fsdp_param_groups", None) or filter(
         None, [state._fsdp_param_group]
     ):
         for parameter in group.fsdp_params:
-            found.shards.append(parameter.sharded_param)
+            sharded.shards.append(parameter.sharded_param)
             for tensor in (*parameter.all_gather_outputs, *parameter._unsharded_inner_tensors):
-                found.add(GATHERED, tensor)
+                sharded.add(GATHERED, tensor)
         shared = group.comm_ctx
         kept = getattr(shared.all_gather_state, "all_gather_result", None)
         for result in (group._all_gather_result, kept):
-            found.add(GATHERED, getattr(result, "all_gather_output", None))
-        one = getattr(shared, "reduce_scatter_state", None)
-        for scattered in (one, *getattr(shared, "reduce_scatter_states", ())):
-            found.add(REDUCED, getattr(scattered, "reduce_scatter_input", None))
+            sharded.add(GATHERED, getattr(result, "all_gather_output", None))
+        scatter_state = getattr(shared, "reduce_scatter_state", None)
+        for scattered in (scatter_state, *getattr(shared, "reduce_scatter_states", ())):
+            sharded.add(REDUCED, getattr(scattered, "reduce_scatter_input", None))
         reduced = getattr(group, "_all_reduce_state", None)
-        found.add(REDUCED, getattr(reduced, "all_reduce_input", None))
-        found.add(REDUCED, group._partial_reduce_output)
+        sharded.add(REDUCED, getattr(reduced, "all_reduce_input", None))
+        sharded.add(REDUCED, group._partial_reduce_output)
 
 
 def _within(modules: Sequence[Any], kinds: tuple[type, ...]) -> Iterator[Any]:

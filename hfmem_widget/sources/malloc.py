@@ -13,7 +13,7 @@ _OF_A_THREAD = 64 * 2**20
 """Bytes that a heap of a thread other than the first reserves, and at a multiple of which it begins."""
 
 _ANONYMOUS = b" 00000000 00:00 0"
-"""What stands in a line of ``/proc/self/maps`` of memory that is no file's."""
+"""The part of a line of ``/proc/self/maps`` that marks memory of no file."""
 
 
 class Mallinfo(ctypes.Structure):

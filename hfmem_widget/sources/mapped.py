@@ -16,7 +16,7 @@ from hfmem_widget.sources.procfs import kibibytes
 MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")
 
 FRESH = 10
-"""Times as long as it took to read, the list is good for new addresses: for many at once it is read once."""
+"""The list is valid for new addresses for so many times as long as reading it took."""
 
 MOST_REMEMBERED = 100_000
 
@@ -24,10 +24,10 @@ MOST_REMEMBERED = 100_000
 def shared_memory(status: Path = STATUS) -> int:
     """Return the bytes of memory shared with other processes that this one has in use; 0 where unknown."""
     try:
-        found = kibibytes(status.read_bytes(), b"RssShmem:")
+        shared = kibibytes(status.read_bytes(), b"RssShmem:")
     except OSError:
         return 0
-    return 0 if math.isnan(found) else int(found)
+    return 0 if math.isnan(shared) else int(shared)
 
 
 class MappedFiles:
@@ -39,28 +39,28 @@ class MappedFiles:
         self._read_at = self._good_until = -math.inf
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self._known: dict[tuple[int, int], bool] = {}
+        self._is_mapped: dict[tuple[int, int], bool] = {}
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
         """Return whether an address lies in a mapped file; remembered as long as its owner has it."""
         key = address, owner
-        known = self._known.get(key)
-        if known is not None:
-            return known
+        is_mapped = self._is_mapped.get(key)
+        if is_mapped is not None:
+            return is_mapped
         now = self._clock()
-        if len(self._known) + len(self._seen_at) >= MOST_REMEMBERED:
-            self._known.clear()
+        if len(self._is_mapped) + len(self._seen_at) >= MOST_REMEMBERED:
+            self._is_mapped.clear()
             self._seen_at.clear()
         seen_at = self._seen_at.setdefault(key, now)
         if self._read_at < seen_at and now >= self._good_until:
             self._read()
         index = bisect_right(self._starts, address) - 1
-        found = index >= 0 and address < self._stops[index]
+        lies_within = index >= 0 and address < self._stops[index]
         if self._read_at >= seen_at:  # else it may have been mapped since
-            self._known[key] = found
+            self._is_mapped[key] = lies_within
             del self._seen_at[key]
-        return found
+        return lies_within
 
     def _read(self) -> None:
         self._read_at = self._clock()

@@ -29,7 +29,7 @@ RETRY_INTERVAL: Final = 30.0
 """Seconds before NVML is tried again."""
 
 CHILDREN: Final = Series("cpu", "gpu_children", "child processes on GPUs")
-"""How many processes that descend from this one use any of the GPUs; it stands before the series of GPUs."""
+"""The number of descendants of this process that use any GPU; it comes before the series of GPUs."""
 
 
 class NvmlSource(BaseSource):
@@ -84,9 +84,9 @@ class NvmlSource(BaseSource):
                 for index, gpu in enumerate(self._gpus):
                     is_idle = opened is not None and index not in opened
                     values += gpu.read_rarely(now) if is_idle else gpu.read(now)
-                known = [gpu.children for gpu in self._gpus if gpu.children is not None]
-                if known:
-                    values[0] = float(len(frozenset[int]().union(*known)))
+                children = [gpu.children for gpu in self._gpus if gpu.children is not None]
+                if children:
+                    values[0] = float(len(frozenset[int]().union(*children)))
                 self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)
@@ -159,11 +159,11 @@ class NvmlSource(BaseSource):
         for device, gpu in zip(self.devices, self._gpus, strict=True):
             gpu.label = f"{device.key} ({device.name})"
         # The devices count from cuda:0 without a gap, so those that are new come at the end.
-        known = len(self.series) // len(METRICS)
+        described = len(self.series) // len(METRICS)
         if self.devices:
             self.series = self.series or (CHILDREN,)
         self.series += tuple(
-            Series(device.key, *metric) for device in self.devices[known:] for metric in METRICS
+            Series(device.key, *metric) for device in self.devices[described:] for metric in METRICS
         )
 
     def _visible(self, value: str | None, order: str | None) -> tuple[list[Gpu], bool]:
@@ -193,15 +193,15 @@ class NvmlSource(BaseSource):
         return cards
 
     def _instances(self, card: Gpu) -> list[Gpu]:
-        nvml, found = self._nvml, []
+        nvml, instances = self._nvml, []
         with contextlib.suppress(nvml.NVMLError):  # most cards cannot be split
             if card.handle is None or not nvml.nvmlDeviceGetMigMode(card.handle)[0]:
                 return []
             for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)):
                 with contextlib.suppress(nvml.NVMLError):  # slots are not filled in order
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
-                    found.append(self._gpu(handle, f"MIG instance {index} of {card.label}"))
-        return found
+                    instances.append(self._gpu(handle, f"MIG instance {index} of {card.label}"))
+        return instances
 
     def _named(self, uuid: str) -> Gpu:
         # Not every torch says whether a device is a MIG instance, so both prefixes are tried.
@@ -218,9 +218,9 @@ class NvmlSource(BaseSource):
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
         descendants = Descendants(self._proc)
-        known = self._nvml, handle, label, self._pids, self._note
+        of_card = self._nvml, handle, label, self._pids, self._note
         of_cuda: dict[str, Any] = {"reserved": self._reserved, "shares": self._shares}
-        return Gpu(*known, **of_cuda, pool=self._pool, descendants=descendants)
+        return Gpu(*of_card, **of_cuda, pool=self._pool, descendants=descendants)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)

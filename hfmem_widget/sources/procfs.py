@@ -193,8 +193,8 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
     """Return this process' ids, from ``NSpid`` where the kernel has it."""
     own = {os.getpid()}
     try:
-        _, found, rest = (proc / "self" / "status").read_bytes().partition(b"NSpid:")
-        if found:
+        _, has_namespaces, rest = (proc / "self" / "status").read_bytes().partition(b"NSpid:")
+        if has_namespaces:
             own.update(int(pid) for pid in rest.partition(b"\n")[0].split())
         # PROC_PID_INIT_INO of the kernel's proc_ns.h: the first namespace has a fixed inode.
         all_visible = str((proc / "self" / "ns" / "pid").readlink()) == "pid:[4026531836]"

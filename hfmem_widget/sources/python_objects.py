@@ -26,7 +26,7 @@ _POOLS = re.compile(rb"unused pools \* \d+ bytes += +([\d,]+)")
 
 
 def find_arenas() -> ReadArenas | None:
-    """Return how to read CPython's arenas, or None where Python does not tell or malloc has its objects.
+    """Return how to read CPython's arenas, or None where that is unknown or malloc has Python's objects.
 
     The reading is that of ``sys._debugmallocstats``, into memory instead of to stderr. It takes 20 µs, and
     0.6 µs more for each MiB of objects (docs/host.md).
@@ -52,7 +52,7 @@ def find_arenas() -> ReadArenas | None:
             figures = ctypes.string_at(text.value or 0, size.value)
             library.free(text)
         used, available, unused = (
-            float(found[1].replace(b",", b"")) if (found := figure.search(figures)) else 0.0
+            float(match[1].replace(b",", b"")) if (match := figure.search(figures)) else 0.0
             for figure in (*_FIGURES, _POOLS)
         )
         return Arenas(used, available + unused)

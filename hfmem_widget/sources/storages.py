@@ -19,7 +19,7 @@ from hfmem_widget.sources.mapped import MappedFiles
 Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
 
-The key tells storages apart that live at the same time; it is the address of one, so it means nothing later.
+The key identifies a storage among those that live; it is the address of one, so it means nothing later.
 The device is "cpu", "cuda:0", "mps:0", …, or `MANAGED` (pinned memory too). The dtype is what the storage is
 read as: the packed one, where it is quantised.
 """
@@ -81,7 +81,9 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
         _plain_types.update((torch.Tensor, torch.nn.Parameter))
         # A subclass or a mode of the user's own is not to see that somebody looks.
         with torch._C.DisableTorchFunction():
-            return tuple({found[0]: found for found in _all_of(torch, tensor, _DEEPEST)}.values())
+            return tuple(
+                {storage[0]: storage for storage in _all_of(torch, tensor, _DEEPEST)}.values()
+            )
     except Exception:  # noqa: BLE001  (a tensor that cannot be read must not end a training)
         return ()
 
@@ -127,8 +129,8 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
         if kind not in _plain_types:
             for name in _QUANTISED_BESIDE:
                 inner += _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1)
-    for each in inner:
-        yield from _all_of(torch, each, deepest - 1)
+    for part in inner:
+        yield from _all_of(torch, part, deepest - 1)
 
 
 def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
@@ -175,25 +177,25 @@ def _quantised(torch: Any) -> tuple[Any, ...]:
     return (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
-def _tensors_in(found: Any, tensor: type, deepest: int) -> Iterator[Any]:
-    if issubclass(type(found), tensor):
-        yield found
+def _tensors_in(value: Any, tensor: type, deepest: int) -> Iterator[Any]:
+    if issubclass(type(value), tensor):
+        yield value
         return
-    if deepest <= 0 or found is None:
+    if deepest <= 0 or value is None:
         return
     inside: list[Any] = []
     try:
         # A copy in one go: a training may add states on its own thread meanwhile.
-        if isinstance(found, Mapping):
-            inside = list(found.values())
-        elif isinstance(found, (list, tuple, set, frozenset)):
-            inside = list(found)
-        elif type(found).__name__ == "QuantState":
-            inside = list(vars(found).values())
+        if isinstance(value, Mapping):
+            inside = list(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            inside = list(value)
+        elif type(value).__name__ == "QuantState":
+            inside = list(vars(value).values())
     except Exception:  # noqa: BLE001  (it changed under our hands; the next pass sees it)
         return
-    for each in inside:
-        yield from _tensors_in(each, tensor, deepest - 1)
+    for item in inside:
+        yield from _tensors_in(item, tensor, deepest - 1)
 
 
 def _attribute(owner: Any, name: str) -> Any:

@@ -35,7 +35,7 @@ class TensorSource(BaseSource):
         """Take over a new count; a device that is not in it has no such tensors any more."""
         if held == self.counted:
             return
-        known = {(series.device, series.metric) for series in self.series}
+        described = {(series.device, series.metric) for series in self.series}
         devices = dict.fromkeys((*self.counted, *held))
         self.counted = {key: held.get(key, {}) for key in devices}
         # The series come first: a reader in between finds too few values, never too many.
@@ -44,7 +44,7 @@ class TensorSource(BaseSource):
             for key, parts in held.items()
             for metric in (*HELD, "unattributed")
             if (metric not in HELD or metric in USUAL or metric in parts)
-            and (key, metric) not in known
+            and (key, metric) not in described
         )
         # A session fills in what is not attributed: it knows when its steps began.
         self.latest = tuple(

@@ -94,7 +94,7 @@ class TorchAllocator:
         return self._indices
 
     def opened(self) -> Sequence[int]:
-        """Return all devices: whether this process has a context on one cannot be told."""
+        """Return all devices: whether this process has a context on one is unknown."""
         return self.devices()
 
     def device(self, index: int) -> Device:
@@ -121,12 +121,12 @@ class TorchAllocator:
         return float(free), float(total)
 
     def processes(self, index: int) -> Mapping[int, float] | None:
-        """Return nothing: torch has no library that tells."""
+        """Return nothing: torch has no library that reports it."""
         del index
         return None
 
     def busy(self, index: int) -> float:
-        """Return nothing: torch has no library that tells."""
+        """Return nothing: torch has no library that reports it."""
         del index
         return NOT_AVAILABLE
 

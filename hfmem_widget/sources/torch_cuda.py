@@ -102,10 +102,10 @@ class CudaAllocator(TorchAllocator):
         library, handle = smi
         listed = library.amdsmi_get_gpu_process_list(handle)
         # Before ROCm 6.1 it gave handles, which are to be asked one by one.
-        known = [one for one in listed if isinstance(one, Mapping)]
-        if len(known) < len(listed):
+        processes = [one for one in listed if isinstance(one, Mapping)]
+        if len(processes) < len(listed):
             return None
-        return {int(one["pid"]): float(one["memory_usage"]["vram_mem"]) for one in known}
+        return {int(one["pid"]): float(one["memory_usage"]["vram_mem"]) for one in processes}
 
     def busy(self, index: int) -> float:
         """Return how busy AMD SMI says that a device is."""

@@ -1,7 +1,7 @@
 """An allocator's own history of allocations, recorded for the time of a watch.
 
 PyTorch keeps one recording for the process. The user's own is not changed, not ended, and not read (which
-leaves an event in it), except where only reading tells that it is there. Nothing here initialises a device:
+leaves an event in it), except where only reading shows that it is there. Nothing here initialises a device:
 where the user's code has not done so yet, the recording begins when it does, before the first allocation.
 """
 
@@ -122,10 +122,10 @@ class TorchHistory:
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
         # The function behind the public name has the real signature: what this version of torch knows.
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
-        known = inspect.signature(behind).parameters
-        if not set(wanted) <= set(known):
+        parameters = inspect.signature(behind).parameters
+        if not set(wanted) <= set(parameters):
             return self.older
-        if "clear_history" in known:
+        if "clear_history" in parameters:
             wanted["clear_history"] = True
         try:
             memory._record_memory_history("all", **wanted)
@@ -205,9 +205,9 @@ class XpuHistory(TorchHistory):
     older = "This torch records no stacks on XPU; use torch 2.13 or later."
 
     def _is_on(self) -> bool:
-        # torch has no function that tells. A snapshot leaves an event in a recording, and the next one shows
-        # it: in the user's own recording up to two such events remain. Ours is not read for that: one that
-        # the user has ended is shown as empty.
+        # torch has no function that reports it. A snapshot leaves an event in a recording, and the next
+        # snapshot shows it: in the user's own recording up to two such events remain. Our own recording is
+        # not read for that: one that the user has ended is shown as empty.
         snapshot = self._module().memory._snapshot
         return bool(self.active) or any(any(snapshot()["device_traces"]) for _ in range(2))
 

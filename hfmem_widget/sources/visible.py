@@ -48,7 +48,7 @@ def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -
 def _by_uuid(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
     entries = list(takewhile(lambda entry: entry.startswith(value[:4]), value.split(",")))
     matches = [[at for at, uuid in enumerate(uuids) if uuid.startswith(each)] for each in entries]
-    chosen = [found[0] for found in takewhile(lambda found: len(found) == 1, matches)]
+    chosen = [matching[0] for matching in takewhile(lambda matching: len(matching) == 1, matches)]
     if len(set(entries)) < len(entries) or len(set(chosen)) < len(chosen):
         return ()
     # A process can use one MIG instance only; CUDA shows the first that is named.

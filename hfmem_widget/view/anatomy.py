@@ -14,7 +14,7 @@ from hfmem_widget.text import MINUS, format_bytes, format_count, format_share, p
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer with tensors on this device was found."
@@ -53,7 +53,7 @@ def anatomy_bundle(
     forecasts, title = predicted or {}, plain(title)
     return kit.bundle(
         kit.headed("memanatomy", title),
-        kit.block(f"margin:0 0 6px;font-size:12px;{kit.QUIET}", plain(contents, NOTE_LENGTH)),
+        kit.block(f"margin:0 0 6px;font-size:12px;{kit.FAINT}", plain(contents, NOTE_LENGTH)),
         *(device_section(group, forecasts.get(key, {})) for key, group in by_device.items()),
         title=title,
     )
@@ -74,14 +74,14 @@ def device_section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float])
     """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
-    told = {
+    by_moment = {
         note
         if all(note in each.notes for each in anatomies)
         else f"{anatomy.moment.capitalize()}: {note}": None
         for anatomy in anatomies
         for note in anatomy.notes
     }
-    notes = list(told)
+    notes = list(by_moment)
     if any(anatomy.allocated > 0 for anatomy in anatomies) and not any(
         anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD
     ):
@@ -100,10 +100,10 @@ def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
 
     Those of the process always; others where they would not squeeze it; free memory where little is left.
     """
-    ours, beside = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
-    if 0 < ours * BESIDE_UP_TO < beside:
+    ours, all_parts = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
+    if 0 < ours * BESIDE_UP_TO < all_parts:
         return PROCESS
-    is_full = beside >= CAPACITY_FROM * anatomies[0].device.total or not beside
+    is_full = all_parts >= CAPACITY_FROM * anatomies[0].device.total or not all_parts
     return (*PROCESS, *BESIDE, "free") if is_full else (*PROCESS, *BESIDE)
 
 
@@ -144,8 +144,8 @@ def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
 def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
     """Return the table of one device: the parts, and below them the sums."""
     last = anatomies[-1]
-    found = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
-    parts = [name for name in LABELS if name in found]
+    present = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
+    parts = [name for name in LABELS if name in present]
     own = {part.name: part.label for anatomy in anatomies for part in anatomy.parts}
     labels = _labels(last.device) | own
     sums = [
@@ -157,12 +157,15 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
     columns = [_measured(anatomy, names) for anatomy in anatomies]
     if (total := last.device.total) > 0:
         # Of the last moment only, lest the table grow too wide to be read.
-        shares = [known(value := _value(last, name), format_share(value / total)) for name in names]
+        shares = [
+            text_if_known(value := _value(last, name), format_share(value / total))
+            for name in names
+        ]
         columns.append((Column(f"of {format_bytes(total)}", is_quiet=True), shares))
     if predicted:
         wanted = [predicted.get(name, NOT_AVAILABLE) for name in names]
         off = [_off(value, _value(last, name)) for name, value in zip(names, wanted, strict=True)]
-        forecast = [known(value, format_bytes(value)) for value in wanted]
+        forecast = [text_if_known(value, format_bytes(value)) for value in wanted]
         columns += [(Column("predicted"), forecast), (Column("off by"), off)]
     notes = {
         part.name: part.note for each in reversed(anatomies) for part in each.parts if part.note
@@ -171,7 +174,7 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
         texts = [plain(notes.get(name, "")) for name in names]
         columns.append((Column(is_words=True, is_quiet=True), texts))
     rows = [
-        Row(
+        TableRow(
             (
                 kit.marked(palette.PARTS[name], labels[name]) if name in LABELS else labels[name],
                 *(cells[at] for _, cells in columns),
@@ -199,7 +202,7 @@ def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
     for name in names:
         value = _value(anatomy, name)
         is_bound = name == "allocated" and anatomy.certainty == "at least"
-        cells.append(known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
+        cells.append(text_if_known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
     return Column(moment_text(anatomy)), cells
 
 
@@ -216,8 +219,8 @@ def _off(predicted: float, measured: float) -> str:
     return f"{text} ({sign}{abs(percent):.1f} %)"
 
 
-def known(value: float, text: str) -> str:
-    """Return what is said of a figure; nothing where it is not known."""
+def text_if_known(value: float, text: str) -> str:
+    """Return the text for a figure; nothing where it is NaN."""
     return "" if math.isnan(value) else text
 
 
@@ -246,8 +249,8 @@ def contents_text(contents: Contents) -> str:
 def libraries_text(contents: Contents) -> str:
     """Return whose the buffers of libraries are, the largest first; empty where none was found."""
     sizes = sorted(contents.libraries.items(), key=lambda item: -item[1])
-    told = _named([f"{plain(name)} {format_bytes(size)}" for name, size in sizes if size > 0])
-    return f"{LABELS['libraries']}: {', '.join(told)}" if told else ""
+    buffers = _named([f"{plain(name)} {format_bytes(size)}" for name, size in sizes if size > 0])
+    return f"{LABELS['libraries']}: {', '.join(buffers)}" if buffers else ""
 
 
 def _named(names: Sequence[str]) -> list[str]:

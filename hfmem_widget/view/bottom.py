@@ -21,8 +21,8 @@ NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
 DIM, USUAL = "\x1b[2m", "\x1b[22m"
 TO_LINE_END, ALL_ROWS = "\x1b[K", "\x1b[r"
 
-_taken: dict[int, BottomLine] = {}
-"""Who has a terminal's last row: of watches within each other the first that shows a line."""
+_shown_on: dict[int, BottomLine] = {}
+"""The line in each terminal's last row: of nested watches, that of the first to show one."""
 
 
 def terminal_of(stream: Any) -> int | None:
@@ -66,7 +66,7 @@ class BottomLine:
 
     def _write(self, text: str) -> None:
         columns, rows = os.get_terminal_size(self._terminal)
-        if rows < FEWEST_ROWS or _taken.setdefault(self._terminal, self) is not self:
+        if rows < FEWEST_ROWS or _shown_on.setdefault(self._terminal, self) is not self:
             return
         keep = ""
         if rows != self._rows:
@@ -81,7 +81,7 @@ class BottomLine:
         with self._lock:
             self._has_ended = True
             if self._rows:
-                del _taken[self._terminal]
+                del _shown_on[self._terminal]
                 self._send(f"{SAVE}{ALL_ROWS}\x1b[{self._rows};1H{TO_LINE_END}{RESTORE}")
                 self._rows = 0
 

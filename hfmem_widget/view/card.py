@@ -32,7 +32,7 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import known, libraries_text
+from hfmem_widget.view.anatomy import libraries_text, text_if_known
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.kv_cache import kv_cache_text
@@ -47,8 +47,8 @@ from hfmem_widget.view.line import (
 )
 from hfmem_widget.view.one_line import NOTE_LENGTH, below, outcome_colour
 from hfmem_widget.view.phases import pace_text, phases_html, worst_step_text
-from hfmem_widget.view.ranks import rank_figures, ranks_html
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.rank_words import rank_figures, ranks_html
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
@@ -67,13 +67,13 @@ def card_bundle(
     *,
     with_chart: bool,
     lead: Mapping[str, str] | None = None,
-    told: int = 0,
+    notes_shown: int = 0,
 ) -> dict[str, str]:
     """Return the card by MIME type.
 
     It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
-    out: it stands above the card, whose findings then leave that out. The first `told` notes of the session
-    stand on the cards of earlier cells.
+    out: it stands above the card, whose findings then leave that out. The first `notes_shown` notes of
+    the session are on the cards of earlier cells.
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
@@ -83,7 +83,7 @@ def card_bundle(
         )
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
-    said = list(filter(None, (text(session, span) for text in texts)))
+    sentences = list(filter(None, (text(session, span) for text in texts)))
     card = kit.bundle(
         _header(
             session,
@@ -97,20 +97,20 @@ def card_bundle(
         kit.Fragment(parts_html(session, span)),
         kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
         kit.note(pace_text(session, span)),
-        *kit.notes(said),
+        *kit.notes(sentences),
         kit.NOTHING if moved.lead else picture,
-        *_notes(session, span, facts, session.notes[told : told + MOST_NOTES]),
+        *_notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES]),
     )
     # The one line, with the worst step and the throughput where they fit, and a line for each finding.
     text = line(session, span)
     for more in filter(None, (worst_step_text(session, span), pace_text(session, span))):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    return below(lead, card["text/html"], (text, *said, *findings_lines(findings)))
+    return below(lead, card["text/html"], (text, *sentences, *findings_lines(findings)))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
-    """Return the figures of the card and the notes, for a report, which tells the rest apart."""
+    """Return the figures of the card and the notes, for a report, which has the rest elsewhere."""
     facts, moved = facts_of(session, span), movement(session, span)
     return kit.bundle(
         _header(session, span.kind, span, _about(session, span, facts, moved)),
@@ -137,11 +137,11 @@ def _figures(
 ) -> list[kit.Fragment]:
     if session.ranks is not None:
         return [kit.figures(rank_figures(session.ranks))]
-    own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.QUIET}", "this process itself")
+    own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.FAINT}", "this process itself")
     return [
         *((*_moved(moved), picture, own) if moved.lead else ()),
         kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
-        *([kit.note(f"{moved.beside}.")] if moved.beside else []),
+        *([kit.note(f"{moved.by_children}.")] if moved.by_children else []),
     ]
 
 
@@ -182,17 +182,17 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
         (
             f"peak{certainty}",
             bound + format_bytes(facts.peak.value),
-            known(above, f"{format_bytes(above, signed=True)} above start"),
+            text_if_known(above, f"{format_bytes(above, signed=True)} above start"),
         ),
         (
             facts.reserved_label,
             format_bytes(facts.reserved),
-            known(reserved, f"{format_bytes(reserved)} at its peak"),
+            text_if_known(reserved, f"{format_bytes(reserved)} at its peak"),
         ),
         (
             "headroom at the peak",
             headroom_text(facts.headroom, facts.device.total),
-            known(facts.device.total, f"of {format_bytes(facts.device.total)}"),
+            text_if_known(facts.device.total, f"of {format_bytes(facts.device.total)}"),
         ),
     ]
 
@@ -213,24 +213,24 @@ def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
         heads.insert(3, "child processes")
         for row, device in zip(rows, moved.devices, strict=True):
             row.insert(3, format_bytes(device.children, signed=True))
-    said = kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}.")
-    return said, _table_of(heads, [tuple(row) for row in rows] if len(rows) > 1 else [])
+    lead = kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}.")
+    return lead, _table_of(heads, [tuple(row) for row in rows] if len(rows) > 1 else [])
 
 
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
     heads = ["device", *(label for label, _, _ in _columns(facts[0]))] if facts else [""] * 4
     heads[3] = "peak"
     rows = []
-    for each in facts:
-        cells = [each.device.key, *(value for _, value, _ in _columns(each))]
-        cells[3] = peak_text(each.peak)
+    for device_facts in facts:
+        cells = [device_facts.device.key, *(value for _, value, _ in _columns(device_facts))]
+        cells[3] = peak_text(device_facts.peak)
         rows.append(tuple(cells))
     return _table_of(heads, rows)
 
 
 def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> kit.Fragment:
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(heads)]
-    return table(columns, list(map(Row, rows)))
+    return table(columns, list(map(TableRow, rows)))
 
 
 def parts_html(session: Session, span: Span) -> str:
@@ -242,10 +242,10 @@ def parts_html(session: Session, span: Span) -> str:
     worst = session.ranks.worst if session.ranks is not None else None
     if worst is not None:
         active = tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
-    found = [device for device in anatomies.devices_with_parts(session) if device in active]
-    if not found:
+    devices = [device for device in anatomies.devices_with_parts(session) if device in active]
+    if not devices:
         return ""
-    device = max(found, key=lambda device: allocated_peak(session, span, device.key).value)
+    device = max(devices, key=lambda device: allocated_peak(session, span, device.key).value)
     peak = anatomies.peak_of(session, span, device)
     end = anatomies.end_of(session, span, device)
     where = f"{device.key} " if len(active) > 1 else f"rank {worst.rank} " if worst else ""
@@ -254,7 +254,7 @@ def parts_html(session: Session, span: Span) -> str:
     shown = (peak, end) if is_left else (peak,)
     rows = [_parts(f"{where}{each.moment}", each) for each in shown]
     if any(each.bytes("libraries") > 0 for each in shown):
-        rows.append(kit.block("margin:0", kit.quiet(libraries_text(session.contents))))
+        rows.append(kit.block("margin:0", kit.faint(libraries_text(session.contents))))
     return kit.block("margin:8px 0 0;font-size:12px", *rows).html
 
 
@@ -276,7 +276,7 @@ def _parts(moment: str, anatomy: Anatomy) -> kit.Fragment:
     ]
     if not shown:
         return kit.NOTHING
-    return kit.block("margin:0", kit.words(kit.quiet(f"{moment}:"), kit.phrases(shown)))
+    return kit.block("margin:0", kit.words(kit.faint(f"{moment}:"), kit.phrases(shown)))
 
 
 def _picture(session: Session, span: Span) -> str:
@@ -301,8 +301,8 @@ def _use(facts: Facts) -> kit.Fragment:
         [
             use,
             *(
-                f"{who} {number(size, divisor)}"
-                for who, size in users.items()
+                f"{user} {number(size, divisor)}"
+                for user, size in users.items()
                 if math.isfinite(size)
             ),
         ]

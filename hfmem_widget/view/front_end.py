@@ -29,9 +29,9 @@ def host_name(environ: Mapping[str, str] = os.environ) -> str:
     # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
     if "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {}):
         return "VS Code"
-    found = [name for module, name in _BY_MODULE.items() if module in sys.modules]
-    found += [name for variable, name in _BY_VARIABLE.items() if variable in environ]
-    return next(iter(found), "")
+    hosts = [name for module, name in _BY_MODULE.items() if module in sys.modules]
+    hosts += [name for variable, name in _BY_VARIABLE.items() if variable in environ]
+    return next(iter(hosts), "")
 
 
 def serves_labextensions() -> bool:

@@ -19,9 +19,9 @@ AS_TEXT = "mathjax_ignore tex2jax_ignore"
 Entities would not do: they are dollars again when MathJax reads the page.
 """
 
-QUIET = "opacity:.72"
-SMALL = f"font-size:11.5px;{QUIET}"
-TINY = f"font-size:11px;{QUIET}"
+FAINT = "opacity:.72"
+SMALL = f"font-size:11.5px;{FAINT}"
+TINY = f"font-size:11px;{FAINT}"
 
 NAME_LENGTH = 120
 PATH_LENGTH = 140
@@ -71,9 +71,9 @@ def shown(content: Content, limit: int = NAME_LENGTH) -> Fragment:
 
 def words(*contents: Content, between: str = " ", limit: int = NAME_LENGTH) -> Fragment:
     """Return contents one after the other, without empty ones."""
-    found = [shown(content, limit) for content in contents if content]
-    text = between.join(fragment.text for fragment in found if fragment.text)
-    return Fragment(escape(between).join(fragment.html for fragment in found), text)
+    fragments = [shown(content, limit) for content in contents if content]
+    text = between.join(fragment.text for fragment in fragments if fragment.text)
+    return Fragment(escape(between).join(fragment.html for fragment in fragments), text)
 
 
 def _tag(name: str, style: str, *contents: Content, limit: int = NAME_LENGTH) -> Fragment:
@@ -92,7 +92,7 @@ def code(text: str, limit: int = PATH_LENGTH, style: str = "") -> Fragment:
     return _tag("code", f"{_CODE};{style}" if style else _CODE, text, limit=limit)
 
 
-def quiet(*contents: Content, style: str = QUIET) -> Fragment:
+def faint(*contents: Content, style: str = FAINT) -> Fragment:
     """Return contents in a fainter ink."""
     return _tag("span", style, *contents)
 
@@ -127,13 +127,13 @@ def notes(texts: Iterable[Content]) -> list[Fragment]:
 
 def phrases(contents: Sequence[Content]) -> Fragment:
     """Return phrases with dots between them; one is broken only where it is wider than the page."""
-    found = [shown(content) for content in contents if content]
-    dots = [" \u00b7"] * (len(found) - 1) + [""]
+    fragments = [shown(content) for content in contents if content]
+    dots = [" \u00b7"] * (len(fragments) - 1) + [""]
     html = " ".join(
         f'<span style="display:inline-block">{phrase.html}{after}</span>'
-        for phrase, after in zip(found, dots, strict=False)
+        for phrase, after in zip(fragments, dots, strict=False)
     )
-    return Fragment(html, " \u00b7 ".join(phrase.text for phrase in found))
+    return Fragment(html, " \u00b7 ".join(phrase.text for phrase in fragments))
 
 
 def keys(contents: Iterable[Content], style: str = "") -> Fragment:
@@ -153,14 +153,14 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
     return Fragment(f"{opening}{summed}{html}</details>", f"{head.text}\n{below.text}")
 
 
-def figures(found: Iterable[tuple[str, str, str]]) -> Fragment:
+def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
     """Return the figures of a card, each as its label, its value, and the small text below it."""
     drawn = "".join(
         "<div>"
         f'<div style="{TINY}">{shown(label).html}</div>'
         f'<div style="font-size:14px;font-weight:600">{shown(value).html}</div>'
         f"{block(TINY, below).html}</div>"
-        for label, value, below in found
+        for label, value, below in shown_figures
     )
     columns = "repeat(auto-fit,minmax(min(100%,146px),1fr))"
     style = f"display:grid;grid-template-columns:{columns};gap:8px 12px;margin:9px 0 0"
@@ -194,14 +194,14 @@ def headed(name: Content, *about: Content, at_right: Content = "") -> Fragment:
     return block(
         "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px;overflow-wrap:anywhere",
         _tag("strong", "font-size:15px", name),
-        words(*(quiet(content) for content in about if content)),
+        words(*(faint(content) for content in about if content)),
         _tag("span", "margin-left:auto", at_right) if at_right else "",
     )
 
 
 def section(title: Content, about: Content, *inside: Fragment) -> Fragment:
     """Return a part of a whole with its own title, such as a device."""
-    parts = (block("margin:0 0 4px", strong(title), quiet(about) if about else ""), *inside)
+    parts = (block("margin:0 0 4px", strong(title), faint(about) if about else ""), *inside)
     html = "".join(part.html for part in parts)
     text = "\n".join(part.text for part in parts if part.text)
     return Fragment(f'<div style="margin:0 0 10px">{html}</div>', text, is_section=True)
@@ -266,5 +266,5 @@ def bar(
 
 
 def size_text(size: float) -> str:
-    """Return bytes as text, in which a few are not told as none."""
+    """Return bytes as text, in which a few are not shown as none."""
     return f"<{format_bytes(0.01 * MIB)}" if 0 < size < 0.005 * MIB else format_bytes(size)

@@ -20,14 +20,14 @@ from hfmem_widget.text import (
 
 NAME = 40  # letters of a phase, a node or a device at most
 FEW = 2
-"""Ranks of which none is between the others."""
+"""Ranks up to which there is no median between the lowest and the highest."""
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
     """Return what a span cost; each of several devices gets a line of its own.
 
     Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
-    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``. Many ranks are told together: how many, the
+    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``. Many ranks are summed up: how many, the
     worst, the median and the lowest.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
@@ -44,7 +44,7 @@ def line(session: Session, span: Span, *, brief: bool = False) -> str:
         head.append(f"{len(devices)} devices")
     else:
         head, devices = [*head, *devices], []
-    return "\n  ".join((" · ".join(head), *devices, *filter(None, [plain(moved.beside)])))
+    return "\n  ".join((" · ".join(head), *devices, *filter(None, [plain(moved.by_children)])))
 
 
 def how_it_went(session: Session, span: Span) -> list[str]:
@@ -72,14 +72,14 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     phrases = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
     if brief:
         return phrases
-    reserved = _beside(facts.reserved, facts.peak.value)
+    reserved = _in_unit_of(facts.reserved, facts.peak.value)
     headroom = headroom_text(facts.headroom, facts.device.total)
     return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom}"]
 
 
-def _beside(size: float, said: float) -> str:
+def _in_unit_of(size: float, reference: float) -> str:
     """Return bytes without their unit, where that of a figure which is said just before is the same."""
-    divisor, _ = unit_for(said)
+    divisor, _ = unit_for(reference)
     return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
 
 
@@ -128,14 +128,14 @@ def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
     if worst is None:
         return [size_text(ranks)]
     phase = plain(worst.phase, NAME)
-    who = f"rank {worst.rank}, {phase}" if phase else f"rank {worst.rank}"
+    which = f"rank {worst.rank}, {phase}" if phase else f"rank {worst.rank}"
     peak = peak_text(Peak(worst.peak, worst.certainty))
-    of_worst = f"peak {peak}" if ranks.world < FEW else f"worst peak {peak} ({who})"
+    of_worst = f"peak {peak}" if ranks.world < FEW else f"worst peak {peak} ({which})"
     phrases = [size_text(ranks), of_worst]
     if brief:
         return phrases
-    phrases += [f"median {_beside(ranks.median, worst.peak)}"] if ranks.world > FEW else []
-    phrases += [f"lowest {_beside(ranks.lowest, worst.peak)}"] if ranks.world > 1 else []
+    phrases += [f"median {_in_unit_of(ranks.median, worst.peak)}"] if ranks.world > FEW else []
+    phrases += [f"lowest {_in_unit_of(ranks.lowest, worst.peak)}"] if ranks.world > 1 else []
     phrases.append(f"headroom {headroom_text(worst.total - worst.peak, worst.total)}")
     reporting = reporting_text(ranks)
     return [*phrases, reporting] if reporting else phrases

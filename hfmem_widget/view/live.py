@@ -45,7 +45,7 @@ class Broadcast:
         from hfmem_widget.view.wire.widget import MemoryWidget
 
         self._publisher = Publisher(session, self._send, panel=panel)
-        # The poller sends what is new; whoever ends the watch sends the end.
+        # The poller sends what is new; the end of the watch sends the last message.
         self._lock = threading.Lock()
         self._widget: MemoryWidget | None = MemoryWidget(
             session,
@@ -221,7 +221,7 @@ class CellView(_View):
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
         session = self._session
-        # One line then tells all there is to tell.
+        # One line is enough then.
         is_quiet = (
             lead is None
             and not session.notes
@@ -304,7 +304,7 @@ class NotebookView(_View):
     ) -> None:
         super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
         self._least = least
-        self._told = 0  # of the notes
+        self._notes_shown = 0  # of the notes
 
     def begin(self) -> None:
         """Show the live chart."""
@@ -332,8 +332,8 @@ class NotebookView(_View):
         else:
             from hfmem_widget.view.card import card_bundle
 
-            card = card_bundle(session, span, with_chart=False, told=self._told)
-            self._told = len(session.notes)
+            card = card_bundle(session, span, with_chart=False, notes_shown=self._notes_shown)
+            self._notes_shown = len(session.notes)
             self._screen.show(card)
 
     def finish(self) -> None:

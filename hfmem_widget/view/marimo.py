@@ -93,7 +93,7 @@ class MarimoScreen(Screen):
 def _place(marimo: Any) -> Any:
     """Return an output that can be filled anew; of a class of marimo's, which is imported only there."""
 
-    class Place(marimo.Html):  # type: ignore[misc]  # marimo is not there to be type-checked
+    class RefillableHtml(marimo.Html):  # type: ignore[misc]  # marimo is not there to be type-checked
         was_read = False
 
         def __init__(self) -> None:
@@ -111,7 +111,7 @@ def _place(marimo: Any) -> Any:
                 marimo.as_html(_Shown(bundle)).text if bundle and html is None else html or ""
             )
 
-    return Place()
+    return RefillableHtml()
 
 
 class _Shown:

@@ -53,7 +53,7 @@ def _on_one_line(colour: str, label: str, text: str) -> str:
     inside = kit.words(
         kit.marked(colour, sign=kit.BULLET),
         kit.strong(label),
-        kit.quiet(kit.shown(text, NOTE_LENGTH)),
+        kit.faint(kit.shown(text, NOTE_LENGTH)),
     )
     return f"{_ALONE}{inside.html}</div>"
 
@@ -69,12 +69,12 @@ def compact_bundle(
     first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
     first = moved.lead.split(", ") if moved.lead else first
     untouched = untouched_text(session, span)
-    devices += [[text] for text in (moved.beside, untouched) if text]
+    devices += [[text] for text in (moved.by_children, untouched) if text]
     inside = kit.words(
         kit.marked(outcome_colour(span), sign=kit.BULLET),
         kit.strong(span.label or span.kind),
-        kit.quiet(kit.phrases([*how_it_went(session, span), *first])),
-        *(kit.block(f"margin-left:14px;{kit.QUIET}", kit.phrases(device)) for device in devices),
+        kit.faint(kit.phrases([*how_it_went(session, span), *first])),
+        *(kit.block(f"margin-left:14px;{kit.FAINT}", kit.phrases(device)) for device in devices),
         kit.Fragment(findings_html(findings, in_sight=1)),
     )
     more = [f"  {untouched}"] if untouched else []

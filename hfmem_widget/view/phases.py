@@ -13,7 +13,7 @@ from hfmem_widget.text import format_count, format_counted, format_duration, for
 from hfmem_widget.view.chart.lanes import worst_step
 from hfmem_widget.view.html import fold
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_IN_SIGHT = 8  # more rows than these are folded away
 
@@ -70,8 +70,8 @@ def pace_text(session: Session, span: Span) -> str:
     """Return how quick the steps were, such as ``34.8 samples/s · 2,804 tokens/s in steps``."""
     pace = pace_of(session, span)
     rates = {"samples": pace.samples_per_second, "tokens": pace.tokens_per_second}
-    known = [f"{format_rate(rate)} {noun}/s" for noun, rate in rates.items() if rate > 0]
-    return f"{' · '.join(known)} in steps" if known else ""
+    texts = [f"{format_rate(rate)} {noun}/s" for noun, rate in rates.items() if rate > 0]
+    return f"{' · '.join(texts)} in steps" if texts else ""
 
 
 def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
@@ -156,9 +156,9 @@ def _tokens_of(span: Span) -> str:
     return format_counted(tokens, "token") + (f", {format_rate(rate)} a second" if rate > 0 else "")
 
 
-def _shown(row: PhaseRow, *, names_device: bool) -> Row:
+def _shown(row: PhaseRow, *, names_device: bool) -> TableRow:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
     notes = (row.device if names_device and peak else "", row.note)
     note = " \u00b7 ".join(text for text in notes if text)
     cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, note)
-    return Row(cells, is_indented=row.is_part)
+    return TableRow(cells, is_indented=row.is_part)

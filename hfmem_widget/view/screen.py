@@ -45,8 +45,8 @@ def is_caught(request: str) -> bool:
     if output is None or base is None or not request:
         return False
     # ipywidgets 7 keeps all widgets in `Widget.widgets`, which 8 deprecates.
-    found = base._instances if hasattr(base, "_instances") else base.Widget.widgets  # noqa: SLF001
-    widgets = list(found.values())
+    instances = base._instances if hasattr(base, "_instances") else base.Widget.widgets  # noqa: SLF001
+    widgets = list(instances.values())
     return any(isinstance(each, output.Output) and each.msg_id == request for each in widgets)
 
 

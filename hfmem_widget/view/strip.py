@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hfmem_widget.session import Ranks, RankStrip
-from hfmem_widget.session.ranks import FULL_CELL, SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
+from hfmem_widget.session.rank_records import FULL_CELL, SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS
 from hfmem_widget.text import format_count, format_duration, format_share
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -27,7 +27,7 @@ SCALE = (
     *("440154", "482475", "414487", "355f8d", "2a788e", "21918c"),
     *("22a884", "44bf70", "7ad151", "bddf26", "fde725"),
 )
-"""Viridis: told apart by every eye, in grey print, on white and on black."""
+"""Viridis: distinguishable for every eye, in grey print, on white and on black."""
 
 ENDS = (4, 10, 20, 50, 100, 150, FULL_CELL)
 """Cells at which a scale may end, from 2 to 100 %: few, so that colours seldom change in a run."""
@@ -92,9 +92,9 @@ def word_at(ranks: Ranks, row: int) -> str:
     first = ranks.strip.first
     until = first[row + 1] if row + 1 < len(first) else ranks.world
     looked_at = (each.rank for each in ranks.table if each.flag or each is ranks.worst)
-    known = (rank for rank in looked_at if first[row] <= rank < until)
+    of_row = (rank for rank in looked_at if first[row] <= rank < until)
     is_last = row == len(first) - 1 and row > 0
-    return str(next(known, until - 1 if is_last else first[row]))
+    return str(next(of_row, until - 1 if is_last else first[row]))
 
 
 def about(ranks: Ranks) -> str:
@@ -103,8 +103,8 @@ def about(ranks: Ranks) -> str:
     if rows == ranks.world:
         return "a row for each rank"
     size = ranks.world / rows
-    each = format_count(size) if size == int(size) else f"about {size:.1f}"
-    return f"{rows} rows, each the highest of {each} neighbouring ranks"
+    ranks_a_row = format_count(size) if size == int(size) else f"about {size:.1f}"
+    return f"{rows} rows, each the highest of {ranks_a_row} neighbouring ranks"
 
 
 def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
@@ -123,7 +123,7 @@ def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
         axes(frame, height),
     ]
     label = f"{format_count(ranks.world)} ranks over {format_duration(duration)}, {about(ranks)}"
-    head = kit.words(kit.strong("ranks \N{MULTIPLICATION SIGN} time"), kit.quiet(about(ranks)))
+    head = kit.words(kit.strong("ranks \N{MULTIPLICATION SIGN} time"), kit.faint(about(ranks)))
     title = kit.block(
         "margin:0 0 4px;display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline", head
     )
@@ -133,9 +133,9 @@ def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
 
 
 def _side(ranks: Ranks, height: float) -> Iterator[str]:
-    each = height / len(ranks.strip.first)
+    row_height = height / len(ranks.strip.first)
     for row, is_worst in side_words(ranks, height):
-        y = (row + 0.5) * each
+        y = (row + 0.5) * row_height
         ink = f'fill="{palette.PEAK}" font-weight="600"' if is_worst else 'fill-opacity=".75"'
         word = kit.shown(word_at(ranks, row)).html
         yield f'<text x="-9" y="{number(y)}" dy=".35em" text-anchor="end" {ink}>{word}</text> '

@@ -22,7 +22,7 @@ _SCROLLS = (
     f"{kit.of_page('editor-background', 'layout-color0', 'Canvas')} 40%,#0000) "
     "right/28px 100% no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px 100% no-repeat"
 )
-"""Where a table is wider than its frame, a shadow at the right tells for as long as there is more."""
+"""Where a table is wider than its frame, a shadow at the right shows that there is more."""
 
 Cell = kit.Content | tuple[kit.Content, ...]
 """The content of a cell; of several, the first is the figure, the others stand small below it."""
@@ -39,7 +39,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of a table; missing cells at its end are empty."""
 
     cells: tuple[Cell, ...]  # the first is its name
@@ -53,7 +53,7 @@ class Row:
 
 def table(
     columns: Sequence[Column],
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     *,
     names_last: bool = False,  # names are long: plain text has the figures first, and no heads
     fills: bool = False,  # the figures stand at the right of the page
@@ -84,7 +84,7 @@ def table(
     )
 
 
-def markdown(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def markdown(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
     """Return the same table in Markdown; what stands small below a figure follows in its cell."""
     if not rows:
         return ""
@@ -102,7 +102,7 @@ def _place(at: int, column: Column) -> str:
     return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
 
 
-def _head_html(at: int, columns: Sequence[Column], rows: Sequence[Row], size: float) -> str:
+def _head_html(at: int, columns: Sequence[Column], rows: Sequence[TableRow], size: float) -> str:
     column = columns[at]
     place = _place(at, column).replace(";white-space:nowrap", "") + ";white-space:normal"
     if at == 0 or column.is_words:
@@ -117,7 +117,7 @@ def _head_html(at: int, columns: Sequence[Column], rows: Sequence[Row], size: fl
     return f'<{tag} style="{style}">{kit.shown(column.head).html}</{tag[:2]}>'
 
 
-def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
+def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str:
     top = ";vertical-align:top" if is_high else ""
     rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
@@ -127,7 +127,7 @@ def _row_html(columns: Sequence[Column], row: Row, *, is_high: bool) -> str:
         weight = ";font-weight:600" if is_bold and not row.is_quiet else ""
         style = _place(at, column) + top + rule
         style += weight or (";font-weight:normal" if at == 0 else "")
-        style += f";{kit.QUIET}" if row.is_quiet or column.is_quiet else ""
+        style += f";{kit.FAINT}" if row.is_quiet or column.is_quiet else ""
         style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         small += [row.facts, *row.below] if at == 0 else []
@@ -145,16 +145,16 @@ def _figure(cell: Cell) -> str:
     return kit.shown(cell[0] if isinstance(cell, tuple) else cell).text
 
 
-def _name(row: Row) -> str:
+def _name(row: TableRow) -> str:
     facts = f"{GAP}({kit.shown(row.facts, LINE).text})" if row.facts else ""
     return f"{_figure(row.cells[0])}{facts}"
 
 
-def _below(row: Row) -> list[str]:
+def _below(row: TableRow) -> list[str]:
     return [f"{GAP}{kit.shown(content).text}" for content in row.below if content]
 
 
-def _list_text(rows: Sequence[Row]) -> str:
+def _list_text(rows: Sequence[TableRow]) -> str:
     """Return the figures and, behind them, the names."""
     count = max(len(row.cells) for row in rows) - 1
     lines = []
@@ -165,7 +165,7 @@ def _list_text(rows: Sequence[Row]) -> str:
     return aligned(lines, {count})
 
 
-def _aligned_text(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def _aligned_text(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
     """Return names and figures below the heads; what stands small below figures has a line of its own."""
     heads = [kit.shown(column.head).text for column in columns]
     lines: list[list[str] | str] = [heads] if any(heads) else []

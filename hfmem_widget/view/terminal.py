@@ -43,19 +43,19 @@ NEARLY_FULL = 0.95
 NARROWEST, WIDEST = 20, 120
 
 SILENT = 4.0
-"""Seconds without a sign of life that are said; there is one every second."""
+"""Seconds without new data from which the screen says *silent*; there is data every second."""
 
 NARROWEST_BAR, WIDEST_BAR = 4, 40
 ON_A_LINE = 3
 MOST_OF_A_FINDING = 3
 
 _CELLS = ("\u2588", "\u2593", "\u2592", "\u2591")
-"""Of a bar: allocated, reserved besides, in use besides, free."""
+"""The cells of a bar: allocated, the rest of reserved, the rest of what is in use, free."""
 
 _FIGURES = ("allocated", "reserved", "peak")
 
 _AROUND = 10
-"""Lines of a screen that are no device's."""
+"""Lines of a screen that show no device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class DeviceNow:
 
     @property
     def share(self) -> float:
-        """How full it is: 1 where nothing is left; 0 where that is not known."""
-        known = [value for value in (self.allocated, self.reserved, self.used) if value > 0]
-        return max(known, default=0.0) / self.device.total if self.device.total > 0 else 0.0
+        """The share in use: 1 if nothing is left, 0 if unknown."""
+        in_use = [value for value in (self.allocated, self.reserved, self.used) if value > 0]
+        return max(in_use, default=0.0) / self.device.total if self.device.total > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +152,22 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
     if where := _where(now):
         lines.append(("", where))
     if now.ranks is not None:
-        said = [each for finding in now.ranks.findings[:IN_SIGHT] for each in _said(finding, width)]
-        said = [("", ""), *said, ("", "")] if said else [("", "")]
-        room = height - 1 - len(lines) - len(said)
+        lines_of_findings = [
+            each
+            for finding in now.ranks.findings[:IN_SIGHT]
+            for each in _finding_lines(finding, width)
+        ]
+        lines_of_findings = (
+            [("", ""), *lines_of_findings, ("", "")] if lines_of_findings else [("", "")]
+        )
+        room = height - 1 - len(lines) - len(lines_of_findings)
         lines += [("", text) for text in ranks_head(now.ranks, width, room)]
-        lines += said
+        lines += lines_of_findings
         room = height - 1 - len(lines)
         lines += [("", text) for text in ranks_table(now.ranks.ranks, width, room)]
     else:
         lines += _of_devices(shown, left, width)
-        lines += [] if now.finding is None else [("", ""), *_said(now.finding, width)]
+        lines += [] if now.finding is None else [("", ""), *_finding_lines(now.finding, width)]
     drawn = [(style, _cut(text, width)) for style, text in lines[: max(1, height - 1)]]
     return [f"{style}{text}{USUAL}" if style and in_colour else text for style, text in drawn]
 
@@ -184,9 +190,9 @@ def _of_devices(
     return lines
 
 
-def _said(finding: Finding, width: int) -> list[tuple[str, str]]:
-    said = wrap(f"{MARKS[finding.severity][2]}: {sentence(finding.title)}", width)
-    return [(_COLOURS[finding.severity], text) for text in said[:MOST_OF_A_FINDING]]
+def _finding_lines(finding: Finding, width: int) -> list[tuple[str, str]]:
+    wrapped = wrap(f"{MARKS[finding.severity][2]}: {sentence(finding.title)}", width)
+    return [(_COLOURS[finding.severity], text) for text in wrapped[:MOST_OF_A_FINDING]]
 
 
 def line(now: Glance) -> str:
@@ -254,26 +260,26 @@ def _rows(shown: Sequence[DeviceNow], width: int) -> list[str]:
     if not shown:
         return ["No memory was read yet."]
     divisor, unit = unit_for(
-        max(max(each.device.total, each.used, each.allocated) for each in shown)
+        max(max(device.device.total, device.used, device.allocated) for device in shown)
     )
     heads = ["device", "", *shown[0].labels, "peak", "in use", f"of {unit}"]
     figures = [
-        [each.device.key, ""]
-        + [number(getattr(each, metric), divisor) for metric in _FIGURES]
-        + [number(each.used, divisor), number(each.device.total, divisor)]
-        for each in shown
+        [device.device.key, ""]
+        + [number(getattr(device, metric), divisor) for metric in _FIGURES]
+        + [number(device.used, divisor), number(device.device.total, divisor)]
+        for device in shown
     ]
     bare = aligned([heads, *figures]).split("\n")
     room = min(WIDEST_BAR, width - max(map(len, bare)))
     if room >= NARROWEST_BAR:
-        for each, row in zip(shown, figures, strict=True):
-            row[1] = _bar(each, room)
+        for device, row in zip(shown, figures, strict=True):
+            row[1] = _bar(device, room)
     return aligned([heads, *figures], {0, 1}).split("\n")
 
 
-def _bar(each: DeviceNow, cells: int) -> str:
-    total, drawn, bar = each.device.total, 0, ""
-    for cell, value in zip(_CELLS, (each.allocated, each.reserved, each.used), strict=False):
+def _bar(device: DeviceNow, cells: int) -> str:
+    total, drawn, bar = device.device.total, 0, ""
+    for cell, value in zip(_CELLS, (device.allocated, device.reserved, device.used), strict=False):
         if value > 0 and total > 0:
             end = min(cells, math.ceil(cells * value / total))
             bar += cell * max(0, end - drawn)
@@ -292,10 +298,10 @@ def _added_up(left: Sequence[DeviceNow]) -> str:
 
 def _cut(text: str, width: int) -> str:
     """Return a text that takes at most some columns: wide letters take two, and combining ones none."""
-    taken = 0
+    columns = 0
     for at, char in enumerate(text):
         if not unicodedata.combining(char):
-            taken += 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
-        if taken > width:
+            columns += 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+        if columns > width:
             return text[:at]
     return text

@@ -14,11 +14,11 @@ from hfmem_widget.session import Finding, Ranks, Session
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import format_bytes, json_number
 from hfmem_widget.view.line import rank_phrases
-from hfmem_widget.view.ranks import flag_text, rank_cells
+from hfmem_widget.view.rank_words import flag_text, rank_cells
 from hfmem_widget.view.table import aligned
 
 SECONDS = 120
-"""The most that are drawn, a column each."""
+"""Seconds that are drawn at most, a column each."""
 
 _HEIGHT = 5
 _LEAST_ROWS = 3
@@ -45,8 +45,8 @@ def ranks_now(session: Session) -> RanksNow | None:
     if session.ranks is None:
         return None
     total = next((each.total for each in session.devices if each.key == OVERVIEW), math.nan)
-    found = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
-    return RanksNow(session.ranks, _course(session), total, tuple(found))
+    findings = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
+    return RanksNow(session.ranks, _course(session), total, tuple(findings))
 
 
 def _course(session: Session) -> tuple[Range, ...]:

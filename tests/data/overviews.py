@@ -23,7 +23,7 @@ from hfmem_widget.session import (
     Session,
     SpanKind,
 )
-from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
+from hfmem_widget.session.rank_records import SHOWN_SINGLY, SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import GPU
 from tests.scenes.stage import STARTED_AT

@@ -16,7 +16,7 @@ from hfmem_widget.analysis.anatomy import anatomy, devices_with_parts, end_of, p
 from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.align import AlignedLine, by_step, by_time, steps_a_point
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.leaks.findings import guide_of
@@ -108,7 +108,7 @@ def of_readings() -> Iterator[str]:
                 )
 
 
-def lines(one: Line) -> str:
+def lines(one: AlignedLine) -> str:
     rows = zip(one.at, one.low, one.middle, one.high, strict=True)
     return " | ".join(" ".join(f"{value:.5g}" for value in row) for row in rows)
 

@@ -69,7 +69,7 @@ HOMES = {
         "magics/memmap.py",
         "magics/memwatch.py",
         "magics/open.py",
-        "magics/ranks.py",
+        "magics/engines.py",
         "magics/report.py",
         "magics/usage.py",
         "__init__.py",

@@ -1,1 +1,1 @@
-"""``on_finding``: a function of the user that is told of every finding."""
+"""``on_finding``: a function of the user that is called with every finding."""

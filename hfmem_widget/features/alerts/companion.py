@@ -18,7 +18,7 @@ EVERY = 1.0  # seconds between two looks while the code runs
 PATIENCE = 5.0  # seconds that the end of a watch waits for the function
 
 _watching: list[Alerts] = []
-"""Those that have begun and not ended."""
+"""The companions that have begun and not ended."""
 
 
 class Alerts(Companion):
@@ -27,7 +27,7 @@ class Alerts(Companion):
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
         self._tell: Callable[..., object] = options.on_finding or (lambda _finding: None)
         self._session: Session | None = None
-        self._told: set[Subject] = set()
+        self._alerted: set[Subject] = set()
         self._told_within: list[object] = []
         self._telling = threading.Lock()
         self._context = copy_context()
@@ -37,7 +37,7 @@ class Alerts(Companion):
         """Look at the findings from now on, and not at those of earlier cells of the session."""
         self._session = recorder.session
         earlier = (each for each in self._session.findings if each.span_id != span.id)
-        self._told.update(map(subject_of, earlier))
+        self._alerted.update(map(subject_of, earlier))
         _watching.append(self)
         self._ticker.start()
 
@@ -60,9 +60,9 @@ class Alerts(Companion):
         with self._telling:
             for finding in tuple(self._session.findings if self._session is not None else ()):
                 subject = subject_of(finding)
-                if subject in self._told:
+                if subject in self._alerted:
                     continue
-                self._told.add(subject)
+                self._alerted.add(subject)
                 # An error about memory goes through all watches around it, and each finds it.
                 if finding.kind == "oom" and _error(finding) in self._told_within:
                     continue

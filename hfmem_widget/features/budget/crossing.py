@@ -1,4 +1,4 @@
-"""What is said where a device exceeds its budget."""
+"""The sentences for a device that exceeds its budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfmem_widget.session import Finding
 from hfmem_widget.text import format_bytes, format_duration
 
 OF_WHAT = {"allocated": "", "reserved": "reserved", "device_used": "in use on the device"}
-"""What is said of the metric of a budget; nothing of the usual one."""
+"""Words for the metric of a budget; none for the usual one."""
 
 Seen = Literal["at the start", "in a sample", "between samples"]
 

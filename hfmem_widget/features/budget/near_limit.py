@@ -19,29 +19,27 @@ CACHED = "{} of it was memory that PyTorch had cached and can use again."
 def near_limit(session: Session, span: Span) -> Iterator[Finding]:
     """Yield one finding if a GPU had less room left at the peak than it is safe to run with."""
     if session.ranks is not None or any(each.kind == "oom" for each in session.findings):
-        return  # the ranks' own findings tell, or why memory ran out
+        return  # the ranks' own findings say so, or the one about the out-of-memory error
     gpus = [
         each for each in facts_of(session, span) if ":" in each.device.key and each.device.total > 0
     ]
-    found = sorted((each for each in gpus if _full(each) > NEARLY_FULL), key=_full)
-    if not found:
+    nearly_full = sorted((each for each in gpus if _full(each) > NEARLY_FULL), key=_full)
+    if not nearly_full:
         return
-    fullest = found[-1]
+    fullest = nearly_full[-1]
     device, total, left = fullest.device.key, fullest.capacity, fullest.headroom
-    who = f"{device} was nearly full"
-    if len(found) > 1:
-        who = f"{len(found)} devices were nearly full, {device} most of all"
+    subject = f"{device} was nearly full"
+    if len(nearly_full) > 1:
+        subject = f"{len(nearly_full)} devices were nearly full, {device} most of all"
     room = format_bytes(left) if left >= MIB else "nothing"
-    title = (
-        f"{who}: {format_share(_full(fullest))} of {format_bytes(total)} at the peak, {room} left"
-    )
+    title = f"{subject}: {format_share(_full(fullest))} of {format_bytes(total)} at the peak, {room} left"
     advice = [ROOM]
     cached = fullest.reserved_peak - fullest.peak.value
     if cached > left:
         advice.append(CACHED.format(format_bytes(cached)))
     evidence = {
         "device": device,
-        "devices": len(found),
+        "devices": len(nearly_full),
         "headroom": round(left),
         "total": round(total),
         "share": round(_full(fullest), 4),

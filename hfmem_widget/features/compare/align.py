@@ -12,7 +12,7 @@ from hfmem_widget.analysis.record import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Line:
+class AlignedLine:
     """One or several runs of a cell as one line: arrays of shape (n,), in bytes; NaN breaks it."""
 
     at: Floats  # step numbers, or seconds since the cell began
@@ -31,7 +31,7 @@ def steps_a_point(tables: Sequence[Floats], most: int) -> int:
     return max(1, math.ceil(longest / most), int(rows))
 
 
-def by_step(tables: Sequence[Floats], width: int) -> Line:
+def by_step(tables: Sequence[Floats], width: int) -> AlignedLine:
     """Lay runs over each other by step number; a point is the highest peak of `width` steps.
 
     A row of several steps may lie in two points. It counts as high as its worst step in the point of that
@@ -45,14 +45,14 @@ def by_step(tables: Sequence[Floats], width: int) -> Line:
     return _over((np.arange(points) + begin) * width + (width + 1) / 2, runs)
 
 
-def by_time(curves: Sequence[Floats], columns: int) -> Line:
+def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
     """Lay runs over each other by seconds since each began.
 
     One run keeps its points. For several, each of `columns` has the highest value of every run.
     """
     if len(curves) == 1:
         at, values = curves[0]
-        return Line(at, values, values, values)
+        return AlignedLine(at, values, values, values)
     longest = max((float(curve[0, -1]) for curve in curves if curve.shape[1]), default=0.0)
     width = longest / columns or 1.0
     runs = np.array([_columns(curve, width, columns) for curve in curves])
@@ -69,8 +69,8 @@ def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
 
 def _columns(curve: Floats, width: float, columns: int) -> Floats:
     at, values = curve.astype(np.float64)
-    known = ~np.isnan(values)
-    at, values = at[known], values[known]
+    is_read = ~np.isnan(values)
+    at, values = at[is_read], values[is_read]
     if not len(at):
         return np.full(columns, np.nan)
     centres = (np.arange(columns) + 0.5) * width
@@ -82,8 +82,10 @@ def _columns(curve: Floats, width: float, columns: int) -> Floats:
     return np.where(np.isnan(top), highest, top)
 
 
-def _over(at: Floats, runs: Floats) -> Line:
-    known = ~np.isnan(runs).all(axis=0)
-    at, runs = at[known], runs[:, known]
+def _over(at: Floats, runs: Floats) -> AlignedLine:
+    is_read = ~np.isnan(runs).all(axis=0)
+    at, runs = at[is_read], runs[:, is_read]
     # Those that are known of one run at least: shorter runs are NaN there.
-    return Line(at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0))
+    return AlignedLine(
+        at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
+    )

@@ -93,6 +93,6 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
     return newest.name
 
 
-def _free_name(name: str, taken: Mapping[str, object]) -> str:
+def _free_name(name: str, names_in_use: Mapping[str, object]) -> str:
     names = chain([name], (f"{name} ({number})" for number in count(2)))
-    return next(free for free in names if free not in taken)
+    return next(free for free in names if free not in names_in_use)

@@ -23,7 +23,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, for_notebook
-from hfmem_widget.view.table import Cell, Column, Row, table
+from hfmem_widget.view.table import Cell, Column, TableRow, table
 
 CELL = "cell"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
@@ -75,19 +75,23 @@ def _table(comparison: Comparison, first: str, columns: Sequence[FigureRow]) -> 
         first, heads, names = "" if first == CELL else first, names, heads
     else:
         figures = list(zip(*figures, strict=True))
-    rows = [Row((name, *row)) for name, row in zip(names, figures, strict=True)] if columns else []
+    rows = (
+        [TableRow((name, *row)) for name, row in zip(names, figures, strict=True)]
+        if columns
+        else []
+    )
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
 
 def _figure_head(column: FigureRow) -> kit.Content:
-    title = kit.quiet(column.title, style=f"{kit.TINY};font-weight:normal")
+    title = kit.faint(column.title, style=f"{kit.TINY};font-weight:normal")
     return kit.marked(palette.PARTS[column.part], title) if column.part else title
 
 
 def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content:
     cell = comparison.cells[at]
     name = kit.marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), kit.BULLET)
-    bold = kit.quiet(name, style="font-size:13px;font-weight:600")
+    bold = kit.faint(name, style="font-size:13px;font-weight:600")
     below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if is_full else ""
     return kit.Fragment(bold.html + kit.shown(below).html, bold.text)
 
@@ -119,6 +123,6 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
     )
     bar = kit.bar(pieces, scene.longest, "", height=_BAR)
     words = kit.words(
-        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.quiet(cell.peak)
+        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.faint(cell.peak)
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

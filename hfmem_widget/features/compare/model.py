@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.display import Shown
-from hfmem_widget.features.compare.align import Line
+from hfmem_widget.features.compare.align import AlignedLine
 from hfmem_widget.session import Certainty
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import PHASES
@@ -25,7 +25,7 @@ RANKS = "ranks"
 """The device of all ranks that a cell has started."""
 
 OF_RANKS = ("median", "lowest", *PHASES)
-"""What is known of that device alone."""
+"""Figures that only that device has."""
 
 
 def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
@@ -78,7 +78,7 @@ class Compared:
     at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
     at_start: Mapping[str, float]  # when that run began
     at_end: Mapping[str, float]
-    line: Line | None = None  # None if there is nothing to draw
+    line: AlignedLine | None = None  # None if there is nothing to draw
 
     @property
     def runs(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hfmem_widget.analysis.curve import Points
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.align import Line
+from hfmem_widget.features.compare.align import AlignedLine
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import name_of
 from hfmem_widget.session import Peak
@@ -39,7 +39,7 @@ class Drawn:
     peak: str
     colour: str
     dash: str
-    line: Line | None
+    line: AlignedLine | None
     parts: tuple[tuple[str, float], ...]
 
     @property
@@ -127,14 +127,14 @@ def step_ticks(first: float, last: float) -> Ticks:
     return Ticks(tuple(map(float, numbers)), tuple(texts))
 
 
-def _parts(found: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
-    known = tuple((name, found[name]) for name in OF_ALLOCATED if found.get(name, 0.0) > 0)
-    return known or ((("", peak),) if peak > 0 else ())
+def _parts(sizes: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
+    parts = tuple((name, sizes[name]) for name in OF_ALLOCATED if sizes.get(name, 0.0) > 0)
+    return parts or ((("", peak),) if peak > 0 else ())
 
 
 def _what(comparison: Comparison) -> str:
     spread = ", median and range" if any(cell.runs > 1 for cell in comparison.cells) else ""
     if comparison.by == "time":
         return f"{comparison.allocated_label} since the start of the cell{spread}"
-    each = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
-    return f"{comparison.allocated_label}, highest of each {each}{spread}"
+    point = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
+    return f"{comparison.allocated_label}, highest of each {point}{spread}"

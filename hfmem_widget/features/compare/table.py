@@ -10,19 +10,19 @@ from statistics import median
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.align import Line, by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.align import AlignedLine, by_step, by_time, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, RANKS, By, Compared, Comparison, Figure
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import format_bytes, plain
 
-MOST_CELLS = 8  # more lines could not be told apart
+MOST_CELLS = 8  # more lines could not be distinguished
 POINTS = 1200  # the number of points of all lines together
 
 LEAST_OF_START = 0.01
-"""The part of what was there from which a difference is told: a heap moves a little by itself."""
+"""The share of the bytes at the start from which a difference is reported: a heap varies by itself."""
 
 CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
-"""From the weakest to the strongest."""
+"""The certainties of a peak, from the weakest to the strongest."""
 
 
 def compare(
@@ -42,14 +42,14 @@ def compare(
             f"{plain(baseline)!r} is not one of the compared cells: {', '.join(map(repr, runs))}"
         )
     key = _device(runs, device)
-    known = {
+    used_by_name = {
         name: [used for record in records if (used := record.device(key))]
         for name, records in runs.items()
     }
-    how = _by(by, known)
+    how = _by(by, used_by_name)
     first = baseline or next(iter(runs))
-    lines, width = _lines(known, how)
-    sample = next(used for devices in known.values() for used in reversed(devices))
+    lines, width = _lines(used_by_name, how)
+    sample = next(used for devices in used_by_name.values() for used in reversed(devices))
     return Comparison(
         cells=tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs),
         baseline=list(runs).index(first),
@@ -59,7 +59,10 @@ def compare(
         reserved_label=sample.reserved_label,
         by=how,
         steps_a_point=width,
-        notes=(*(_earlier(known, first) if key != RANKS else ()), *_notes(runs, known, key)),
+        notes=(
+            *(_earlier(used_by_name, first) if key != RANKS else ()),
+            *_notes(runs, used_by_name, key),
+        ),
     )
 
 
@@ -67,8 +70,8 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
     used: dict[str, list[float]] = {}
     for records in runs.values():
         for key in dict.fromkeys(device.key for record in records for device in record.devices):
-            found = (record.device(key) for record in records)
-            used.setdefault(key, []).append(max(device.peak.value for device in found if device))
+            devices = (record.device(key) for record in records)
+            used.setdefault(key, []).append(max(device.peak.value for device in devices if device))
     if wanted and wanted not in used:
         raise OptionError(
             f"these cells did not use {plain(wanted)!r}; they used {', '.join(used) or 'none'}"
@@ -80,22 +83,24 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
     )
 
 
-def _by(wanted: str, known: Mapping[str, Sequence[DeviceRecord]]) -> By:
+def _by(wanted: str, used_by_name: Mapping[str, Sequence[DeviceRecord]]) -> By:
     if wanted not in {"", "step", "time"}:
         raise OptionError(f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}")
-    has_steps = [any(len(used.steps) > 1 for used in devices) for devices in known.values()]
+    has_steps = [any(len(used.steps) > 1 for used in devices) for devices in used_by_name.values()]
     if wanted == "step" and not any(has_steps):
         raise OptionError("none of these cells has steps; align them by 'time'")
     return "step" if wanted == "step" or (not wanted and all(has_steps)) else "time"
 
 
-def _compared(name: str, records: tuple[Record, ...], key: str, line: Line | None) -> Compared:
+def _compared(
+    name: str, records: tuple[Record, ...], key: str, line: AlignedLine | None
+) -> Compared:
     devices = [record.device(key) or UNUSED for record in records]
     used = [device for device in devices if device is not UNUSED]
     # The medians of parts would not add up, so the parts are those of the run with the median peak.
     used.sort(key=lambda device: device.peak.value)
     usual = used[(len(used) - 1) // 2] if used else UNUSED
-    known = {device.peak.certainty for device in used} or {"sampled"}
+    certainties = {device.peak.certainty for device in used} or {"sampled"}
     return Compared(
         name=plain(name),
         records=records,
@@ -103,7 +108,7 @@ def _compared(name: str, records: tuple[Record, ...], key: str, line: Line | Non
             figure: _figure([read(*run) for run in zip(records, devices, strict=True)])
             for figure, read in FIGURES.items()
         },
-        certainty=next(certainty for certainty in CERTAINTIES if certainty in known),
+        certainty=next(certainty for certainty in CERTAINTIES if certainty in certainties),
         at_peak=usual.at_peak,
         at_start=usual.at_start,
         at_end=usual.at_end,
@@ -112,28 +117,35 @@ def _compared(name: str, records: tuple[Record, ...], key: str, line: Line | Non
 
 
 def _figure(values: Sequence[float]) -> Figure:
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
         return Figure()
-    return Figure(median(known), min(known), max(known), len(known))
+    return Figure(median(finite), min(finite), max(finite), len(finite))
 
 
-def _lines(known: Mapping[str, Sequence[DeviceRecord]], by: By) -> tuple[dict[str, Line], int]:
-    most = POINTS // len(known)
+def _lines(
+    used_by_name: Mapping[str, Sequence[DeviceRecord]], by: By
+) -> tuple[dict[str, AlignedLine], int]:
+    most = POINTS // len(used_by_name)
     lines = {}
     if by == "time":
-        for name, devices in known.items():
+        for name, devices in used_by_name.items():
             if curves := [used.curve for used in devices if used.curve.shape[1] > 1]:
                 lines[name] = by_time(curves, most)
         return lines, 1
-    tables = {name: [used.steps for used in known[name] if len(used.steps)] for name in known}
+    tables = {
+        name: [used.steps for used in used_by_name[name] if len(used.steps)]
+        for name in used_by_name
+    }
     width = steps_a_point(list(chain(*tables.values())), most)
     return {name: by_step(steps, width) for name, steps in tables.items() if steps}, width
 
 
-def _earlier(known: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
+def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
     """Yield how much more or less than with the baseline was there when a cell began."""
-    starts = {name: _figure([used.before for used in devices]) for name, devices in known.items()}
+    starts = {
+        name: _figure([used.before for used in devices]) for name, devices in used_by_name.items()
+    }
     for name, start in starts.items():
         more = start.middle - starts[baseline].middle
         # False of what is not known.
@@ -144,23 +156,25 @@ def _earlier(known: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iter
 
 
 def _notes(
-    runs: Mapping[str, Sequence[Record]], known: Mapping[str, Sequence[DeviceRecord]], key: str
+    runs: Mapping[str, Sequence[Record]],
+    used_by_name: Mapping[str, Sequence[DeviceRecord]],
+    key: str,
 ) -> Iterator[str]:
     every = chain(*runs.values())
     others = sorted({device.key for record in every for device in record.devices} - {key})
     if others:
         names = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
         yield f"Also used: {names}."
-    kinds = {name: devices[-1].name for name, devices in known.items() if devices}
+    kinds = {name: devices[-1].name for name, devices in used_by_name.items() if devices}
     if len(set(kinds.values())) > 1:
-        each = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
-        yield f"Different devices: {', '.join(each)}."
-    worst = [(name, records[-1].worst_rank) for name, records in runs.items() if known[name]]
+        worst_ranks = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
+        yield f"Different devices: {', '.join(worst_ranks)}."
+    worst = [(name, records[-1].worst_rank) for name, records in runs.items() if used_by_name[name]]
     if key == RANKS:
-        each = (f"rank {rank} of {plain(name)}" for name, rank in worst if rank is not None)
-        yield f"The ranks' peaks are compared. The worst: {', '.join(each)}."
+        worst_ranks = (f"rank {rank} of {plain(name)}" for name, rank in worst if rank is not None)
+        yield f"The ranks' peaks are compared. The worst: {', '.join(worst_ranks)}."
     for name, records in runs.items():
-        if not known[name]:
+        if not used_by_name[name]:
             yield f"{plain(name)} did not use {key}."
         failed = [record.outcome for record in records if record.outcome != "done"]
         if failed:

@@ -23,7 +23,7 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
@@ -69,12 +69,14 @@ def about(comparison: Comparison, cell: Compared) -> str:
 
 def figure_columns(comparison: Comparison) -> list[FigureRow]:
     """Return the figures that are known of any cell."""
-    known = {name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs}
+    with_runs = {
+        name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs
+    }
     figures = [cell.figures for cell in comparison.cells]
     starts = (each["peak"].middle - each["above_start"].middle for each in figures)
     if not any(start >= NEXT_TO_NOTHING for start in starts):
-        known.discard("above_start")  # it is the peak
-    samples = "samples_per_second" in known
+        with_runs.discard("above_start")  # it is the peak
+    samples = "samples_per_second" in with_runs
     pace = (
         ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
     )
@@ -93,7 +95,7 @@ def figure_columns(comparison: Comparison) -> list[FigureRow]:
     return [
         FigureRow(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
         for figure, title, shown in wanted
-        if figure in known
+        if figure in with_runs
     ]
 
 
@@ -129,7 +131,7 @@ def _joined(head: str, tables: Iterable[str], notes: Iterable[str]) -> str:
     return "\n\n".join(filter(None, (head, *tables, "\n".join(notes))))
 
 
-def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[Row]]]:
+def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRow]]]:
     """Yield columns and rows of the figures, and of the parts at the peak where any are known."""
     names = []
     for cell in comparison.cells:
@@ -139,7 +141,10 @@ def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[Row]]]:
     for title, figures in (("", whole), ("at the peak", parts)):
         if figures:
             rows = zip(names, *(column.cells for column in figures), strict=True)
-            yield [Column(title), *(Column(column.title) for column in figures)], [*map(Row, rows)]
+            yield (
+                [Column(title), *(Column(column.title) for column in figures)],
+                [*map(TableRow, rows)],
+            )
 
 
 def change_text(change: Difference, shown: Shown) -> str:

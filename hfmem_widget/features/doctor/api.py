@@ -48,7 +48,7 @@ class Diagnosis(dict[str, str]):
     def __repr__(self) -> str:
         """Return a paragraph for each subject."""
         wrap = TextWrapper(80, subsequent_indent=" " * 14)
-        return "\n".join(wrap.fill(f"{subject:14}{found}") for subject, found in self.items())
+        return "\n".join(wrap.fill(f"{subject:14}{text}") for subject, text in self.items())
 
 
 def doctor() -> Diagnosis:
@@ -69,7 +69,7 @@ def _found_by(look: Callable[[], str]) -> str:
 
 def _versions(*names: str) -> str:
     """Return installed versions, and the one that is imported where pip has replaced it since."""
-    found = []
+    versions = []
     for name in names:
         try:
             installed = _number(version(name))
@@ -78,12 +78,12 @@ def _versions(*names: str) -> str:
         # Not by `getattr`, which some packages answer by importing more.
         imported = getattr(sys.modules.get(name), "__dict__", {}).get("__version__", installed)
         other = "" if imported == installed else f" (imported: {_number(imported)})"
-        found.append(f"{name} {installed}{other}")
-    return ", ".join(found)
+        versions.append(f"{name} {installed}{other}")
+    return ", ".join(versions)
 
 
-def _number(found: object) -> str:
-    return str(found) if re.fullmatch(r"(?a:\d[\w.+!-]{0,39})", str(found)) else "unreadable"
+def _number(text: object) -> str:
+    return str(text) if re.fullmatch(r"(?a:\d[\w.+!-]{0,39})", str(text)) else "unreadable"
 
 
 def _torch() -> str:

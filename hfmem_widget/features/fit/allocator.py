@@ -24,15 +24,15 @@ MULTIPLE: Final = 2 << 20  # which is a multiple of this
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class ReplayBlock:
     """A piece of a segment, with its neighbours there."""
 
     address: int
     size: int
     is_small: bool
     is_free: bool = False
-    before: Block | None = None
-    after: Block | None = None
+    before: ReplayBlock | None = None
+    after: ReplayBlock | None = None
 
 
 class CachingAllocator:
@@ -48,9 +48,9 @@ class CachingAllocator:
         self.allocated = self.reserved = 0
         # Of the large pool and the small one, by size and address.
         self._free: tuple[list[tuple[int, int]], ...] = [], []
-        self._at: dict[int, Block] = {}
+        self._at: dict[int, ReplayBlock] = {}
 
-    def give(self, size: int) -> Block:
+    def give(self, size: int) -> ReplayBlock:
         """Return the block for a request: the smallest free one, or a part of it, or of a new segment."""
         size = max(1, -(-size // ROUNDED_TO)) * ROUNDED_TO
         is_small = size <= SMALL
@@ -64,7 +64,7 @@ class CachingAllocator:
         self.allocated += block.size
         return block
 
-    def take_back(self, block: Block) -> None:
+    def take_back(self, block: ReplayBlock) -> None:
         """Join a block that is free again with the free ones beside it."""
         self.allocated -= block.size
         first, last = block, block
@@ -80,7 +80,7 @@ class CachingAllocator:
             first.after.before = first
         self._offer(first)
 
-    def _segment(self, size: int) -> Block:
+    def _segment(self, size: int) -> ReplayBlock:
         if size <= SMALL:
             whole = SMALL_SEGMENT
         elif size < OWN_SEGMENT:
@@ -88,24 +88,24 @@ class CachingAllocator:
         else:
             whole = -(-size // MULTIPLE) * MULTIPLE
         # Later segments lie above: it only matters where free blocks are of one size.
-        block = Block(self.reserved, whole, size <= SMALL)
+        block = ReplayBlock(self.reserved, whole, size <= SMALL)
         self.reserved += whole
         return block
 
-    def _cut(self, block: Block, size: int) -> None:
-        rest = Block(block.address + size, block.size - size, block.is_small)
+    def _cut(self, block: ReplayBlock, size: int) -> None:
+        rest = ReplayBlock(block.address + size, block.size - size, block.is_small)
         rest.before, rest.after = block, block.after
         if rest.after is not None:
             rest.after.before = rest
         block.size, block.after = size, rest
         self._offer(rest)
 
-    def _offer(self, block: Block) -> None:
+    def _offer(self, block: ReplayBlock) -> None:
         block.is_free = True
         self._at[block.address] = block
         insort(self._free[block.is_small], (block.size, block.address))
 
-    def _hold_back(self, block: Block) -> None:
+    def _hold_back(self, block: ReplayBlock) -> None:
         free = self._free[block.is_small]
         del free[bisect_left(free, (block.size, block.address))]
 
@@ -116,7 +116,7 @@ class Moment(Enum):
     MADE = auto()  # a storage, of so many bytes
     GONE = auto()
     BESIDES = auto()  # an operation took so many bytes while it ran
-    MARKED = auto()  # a storage became one of those that are told apart
+    MARKED = auto()  # a storage became one of those that are counted separately
     RESTARTED = auto()  # a new peak begins
 
 
@@ -130,13 +130,13 @@ class Heap:
     def __init__(self) -> None:
         self.allocated = self.reserved = 0
 
-    def give(self, size: int) -> Block:
+    def give(self, size: int) -> ReplayBlock:
         """Return the block for a request."""
         self.allocated += size
         self.reserved = max(self.reserved, self.allocated)
-        return Block(0, size, is_small=False)
+        return ReplayBlock(0, size, is_small=False)
 
-    def take_back(self, block: Block) -> None:
+    def take_back(self, block: ReplayBlock) -> None:
         """Have a block back."""
         self.allocated -= block.size
 
@@ -154,7 +154,7 @@ def given(allocator: Allocator, sizes: Iterable[int]) -> int:
     return sum(allocator.give(size).size for size in sizes if size)
 
 
-class Peak(NamedTuple):
+class ReplayPeak(NamedTuple):
     """The highest bytes that were allocated, and those of what was marked among them."""
 
     bytes: int
@@ -164,18 +164,18 @@ class Peak(NamedTuple):
 class Played(NamedTuple):
     """The peak between any two restarts, and what was left at the end."""
 
-    peaks: tuple[Peak, ...]
-    left: tuple[Block, ...]
+    peaks: tuple[ReplayPeak, ...]
+    left: tuple[ReplayBlock, ...]
     marked: int  # bytes of it
 
 
 def play(events: Iterable[Event], allocator: Allocator) -> Played:
     """Have the allocator give and take back what the events say."""
-    blocks: dict[int, Block] = {}
+    blocks: dict[int, ReplayBlock] = {}
     numbers: set[int] = set()
-    peaks: list[Peak] = []
+    peaks: list[ReplayPeak] = []
     marked = 0
-    peak = Peak(allocator.allocated, marked)
+    peak = ReplayPeak(allocator.allocated, marked)
     for moment, number, size in events:
         if moment is Moment.MADE:
             if size:
@@ -191,11 +191,11 @@ def play(events: Iterable[Event], allocator: Allocator) -> Played:
                 marked += blocks[number].size
         elif moment is Moment.BESIDES:
             block = allocator.give(size)
-            peak = max(peak, Peak(allocator.allocated, marked))
+            peak = max(peak, ReplayPeak(allocator.allocated, marked))
             allocator.take_back(block)
         else:
             peaks.append(peak)
-            peak = Peak(allocator.allocated, marked)
+            peak = ReplayPeak(allocator.allocated, marked)
         if allocator.allocated > peak.bytes:
-            peak = Peak(allocator.allocated, marked)
+            peak = ReplayPeak(allocator.allocated, marked)
     return Played((*peaks, peak), tuple(blocks.values()), marked)

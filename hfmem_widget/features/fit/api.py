@@ -97,9 +97,9 @@ def fit(
         name = fspath(model)
         subject, folder = read_config(name)
         if folder is not None:
-            found = read_stored(folder)
-            stored = found.text()
-            precision = setting.precision or STORED_AS.get(found.dtype, "")
+            stored_model = read_stored(folder)
+            stored = stored_model.text()
+            precision = setting.precision or STORED_AS.get(stored_model.dtype, "")
             setting = replace(setting, precision=precision)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
@@ -111,19 +111,19 @@ def fit(
 
     batch, length = setting.batch, setting.length
     forecast = forecast_at(batch, length)
-    one = forecast if batch == 1 else forecast_at(1, length)
+    one_row = forecast if batch == 1 else forecast_at(1, length)
     more = forecast if batch == PROBE else forecast_at(PROBE, length)
     held = _held(subject)
     verdicts = []
-    for each in gpus or here:
+    for gpu in gpus or here:
         # The forecast has cuBLAS' workspaces, which the context stands for elsewhere.
-        context = max(0.0, each.context - forecast.bytes("libraries"))
-        room = replace(each, context=context)
+        context = max(0.0, gpu.context - forecast.bytes("libraries"))
+        room = replace(gpu, context=context)
         there = held[room.device]
         share = room.available * (1 - headroom) + there
         fits = None if math.isnan(room.available) else forecast.total <= share
         is_lower = forecast.bound == "lower"
-        largest = None if fits is None or is_lower else largest_batch(one, more, share)
+        largest = None if fits is None or is_lower else largest_batch(one_row, more, share)
         tokens = None
         if longest and largest is not None:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
@@ -138,14 +138,14 @@ def fit(
 
 
 def longest_rows(
-    at: Callable[[int], Forecast], known: Forecast, room: float, most: int = MOST_TOKENS
+    at: Callable[[int], Forecast], first: Forecast, room: float, most: int = MOST_TOKENS
 ) -> int:
     """Return how many tokens of each row fit some bytes, by further forecasts at other lengths.
 
     What is returned was forecast itself. A model takes `most`.
     """
     low, high = 0, most
-    length, total = known.setting.length, known.total
+    length, total = first.setting.length, first.total
     slope = total / length
     for _ in range(TRIES):
         if total <= room:
@@ -162,11 +162,11 @@ def longest_rows(
     return max(low, length) if total <= room else low
 
 
-def largest_batch(one: Forecast, more: Forecast, room: float) -> int:
+def largest_batch(one_row: Forecast, more: Forecast, room: float) -> int:
     """Return how many rows fit some bytes, by forecasts of one row and of `PROBE` rows."""
     rows = MOST_ROWS
     # Forward and backward grow with the batch; the optimizer's step does not.
-    for phase, first in one.peaks.items():
+    for phase, first in one_row.peaks.items():
         row = (more.peaks[phase] - first) / (PROBE - 1)
         if first > room:
             return 0

@@ -70,7 +70,7 @@ _FULL_INSIDE: Final = {
     "prod",
     "sum",
 }
-"""What autocast on a GPU tells to compute in float32; what goes in is kept as it is."""
+"""What autocast on a GPU computes in float32; the inputs stay as they are."""
 
 _LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
 
@@ -83,7 +83,7 @@ _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_caus
 """The positional arguments of `scaled_dot_product_attention`."""
 
 _GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
-"""Its name in PyTorch up to 2.9 and since, and transformers' own where PyTorch has none."""
+"""The names of a grouped matrix product: PyTorch's up to 2.9 and since, and transformers' own."""
 
 _ALIGNED: Final = 16  # bytes that each row of the result is rounded up to on a GPU
 
@@ -111,7 +111,7 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name in _ASKING:
-            return _told(func, args, kwargs)
+            return _value_of_tensor(func, args, kwargs)
         if self._autocast is not None:
             args, kwargs = self._cast(name, args, kwargs)
         if name == "scaled_dot_product_attention":
@@ -157,14 +157,16 @@ def _opened(func: Any) -> Any:
     if not isinstance(func, FunctionType) or func.__globals__ is not vars(torch.nn.functional):
         return None
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    known = func.__globals__ | dict.fromkeys(names, lambda *_: False)
-    made = FunctionType(func.__code__, known, func.__name__, func.__defaults__, func.__closure__)
+    namespace = func.__globals__ | dict.fromkeys(names, lambda *_: False)
+    made = FunctionType(
+        func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__
+    )
     made.__kwdefaults__ = func.__kwdefaults__
     return made
 
 
-def _told(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a tensor's values, or numbers on the meta device, are where they are known."""
+def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a result that depends on a tensor's values, or on numbers on the meta device, if known."""
     name = func.__name__
     if name in {"tensor", "as_tensor"}:
         is_tensor = bool(args) and isinstance(args[0], torch.Tensor)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from hfmem_widget.features.fit.allocator import Allocator, Event, Peak, given, play
+from hfmem_widget.features.fit.allocator import Allocator, Event, ReplayPeak, given, play
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
@@ -41,8 +41,8 @@ class Step:
     Marked are complete gradients.
     """
 
-    forward: Peak
-    backward: Peak
+    forward: ReplayPeak
+    backward: ReplayPeak
     kept: int  # between the two: what was saved for the backward pass, and the batch
     gradients: int  # all of them, when they are complete
     unused: frozenset[int] = (
@@ -112,11 +112,11 @@ def training_step(
         roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss_of(outputs), None)]
         del outputs
         kept = live.now - live.marked
-        forward = Peak(live.peak, live.marked_at_peak)
+        forward = ReplayPeak(live.peak, live.marked_at_peak)
         live.restart()
         live.in_backward = True
         run_backward(roots, accumulated)
-        backward = Peak(live.peak, live.marked_at_peak)
+        backward = ReplayPeak(live.peak, live.marked_at_peak)
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     return Step(forward, backward, kept, live.marked, unused, routes, assumed, events)
@@ -134,7 +134,7 @@ def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tupl
         allocator.take_back(block)
     held = allocator.allocated
     second = play(step.events, allocator)
-    forward, backward = (Peak(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
+    forward, backward = (ReplayPeak(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
     return replace(step, forward=forward, backward=backward, gradients=second.marked), of_states
 
 
@@ -148,7 +148,7 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
     with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
         outputs = model(**batch, **options)
-        # Not asked by name: transformers warns of its former ones, once, which is for the user to be told.
+        # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
         named = outputs.items() if isinstance(outputs, Mapping) else ()
         cache = _storages([each for name, each in named if name in _CACHES], depth=5)
         kept = sum(map(live.rounded, cache.values()))
@@ -227,8 +227,8 @@ def _storages(value: Any, depth: int = 4) -> dict[int, int]:
         return {storage_id(value): value.untyped_storage().nbytes()}
     if not isinstance(value, Mapping | list | tuple):
         value = getattr(value, "__dict__", {})
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     if depth:
         for part in value.values() if isinstance(value, Mapping) else value:
-            found |= _storages(part, depth - 1)
-    return found
+            sizes |= _storages(part, depth - 1)
+    return sizes

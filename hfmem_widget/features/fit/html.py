@@ -9,7 +9,7 @@ from hfmem_widget.features.fit.setting import Lora
 from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 TIMES = "\u00d7"
 NOTE_LENGTH = 300
@@ -125,17 +125,17 @@ def _table(forecast: Forecast) -> kit.Fragment:
     for part in forecast.parts:
         if format_bytes(part.full) != format_bytes(0):
             name = kit.marked(_COLOURS[part.name], part.label)
-            known = f"{BOUNDS[part.bound]}: {part.source}"
-            rows.append(Row((name, format_bytes(part.bytes), format_bytes(part.full), known)))
+            source = f"{BOUNDS[part.bound]}: {part.source}"
+            rows.append(TableRow((name, format_bytes(part.bytes), format_bytes(part.full), source)))
     total = ("allocated", format_bytes(forecast.total), "", _peak_text(forecast))
     columns = (
         *map(Column, ("", "at the peak", "in full")),
         Column("how known", is_words=True, is_quiet=True),
     )
-    rows.append(Row(total, is_sum=True, is_ruled=True))
+    rows.append(TableRow(total, is_sum=True, is_ruled=True))
     if forecast.reserved:
         cached = "with what PyTorch's allocator keeps, if there is room"
-        rows.append(Row(("reserved", format_bytes(forecast.reserved), "", cached)))
+        rows.append(TableRow(("reserved", format_bytes(forecast.reserved), "", cached)))
     return table(columns, rows, size=12)
 
 

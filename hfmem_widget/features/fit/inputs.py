@@ -1,7 +1,7 @@
 """A batch on the meta device, as a model's own processor and collator would make it.
 
 Beside text, one image or one sound for each row; which shape an image has follows from what `forward` takes
-beside it. How many tokens it becomes is told by a dry run of that part alone.
+beside it. A dry run of that part alone gives its number of tokens.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def _features(model: Any, name: str, given: Mapping[str, torch.Tensor], batch: i
     model.train(was_training)
     # An attribute: some models set it on an output that has no such key.
     pooled = getattr(made, "pooler_output", None)
-    found = pooled if pooled is not None else made
-    elements = sum(one.numel() for one in tree_leaves(found) if isinstance(one, torch.Tensor))
+    output = pooled if pooled is not None else made
+    elements = sum(one.numel() for one in tree_leaves(output) if isinstance(one, torch.Tensor))
     return -(-int(elements) // (int(width) * batch))
 
 
@@ -204,8 +204,8 @@ def _parts(config: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _first_of(parts: tuple[Any, ...], *names: str) -> Any:
-    found = (getattr(part, name, None) for part in parts for name in names)
-    return next((one for one in found if one), None)
+    values = (getattr(part, name, None) for part in parts for name in names)
+    return next((one for one in values if one), None)
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int:
@@ -215,8 +215,8 @@ def _first(config: Any, names: tuple[str, ...]) -> int:
 
 def _dtype(model: Any) -> torch.dtype:
     floats = (one.dtype for one in model.parameters() if one.is_floating_point())
-    found: torch.dtype = next(floats, torch.float32)
-    return found
+    dtype: torch.dtype = next(floats, torch.float32)
+    return dtype
 
 
 KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
@@ -276,8 +276,8 @@ def batch_for(
         if "input_ids" in takes and takes["input_ids"].default is inspect.Parameter.empty:
             given |= text.inputs()
     given |= media.given
-    for beside in {"pixel_values", "input_features"} & takes.keys() if is_paired else ():
-        given[beside] = _main(model, beside, batch, length, image)
+    for media_name in {"pixel_values", "input_features"} & takes.keys() if is_paired else ():
+        given[media_name] = _main(model, media_name, batch, length, image)
     if with_labels:
         given |= _labels(takes, model.config, type(model).__name__, batch, text)
     elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
@@ -316,8 +316,8 @@ class _Text:
         needed = media.tokens
         self.length = max(length, needed + LEAST_TEXT) if needed else length
         if media.text:
-            taken = f"{needed:,} tokens of {self.length:,}" if needed else "beside the text"
-            self.notes.append(f"Assumed: {media.text} ({taken}).")
+            space = f"{needed:,} tokens of {self.length:,}" if needed else "beside the text"
+            self.notes.append(f"Assumed: {media.text} ({space}).")
         if self.length > length:
             self.notes.append(
                 f"Rows are longer than {length:,} tokens, since the image or sound needs more."
@@ -376,15 +376,15 @@ class _Text:
 
 
 def positions_of(config: Any) -> int | None:
-    """Return how many tokens a row of a model can have, if its configuration tells."""
+    """Return how many tokens a row of a model can have, if its configuration says so."""
     positions = getattr(_text_config(config), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _text_config(config: Any) -> Any:
     config = getattr(config, "thinker_config", config)
-    found = getattr(config, "text_config", None)
-    return config if found is None or isinstance(found, dict) else found
+    text_config = getattr(config, "text_config", None)
+    return config if text_config is None or isinstance(text_config, dict) else text_config
 
 
 def _main(model: Any, name: str, batch: int, length: int, image: int | None) -> torch.Tensor:

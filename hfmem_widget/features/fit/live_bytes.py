@@ -53,8 +53,8 @@ def values_of(tensor: torch.Tensor) -> Values | None:
     """Return what is known of a tensor; of one on the host everything is."""
     if not tensor.is_meta:
         return Values(tensor) if tensor.device.type == "cpu" else None
-    found: Values | None = tensor.__dict__.get(_NAME)
-    return found
+    values: Values | None = tensor.__dict__.get(_NAME)
+    return values
 
 
 def remember(tensor: torch.Tensor, values: Values | None) -> None:
@@ -70,28 +70,30 @@ class Knowing:
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do an operation, and return its results."""
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        is_on_meta = any(one.is_meta for one in given) if given else _device(kwargs) == "meta"
+        given = [
+            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
+        ]
+        is_on_meta = any(tensor.is_meta for tensor in given) if given else _device(kwargs) == "meta"
         if not is_on_meta:
             return _to_meta(func, args, kwargs, given)
         if func in _CHOOSING:
-            for one in given[-1 if func is _ATEN.masked_select.default else 0 :]:
-                _choose_all(one)
-        known = [values_of(one) for one in given]
-        everything = all(one is not None for one in known)
+            for tensor in given[-1 if func is _ATEN.masked_select.default else 0 :]:
+                _choose_all(tensor)
+        values = [values_of(tensor) for tensor in given]
+        everything = all(tensor is not None for tensor in values)
         if func is _ITEM:
-            return self._item(given[0], known[0])
-        if func is _COPY and _device(kwargs) == "cpu" and known[0] is not None:
-            return self._used(known[0]).to(kwargs.get("dtype") or given[0].dtype, copy=True)
+            return self._item(given[0], values[0])
+        if func is _COPY and _device(kwargs) == "cpu" and values[0] is not None:
+            return self._used(values[0]).to(kwargs.get("dtype") or given[0].dtype, copy=True)
         if torch.Tag.dynamic_output_shape in func.tags or func is _ATEN.index.Tensor:
             if everything:
-                return self._ghosts(func, args, kwargs, known)
+                return self._ghosts(func, args, kwargs, values)
             func, args = self._resolved(func, args)
-        if not all(one.is_meta for one in given):
+        if not all(tensor.is_meta for tensor in given):
             args, kwargs = tree_map(_on_meta, (args, kwargs))
         made = func(*args, **kwargs)
         if everything:
-            self._follow(func, args, kwargs, made, known)
+            self._follow(func, args, kwargs, made, values)
         else:
             _forget_changed(func, args, kwargs)
             self._assume(func, args, kwargs, made)
@@ -106,17 +108,19 @@ class Knowing:
             return torch.ones((), dtype=tensor.dtype).item()
         return self._used(values).item()
 
-    def _ghosts(self, func: Any, args: Any, kwargs: Any, known: list[Any]) -> Any:
+    def _ghosts(self, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
         """Return the results, whose shapes depend on values, as meta tensors."""
-        assumed = any(one.assumed for one in known)
+        assumed = any(one.assumed for one in values)
         self.assumed |= assumed
         real = func(*tree_map(_host, args), **tree_map(_host, kwargs))
 
-        def ghost(one: Any) -> Any:
-            if not isinstance(one, torch.Tensor):
-                return one
-            made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
-            remember(made, Values(one, assumed))
+        def ghost(real_result: Any) -> Any:
+            if not isinstance(real_result, torch.Tensor):
+                return real_result
+            made = torch.empty_strided(
+                real_result.shape, real_result.stride(), dtype=real_result.dtype, device="meta"
+            )
+            remember(made, Values(real_result, assumed))
             return made
 
         return tree_map(ghost, real)
@@ -142,7 +146,7 @@ class Knowing:
                 indices += [places[:, at].to("meta") for at in range(index.dim())]
         return func, (args[0], indices)
 
-    def _follow(self, func: Any, args: Any, kwargs: Any, made: Any, known: list[Any]) -> None:
+    def _follow(self, func: Any, args: Any, kwargs: Any, made: Any, values: list[Any]) -> None:
         """Do to the values what was done to the tensors."""
         results = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
         if func.overloadpacket in _UNSET and results[0].is_floating_point():
@@ -156,7 +160,7 @@ class Knowing:
             _forget_changed(func, args, kwargs)
             return
         copies = [one for one in tree_leaves(real) if isinstance(one, torch.Tensor)]
-        assumed = any(one.assumed for one in known)
+        assumed = any(one.assumed for one in values)
         for result, copy in zip(results, copies, strict=True):
             if result.is_meta:
                 if func.overloadpacket in _UNSET:
@@ -220,8 +224,8 @@ def _host(value: Any) -> Any:
 
 
 def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = tree_map(_host, kwargs)
-    return found | {"device": "cpu"} if _device(kwargs) == "meta" else found
+    on_host: dict[str, Any] = tree_map(_host, kwargs)
+    return on_host | {"device": "cpu"} if _device(kwargs) == "meta" else on_host
 
 
 def _on_meta(value: Any) -> Any:
@@ -237,9 +241,9 @@ def _forget_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     for at, argument in enumerate(func._schema.arguments):  # noqa: SLF001
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
-            for one in tree_leaves(value):
-                if isinstance(one, torch.Tensor) and one.is_meta:
-                    remember(one, None)
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                    remember(tensor, None)
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -272,7 +276,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         self.events: list[Event] = []
         self._granularity = granularity
         self._numbers: dict[int, int] = {}
-        self._known: dict[int, object] = {}
+        self._storages: dict[int, object] = {}
         self.in_backward = False
         self._zeros = 0
 
@@ -280,7 +284,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         """Do not count tensors that were there before."""
         for tensor in tensors:
             # Kept, so that no later storage takes its place in memory, and in here.
-            self._known[storage_id(tensor)] = tensor.untyped_storage()
+            self._storages[storage_id(tensor)] = tensor.untyped_storage()
 
     def mark(self, tensor: torch.Tensor) -> None:
         """Count a tensor as marked from now on."""
@@ -323,7 +327,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         if tensor.device.type != self._device:
             return
         key, storage = storage_id(tensor), tensor.untyped_storage()
-        if key in self._known:
+        if key in self._storages:
             return
         size, number = self.rounded(storage.nbytes()), len(self.events)
         self.now += size
@@ -333,7 +337,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
 
         def gone(_: object) -> None:
             self.now -= size
-            self._known.pop(key, None)
+            self._storages.pop(key, None)
             self.events.append((Moment.GONE, number, 0))
 
-        self._known[key] = weakref.ref(storage, gone)
+        self._storages[key] = weakref.ref(storage, gone)

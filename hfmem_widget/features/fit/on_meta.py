@@ -114,8 +114,8 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
         transformers.MODEL_MAPPING,
     ):
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple) else found
+            kinds = mapping[type(config)]
+            return kinds[0] if isinstance(kinds, tuple) else kinds
     kind = plain(type(config).__name__)
     message = f"transformers has no model for {kind}; its configuration should name one in 'architectures'"
     raise OptionError(message)

@@ -129,19 +129,19 @@ NAMES: Final = (*OF_TORCH, *_OF_BITSANDBYTES)
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
     """Return the rule of an optimizer by its name in `TrainingArguments.optim`, or raise OptionError."""
-    found = None
+    rule = None
     if name in OF_TORCH:
         # PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
         settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
-        found = of_class(OF_TORCH[name], settings)
+        rule = of_class(OF_TORCH[name], settings)
     elif name in _OF_BITSANDBYTES:
         kind = _FIRST_WORDS[name.removeprefix("paged_").partition("_")[0]]
         bits = 8 if name.endswith("8bit") else 32
-        found = of_bitsandbytes(kind, bits, paged=name.startswith("paged"))
-    if found is None:
+        rule = of_bitsandbytes(kind, bits, paged=name.startswith("paged"))
+    if rule is None:
         message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(NAMES)}"
         raise OptionError(message)
-    return found
+    return rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +224,15 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     if kind.__module__.startswith("bitsandbytes"):
         bits = int(getattr(getattr(within, "args", None), "optim_bits", 32))
         is_paged = bool(getattr(within, "is_paged", False))
-        found = of_bitsandbytes(kind.__name__, bits, paged=is_paged)
+        rule = of_bitsandbytes(kind.__name__, bits, paged=is_paged)
     else:
         settings = dict(within.param_groups[0]) if within.param_groups else {}
         if settings.get("foreach") is None and device == "cpu":
             settings["foreach"] = False
-        found = of_class(kind.__name__, settings)
-    if found is None:
+        rule = of_class(kind.__name__, settings)
+    if rule is None:
         raise OptionError(f"forecasts do not support the optimizer {plain(kind.__name__)}")
-    return found
+    return rule
 
 
 def needs(optimizer: Optimizer, trained: Iterable[Trained]) -> Needs:

@@ -102,14 +102,14 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
         if precision and (not training or precision.startswith("pure")):
             model.to(dtype)
     optimizer = setting.optimizer if training else ""
-    known = optimizers.by_name(optimizer, setting.device) if training else None
+    rule = optimizers.by_name(optimizer, setting.device) if training else None
     setting = replace(
         setting,
         precision=precision or _own_precision(model),
         optimizer=optimizer,
         checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
     )
-    forecast = _forecast(model, setting, known, partial=partial)
+    forecast = _forecast(model, setting, rule, partial=partial)
     named = getattr(config, "architectures", None)
     if not is_config or (isinstance(named, list | tuple) and forecast.model in named):
         return forecast
@@ -146,7 +146,7 @@ def forecast_of(
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
         raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}")
-    known = optimizers.of_live(optimizer, device)
+    rule = optimizers.of_live(optimizer, device)
     setting = Setting(
         batch=rows,
         length=length,
@@ -156,7 +156,7 @@ def forecast_of(
         accumulation=int(max(1.0, counts.get("batches", 1))),
         device=device,
     )
-    return _forecast(copy_of(model), setting, known)
+    return _forecast(copy_of(model), setting, rule)
 
 
 def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
@@ -290,8 +290,8 @@ def _dry(
 ) -> Forecast:
     setting = held.setting
     if setting.device == "cuda":
-        each, is_sure = of_cublas()
-        size = given(allocator, [each] * (2 if setting.training else 1))
+        workspace, is_sure = of_cublas()
+        size = given(allocator, [workspace] * (2 if setting.training else 1))
         libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
     waiting = idle(model)

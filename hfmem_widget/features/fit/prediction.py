@@ -65,8 +65,10 @@ def _per_parameter(session: Session, forecast: Forecast, model: str) -> str:
         )
     measured = {name: value / parameters for name, value in highest.items()}
     total = sum(measured.values())
-    each = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
-    return f"Bytes per parameter: {total:.2f} measured ({each}), {expected:.2f} predicted."
+    measured_parts = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
+    return (
+        f"Bytes per parameter: {total:.2f} measured ({measured_parts}), {expected:.2f} predicted."
+    )
 
 
 def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:

@@ -59,11 +59,11 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     share = 1.0 - headroom
     if quantized:
         share = min(1.0, share / KEPT_FOR_QUANTIZING)
-    found, note = rooms()
+    all_rooms, note = rooms()
     if note:
         warn(note)
-    known = (room for room in found if math.isfinite(room.available))
-    return {_index(room.device): int(room.available * share) for room in known}
+    readable = (room for room in all_rooms if math.isfinite(room.available))
+    return {_index(room.device): int(room.available * share) for room in readable}
 
 
 def check_headroom(headroom: object) -> None:
@@ -84,14 +84,14 @@ def rooms() -> tuple[tuple[Room, ...], str]:
         values = source.read(time.monotonic())
         readings |= zip((series.key for series in source.series), values, strict=True)
 
-    def known(device: Device, metric: str) -> float:
+    def reading(device: Device, metric: str) -> float:
         return readings.get(f"{device.key}/{metric}", math.nan)
 
     limits = {device.key: device.shared for device in cuda.devices if device.shared}
 
     def free(device: Device) -> float:
-        left = device.total - known(device, "device_used")
-        limit = limits.get(device.key, math.inf) - known_of(known(device, "reserved"), 0.0)
+        left = device.total - reading(device, "device_used")
+        limit = limits.get(device.key, math.inf) - known_of(reading(device, "reserved"), 0.0)
         return min(left, limit)
 
     gpus = [
@@ -99,8 +99,8 @@ def rooms() -> tuple[tuple[Room, ...], str]:
             device.key,
             device.name,
             device.total,
-            free(device) - known_of(known(device, "driver_reserved"), 0.0),
-            cached=known_of(known(device, "reserved") - known(device, "allocated"), 0.0),
+            free(device) - known_of(reading(device, "driver_reserved"), 0.0),
+            cached=known_of(reading(device, "reserved") - reading(device, "allocated"), 0.0),
             context=0.0 if cuda.devices else CONTEXT,
         )
         for device in nvml.devices

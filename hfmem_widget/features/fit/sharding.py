@@ -58,8 +58,8 @@ def sharded(forecast: Forecast, text: str, *, gathered: int, share: float) -> Fo
     for phase, peak in forecast.peaks.items():
         at_peak = forecast.bytes("gradients") if phase == forecast.moment else 0
         gradients[phase] = full if phase == "optimizer" else at_peak
-        taken = always + cut(gradients[phase], "gradients")
-        peaks[phase] = peak - taken + (0 if phase == "optimizer" else more)
+        cut_off = always + cut(gradients[phase], "gradients")
+        peaks[phase] = peak - cut_off + (0 if phase == "optimizer" else more)
     moment = max(peaks, key=lambda phase: peaks[phase])
     parts = [
         replace(

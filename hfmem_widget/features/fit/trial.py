@@ -135,12 +135,12 @@ def _run(config: Any, setting: Setting, device: str) -> None:
 def _real(batch: Batch, device: str) -> dict[str, Any]:
     """Return a batch with values, random where they are not whole numbers."""
 
-    def real(one: Any) -> Any:
-        if not isinstance(one, torch.Tensor):
-            return one
-        if one.is_meta:
-            return torch.randn(one.shape, dtype=one.dtype, device=device)
-        return one.to(device, copy=True)
+    def real(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        if tensor.is_meta:
+            return torch.randn(tensor.shape, dtype=tensor.dtype, device=device)
+        return tensor.to(device, copy=True)
 
     return {name: real(one) for name, one in batch.given.items()}
 
@@ -158,12 +158,12 @@ class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
         if name == "embedding":
             # torch.embedding, which the other calls, takes them the other way round.
             rows, weight = args[:2] if func is functional.embedding else args[1::-1]
-            known = rows.numel() and not rows.is_meta
-            least, most = (int(rows.amin()), int(rows.amax())) if known else (0, -1)
+            has_values = rows.numel() and not rows.is_meta
+            least, most = (int(rows.amin()), int(rows.amax())) if has_values else (0, -1)
             count = weight.shape[0]
             if least < 0 or most >= count:
-                asked = least if least < 0 else most
-                message = f"an embedding of {count:,} rows is asked for number {asked:,}"
+                index = least if least < 0 else most
+                message = f"an embedding of {count:,} rows is asked for number {index:,}"
         elif name == "masked_scatter" and len(args) == 3:
             whole, mask, source = args
             places, has = int(mask.expand_as(whole).sum()), source.numel()

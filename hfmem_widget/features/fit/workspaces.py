@@ -17,10 +17,10 @@ from typing import Any, Final
 import torch
 
 LARGE: Final = 32 << 20
-"""From Hopper on; also where the device is unknown, so that no forecast is too low."""
+"""Bytes from Hopper on; also where the device is unknown, so that no forecast is too low."""
 
 USUAL: Final = (8 << 20) + (128 << 10)
-"""Elsewhere: cuBLAS' own ":4096:2:16:8"."""
+"""Bytes on older GPUs: cuBLAS' own ":4096:2:16:8"."""
 
 _LARGE_FROM: Final = 9  # the major compute capability that has the large one
 

@@ -12,13 +12,13 @@ from typing import Any
 from hfmem_widget.analysis.malloc import kept_text
 from hfmem_widget.features.free.act import carry_out
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.features.free.request import ERRORS, Request, asked, namespace_of
+from hfmem_widget.features.free.request import ERRORS, Request, namespace_of, parse_request
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.retained import Group, Reach, reach
-from hfmem_widget.sources.heap.roots import Rank, cells_of, error_name, kernel_roots
+from hfmem_widget.sources.heap.roots import Precedence, cells_of, error_name, kernel_roots
 from hfmem_widget.sources.heap.roots import variables as variables_of
 from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.text import plain
@@ -82,7 +82,7 @@ def free(
     3435973836.0
     """
     shell = running_shell()
-    request = asked(
+    request = parse_request(
         what, variables, shell=shell, collect=collect, empty_cache=empty_cache, trim=trim
     )
     released = release(request, shell, dry_run=dry_run)
@@ -143,34 +143,34 @@ def _cached(session: Session) -> dict[str, float]:
 def _staying(shell: Any) -> tuple[Holder, ...]:
     """Return what holds most on each device, biggest first."""
     roots = kernel_roots(shell)
-    found = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
-    devices = dict.fromkeys(row.device for row in found.rows)
-    return tuple(row for device in devices for row in found.of(device).rows[:MOST_STAYING])
+    holders = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
+    devices = dict.fromkeys(row.device for row in holders.rows)
+    return tuple(row for device in devices for row in holders.of(device).rows[:MOST_STAYING])
 
 
 def _planned(request: Request, shell: Any) -> Release:
     """Return what a request would free, and if nothing was named, the variables that hold most."""
     began = time.perf_counter()
-    found = _searched(request, shell)
+    reach = _searched(request, shell)
     items = tuple(
-        _freeable(found, ("item", name), name, _parts_of(found, name)) for name in request.items
+        _freeable(reach, ("item", name), name, _parts_of(reach, name)) for name in request.items
     )
-    keys = [key for key in found.alone if isinstance(key, tuple) and key[0] == "variable"]
-    holding = [_freeable(found, key, plain(key[1]), ()) for key in keys]
+    keys = [key for key in reach.alone if isinstance(key, tuple) and key[0] == "variable"]
+    holding = [_freeable(reach, key, plain(key[1]), ()) for key in keys]
     holding = [variable for variable in holding if variable.total]
     return Release(
         items,
-        together=_worth(found.alone[_TOGETHER]),
-        is_at_most=_TOGETHER in found.at_most,
+        together=_worth(reach.alone[_TOGETHER]),
+        is_at_most=_TOGETHER in reach.at_most,
         variables=tuple(sorted(holding, key=lambda variable: -variable.total)[:MOST_VARIABLES]),
         seconds=time.perf_counter() - began,
-        objects=found.objects,
-        bound=found.bound,
+        objects=reach.objects,
+        bound=reach.bound,
     )
 
 
-def _freeable(found: Reach, key: Hashable, name: str, what: tuple[str, ...]) -> Freeable:
-    return Freeable(name, what, _worth(found.alone[key]), key in found.at_most)
+def _freeable(reach: Reach, key: Hashable, name: str, what: tuple[str, ...]) -> Freeable:
+    return Freeable(name, what, _worth(reach.alone[key]), key in reach.at_most)
 
 
 def _worth(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -201,7 +201,7 @@ def _searched(request: Request, shell: Any) -> Reach:
     apart = named | {_place(slot) for slot in outputs_kept(shell)}
     namespace = namespace_of(shell)
     for root in variables_of(namespace):
-        if root.rank is Rank.OUTPUT or (id(namespace), root.name) in apart:
+        if root.precedence is Precedence.OUTPUT or (id(namespace), root.name) in apart:
             continue
         if request.is_named:
             staying.append(root.value)
@@ -214,15 +214,15 @@ def _place(slot: Slot) -> tuple[int, Any]:
     return id(slot.fields), slot.key
 
 
-def _parts_of(found: Reach, name: str) -> tuple[str, ...]:
+def _parts_of(reach: Reach, name: str) -> tuple[str, ...]:
     """Return what an item consists of: what holds bytes, most first; empty for a variable."""
     sizes = {
         key[2]: sum(_worth(alone).values())
-        for key, alone in found.alone.items()
+        for key, alone in reach.alone.items()
         if isinstance(key, tuple) and key[:2] == ("part", name)
     }
     by_size = sorted(sizes, key=lambda part: -sizes[part])
     holding = [part for part in by_size if sizes[part]]
     # If several hold the same together, none holds it alone.
-    parts = holding or (by_size if _worth(found.alone["item", name]) else [])
+    parts = holding or (by_size if _worth(reach.alone["item", name]) else [])
     return tuple(plain(part) for part in parts if part != name)

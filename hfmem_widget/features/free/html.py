@@ -17,10 +17,10 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_PARTS = 4
-LATER = 16 * MIB  # the least that is told of what was foretold and is not measured
+LATER = 16 * MIB  # bytes predicted and not measured from which the card says so
 HOST_MOVED = MIB  # the least change of the host that is shown beside a GPU
 
 ALL = ("errors", "outputs")
@@ -39,7 +39,7 @@ def release_bundle(release: Release) -> dict[str, str]:
         kit.headed("memfree"),
         *(kit.line(sentence) for sentence in (_what_stays(release) if release.done else [])),
         _changes(release) if release.done else _freeable(release),
-        *(kit.line(kit.quiet(text)) for text in ([] if release.done else _what_else(release))),
+        *(kit.line(kit.faint(text)) for text in ([] if release.done else _what_else(release))),
         *(kit.line(plain(note, 300)) for note in release.notes),
         *kit.notes(filter(None, (steps, cost))),
     )
@@ -57,11 +57,11 @@ def _freeable(release: Release) -> kit.Fragment:
         parts = kit.words(parts, f"and {format_count(more)} more") if more > 0 else parts
         sizes = (_size(item, device) for device in columns)
         nothing = "" if item.total else "nothing held only here"
-        rows.append(Row((kit.code(item.name), *sizes), below=(parts or nothing,)))
+        rows.append(TableRow((kit.code(item.name), *sizes), below=(parts or nothing,)))
     if len(release.items) > 1:
         total = Freeable("total", (), release.together, release.is_at_most)
         sizes = (_size(total, device) for device in columns)
-        rows.append(Row(("total", *sizes), is_ruled=True))
+        rows.append(TableRow(("total", *sizes), is_ruled=True))
     return _table(("could be freed", *columns), rows)
 
 
@@ -79,11 +79,11 @@ def _changes(release: Release) -> kit.Fragment:
             if change.device == device and is_known:
                 name = f"{plain(device)} {plain(change.label)}"
                 moved = format_bytes(-change.freed, signed=True)
-                rows.append(Row((name, format_change(change.before, change.after), moved)))
+                rows.append(TableRow((name, format_change(change.before, change.after), moved)))
     return _table(("measured", "before \u2192 after", "change"), rows)
 
 
-def _table(heads: tuple[str, ...], rows: list[Row]) -> kit.Fragment:
+def _table(heads: tuple[str, ...], rows: list[TableRow]) -> kit.Fragment:
     columns = [Column(head, is_bold=at > 0) for at, head in enumerate(heads)]
     return table(columns, rows, fills=True)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
-from hfmem_widget.sources.heap.roots import Rank, variables
+from hfmem_widget.sources.heap.roots import Precedence, variables
 from hfmem_widget.text import plain
 
 ERRORS, OUTPUTS, GARBAGE, CACHE, ALL = WORDS = ("errors", "outputs", "garbage", "cache", "all")
@@ -33,7 +33,7 @@ class Request:
     notes: tuple[str, ...] = ()  # what somebody may have meant otherwise
 
 
-def asked(
+def parse_request(
     what: Sequence[str],
     variables: Sequence[str] = (),
     *,
@@ -81,8 +81,8 @@ def asked(
 
 def namespace_of(shell: Any) -> MutableMapping[str, Any]:
     """Return the variables of the notebook, or of the script."""
-    found = main_variables() if shell is None else shell.user_ns
-    return cast("MutableMapping[str, Any]", found)
+    user_variables = main_variables() if shell is None else shell.user_ns
+    return cast("MutableMapping[str, Any]", user_variables)
 
 
 def _output(name: str, shell: Any) -> Sequence[Slot]:
@@ -98,24 +98,24 @@ def _output(name: str, shell: Any) -> Sequence[Slot]:
 
 def _variable(name: str, shell: Any) -> Sequence[Slot]:
     namespace = namespace_of(shell)
-    known = {root.name for root in variables(namespace) if root.rank is not Rank.OUTPUT}
-    if name not in known:
+    names = {root.name for root in variables(namespace) if root.precedence is not Precedence.OUTPUT}
+    if name not in names:
         if issubclass(type(namespace.get(name)), ModuleType):
             raise OptionError(f"{plain(name)} is a module, not a variable, and cannot be freed")
-        raise OptionError(_not_found(name, sorted(known), shell))
+        raise OptionError(_not_found(name, sorted(names), shell))
     slots = [Slot(name, cast("dict[Any, Any]", namespace), name)]
     hidden = getattr(shell, "user_ns_hidden", {})
     return [*slots, *([Slot(name, hidden, name)] if name in hidden else [])]
 
 
-def _not_found(name: str, known: Sequence[str], shell: Any) -> str:
+def _not_found(name: str, names: Sequence[str], shell: Any) -> str:
     whole = re.match(r"\w+", name)
-    if whole is not None and whole[0] in known:
+    if whole is not None and whole[0] in names:
         return (
             f"{plain(name)} is a part of the variable {whole[0]}, and %memfree frees whole variables: run "
             f"del {plain(name)}, then %memfree garbage"
         )
     outputs = [slot.name for slot in outputs_kept(shell) if slot.name.startswith("Out[")]
-    near = difflib.get_close_matches(name, dict.fromkeys([*known, *WORDS, *outputs]), n=3)
+    near = difflib.get_close_matches(name, dict.fromkeys([*names, *WORDS, *outputs]), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"no variable {plain(name)!r}{hint}"

@@ -39,8 +39,8 @@ def history(
     >>> hfmem_widget.history(sort="peak", last=10)
     >>> hfmem_widget.history().to_pandas().groupby("name")["left_behind"].sum()
     """
-    asked = KEPT_HISTORY.table(sort=sort, last=last)
+    table = KEPT_HISTORY.table(sort=sort, last=last)
     if keep is None:
-        return asked
+        return table
     KEPT_HISTORY.keep(keep)
     return KEPT_HISTORY.table(sort=sort, last=last)

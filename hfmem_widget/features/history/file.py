@@ -132,7 +132,7 @@ class _Sentence(Text):
     most = SENTENCE
 
 
-class _Line(Struct, tag_field="k", tag=KIND):
+class _HistoryLine(Struct, tag_field="k", tag=KIND):
     kernel: Name
     number: Annotated[int, Meta(gt=-int(LARGEST), lt=int(LARGEST))] | None
     name: _Label
@@ -146,7 +146,7 @@ class _Line(Struct, tag_field="k", tag=KIND):
     worst_rank: RankNumber | None = None
 
 
-_LINE = decoder(_Line)
+_LINE = decoder(_HistoryLine)
 
 
 def _run(line: bytes) -> Record | None:
@@ -154,19 +154,19 @@ def _run(line: bytes) -> Record | None:
     if not 2 < len(line) <= LONGEST_LINE:
         return None
     try:
-        known = _LINE.decode(line)
+        decoded = _LINE.decode(line)
     except (msgspec.MsgspecError, RecursionError):
         return None
     return Record(
-        label="" if known.identity.startswith(UNLABELLED) else known.name,
-        title=known.name,
-        identity=known.identity,
-        kernel=known.kernel,
-        number=known.number,
-        kind=known.kind,
-        outcome=known.outcome,
-        started_at=known.started,
-        duration=known.seconds,
+        label="" if decoded.identity.startswith(UNLABELLED) else decoded.name,
+        title=decoded.name,
+        identity=decoded.identity,
+        kernel=decoded.kernel,
+        number=decoded.number,
+        kind=decoded.kind,
+        outcome=decoded.outcome,
+        started_at=decoded.started,
+        duration=decoded.seconds,
         devices=tuple(
             DeviceRecord(
                 key=key,
@@ -174,8 +174,8 @@ def _run(line: bytes) -> Record | None:
                 after=available(after),
                 peak=Peak(available(peak), certainty),
             )
-            for key, before, after, peak, certainty in known.devices[:MOST_DEVICES]
+            for key, before, after, peak, certainty in decoded.devices[:MOST_DEVICES]
         ),
-        findings=tuple(known.findings[:MOST_FINDINGS]),
-        worst_rank=known.worst_rank,
+        findings=tuple(decoded.findings[:MOST_FINDINGS]),
+        worst_rank=decoded.worst_rank,
     )

@@ -12,7 +12,7 @@ from hfmem_widget.text import format_bytes, format_counted, format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.findings import sentence
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Cell, Column, Row, table
+from hfmem_widget.view.table import Cell, Column, TableRow, table
 
 NONE_YET = "No watched cell or block has ended yet."
 DRIFT = (
@@ -22,7 +22,7 @@ DRIFT = (
 
 MOST_CELLS = 100
 MOST_ROWS = 300
-"""Of one table; `last` shows fewer."""
+"""Rows of one table at most; `last` shows fewer."""
 
 MOST_FINDINGS = 20
 MOST_OF_NAME = 40  # characters: a label may be of any length, and the table must fit its place
@@ -33,11 +33,11 @@ _WORDS = {
     "near_limit": "nearly full",
     "budget": "over budget",
 }
-"""What is said of a kind of finding whose name does not say it."""
+"""Words for the kinds of findings whose names are not plain."""
 
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
-_Block = tuple[tuple[Record, ...], list[Row]]
+_Block = tuple[tuple[Record, ...], list[TableRow]]
 """The runs of a cell, and the rows of all or of one of them."""
 
 
@@ -58,7 +58,7 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
             (runs, [*_rows(part, history, count, with_device=several)]) for part, count in parts
         ]
     blocks = _that_fit(blocks, newest_last=history.sort == "cell")
-    listed = tuple(runs for runs in listed if any(runs is known for known, _ in blocks))
+    listed = tuple(runs for runs in listed if any(runs is shown_runs for shown_runs, _ in blocks))
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
     about = " \u00b7 ".join((about, *([] if several else devices)))
     return kit.bundle(
@@ -96,7 +96,7 @@ def _notes(history: CellHistory, shown: Sequence[Record], left_out: int) -> Iter
 
 def _rows(
     runs: Sequence[Record], history: CellHistory, count: str, *, with_device: bool
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
     devices = [use.key for use in newest.moved]
@@ -111,9 +111,9 @@ def _rows(
         *dict.fromkeys(_WORDS.get(kind, kind.replace("-", " ")) for kind, _ in newest.findings),
     ]
     first, *others = [_figures(use, runs) for use in newest.moved] or [("", "")]
-    yield Row((_name(newest), *first), below=(kit.phrases(facts),))
+    yield TableRow((_name(newest), *first), below=(kit.phrases(facts),))
     for use, figures in zip(newest.moved[1:], others, strict=True):
-        yield Row((kit.quiet(use.key), *figures), is_indented=True)
+        yield TableRow((kit.faint(use.key), *figures), is_indented=True)
 
 
 def _name(run: Record) -> kit.Fragment:
@@ -139,12 +139,12 @@ def _each(size: float) -> str:
 
 def _findings(newest: Sequence[Record]) -> kit.Fragment:
     """Return the sentences of what was found in the newest run of each cell, behind a click."""
-    found = [(run, title) for run in newest for _, title in run.findings]
-    if not found:
+    titles = [(run, title) for run in newest for _, title in run.findings]
+    if not titles:
         return kit.NOTHING
     style = "margin:3px 0 0;overflow-wrap:anywhere"
     lines = [
         kit.block(style, kit.strong(_name(run)), "\u00b7", sentence(title))
-        for run, title in found[-MOST_FINDINGS:]
+        for run, title in titles[-MOST_FINDINGS:]
     ]
-    return kit.fold(format_counted(len(found), "finding"), *lines, style="margin:8px 0 0")
+    return kit.fold(format_counted(len(titles), "finding"), *lines, style="margin:8px 0 0")

@@ -56,9 +56,11 @@ class KeptHistory:
         self, *, sort: str = "cell", last: int | None = None, each_run: bool = False
     ) -> CellHistory:
         """Return what is known now."""
-        known = self.history
-        records = tuple(known.records)
-        return CellHistory(records, known.kernel, known.forgotten, self._name, sort, last, each_run)
+        history = self.history
+        records = tuple(history.records)
+        return CellHistory(
+            records, history.kernel, history.forgotten, self._name, sort, last, each_run
+        )
 
     def add(self, record: Record) -> None:
         """Add a record; a disk that hangs is waited for once."""
@@ -84,4 +86,4 @@ class KeptHistory:
 
 
 KEPT_HISTORY = KeptHistory()
-"""That of `HISTORY`."""
+"""The `KeptHistory` of `HISTORY`: one for each process."""

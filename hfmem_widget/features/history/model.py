@@ -36,7 +36,7 @@ class Drift:
     """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
 
     runs: int  # how many there were in the newest kernel, the first included
-    peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not tell
+    peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not show it
     left_behind: float  # bytes, on average
 
 

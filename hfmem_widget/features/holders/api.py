@@ -63,12 +63,12 @@ def holders(
         namespace = main_variables() if shell is None else shell.user_ns
     if allocated is None:
         session = read_once()
-        known = [series for series in session.series if series.metric == "allocated"]
-        allocated = {series.device: session.latest(series.key) for series in known}
-    found = scan(namespace, allocated, kernel_roots(shell), is_thorough=True)
+        allocated_series = [series for series in session.series if series.metric == "allocated"]
+        allocated = {series.device: session.latest(series.key) for series in allocated_series}
+    all_holders = scan(namespace, allocated, kernel_roots(shell), is_thorough=True)
     if not device:
-        return found
-    devices = sorted({*allocated, *found.explained()})
+        return all_holders
+    devices = sorted({*allocated, *all_holders.explained()})
     if device not in devices:
         raise OptionError(f"no device {plain(device)!r}; available: {', '.join(devices) or 'none'}")
-    return found.of(device)
+    return all_holders.of(device)

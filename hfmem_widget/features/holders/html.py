@@ -10,7 +10,7 @@ from hfmem_widget.sources.heap.remedy import beyond_names
 from hfmem_widget.sources.storages import MANAGED
 from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 ABOUT_MANAGED = "mapped files, shared memory and pinned memory"
 
@@ -36,11 +36,11 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
         if others:
             size = kit.size_text(sum(row.bytes for row in others))
             smaller = format_counted(len(others), "smaller name")
-            rows.append(Row((smaller, size), is_quiet=True))
+            rows.append(TableRow((smaller, size), is_quiet=True))
         for remainder in (each for each in group.remainders if each.bytes > 0):
             label = UNEXPLAINED_ON_THE_HOST if remainder.is_host else UNEXPLAINED
             cells = label, kit.size_text(remainder.bytes)
-            rows.append(Row(cells, is_quiet=True, is_ruled=True))
+            rows.append(TableRow(cells, is_quiet=True, is_ruled=True))
         sections += [_section(device, "held", rows)] if rows else []
     objects = format_counted(holders.objects, "object")
     cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
@@ -60,12 +60,14 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     for device in dict.fromkeys(row.device for row in growth.rows):
         shown, others = shown_rows([row for row in growth.rows if row.device == device], least)
         rows = [
-            Row((kit.code(row.path), f"+{kit.size_text(row.bytes)}"), facts=growth_facts(row))
+            TableRow((kit.code(row.path), f"+{kit.size_text(row.bytes)}"), facts=growth_facts(row))
             for row in shown
         ]
         if others:
             size = kit.size_text(sum(row.bytes for row in others))
-            rows.append(Row((format_counted(len(others), "other name"), f"+{size}"), is_quiet=True))
+            rows.append(
+                TableRow((format_counted(len(others), "other name"), f"+{size}"), is_quiet=True)
+            )
         sections.append(_section(device, "more than before", rows))
     freed = f"Other variables hold {kit.size_text(growth.freed)} less; " if growth.freed else ""
     cost = f"{'searched' if freed else 'Searched'} in {format_duration(growth.seconds)}"
@@ -82,18 +84,18 @@ def shown_rows(rows: Sequence[Held], least: float) -> tuple[Sequence[Held], Sequ
     return rows[:count], rows[count:]
 
 
-def _section(device: str, head: str, rows: Sequence[Row]) -> kit.Fragment:
+def _section(device: str, head: str, rows: Sequence[TableRow]) -> kit.Fragment:
     columns = (Column("held by"), Column(head, is_bold=True))
     about = ABOUT_MANAGED if device == MANAGED else ""
     return kit.section(device, about, table(columns, rows, names_last=True, fills=True))
 
 
-def _held(row: Holder, *, detail: bool) -> Row:
+def _held(row: Holder, *, detail: bool) -> TableRow:
     also = kit.words("also", kit.words(*map(kit.code, row.also), between=", ")) if row.also else ""
     parts = [
         kit.words(kit.size_text(size), kit.code(name), between="  ") for name, size in row.parts
     ]
-    return Row(
+    return TableRow(
         (kit.code(row.path), kit.size_text(row.bytes)),
         facts=holder_facts(row),
         below=(graph_note(row), also, beyond_names(row), *(parts if detail else [])),
@@ -135,5 +137,5 @@ def graph_note(row: Holder) -> str:
         return ""
     size = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)
     graphs = "graph" if row.graphs == 1 else "graphs"
-    whose = format_counted(row.graphs, "tensor")
-    return f"{size} of that is held by the autograd {graphs} of {whose}"
+    tensors = format_counted(row.graphs, "tensor")
+    return f"{size} of that is held by the autograd {graphs} of {tensors}"

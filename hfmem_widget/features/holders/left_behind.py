@@ -69,7 +69,7 @@ class LeftBehind:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class NotedBefore:
     """What is known of the time before a span, in names and figures alone."""
 
     # Variables, outputs and errors that were not there, or another object.
@@ -107,7 +107,7 @@ class LeftBehindHolders(Companion):
 
         longer = LONGER_AFTER_AN_ERROR if self._raised else 1
         variables, others = main_variables(), kernel_roots(running_shell())
-        found = scan(
+        holders = scan(
             variables,
             others=others,
             most_objects=MOST_OBJECTS * longer,
@@ -115,12 +115,12 @@ class LeftBehindHolders(Companion):
         )
         new = self._noted.new(variables, others)
         for left in much:
-            known = Known(new, _seen.get(left.device), raised=self._raised)
-            finding = named(left, found, known, span.id)
+            noted = NotedBefore(new, _seen.get(left.device), raised=self._raised)
+            finding = named(left, holders, noted, span.id)
             if finding is not None:
                 session.findings.append(finding)
-            if not found.bound:
-                _seen[left.device] = found.of(left.device)
+            if not holders.bound:
+                _seen[left.device] = holders.of(left.device)
         return {}
 
 
@@ -138,46 +138,48 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
         yield LeftBehind(device.key, then, now, device.total, after)
 
 
-def named(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
+def named(left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int) -> Finding | None:
     """Return who holds what was left behind; None if a complete search found nobody."""
-    found_there = found.of(left.device)
+    found_there = holders.of(left.device)
     there = found_there.rows
-    more = None if known.seen is None else found_there.since(known.seen)
+    more = None if noted.seen is None else found_there.since(noted.seen)
     rows = _errors_as_one([row for row in there if not _is_attributed(row, there, left)])
     enough = WORTH_NAMING * left.bytes
     # If little was there before, nobody can have held it.
-    grown = {row: _grown(row, known.new, more, is_all_new=left.before < enough) for row in rows}
+    grown = {row: _grown(row, noted.new, more, is_all_new=left.before < enough) for row in rows}
     holding = [(row, size) for row, size in grown.items() if size is not None and size >= enough]
     is_sure = bool(holding)
     if not is_sure:
         unknown = [row for row, size in grown.items() if size is None]
         holding = [(row, row.bytes) for row in unknown if row.bytes >= enough]
     if not holding:
-        return _not_found(left, found, known, span_id)
+        return _not_found(left, holders, noted, span_id)
     holding = sorted(holding, key=lambda held: -held[1])[:MOST_NAMED]
     evidence = {
         "device": left.device,
         "left_behind": round(left.bytes),
         "holders": {row.path: size for row, size in holding},
-        "seconds": found.seconds,
-        "objects": found.objects,
+        "seconds": holders.seconds,
+        "objects": holders.objects,
     }
     title = _title(left.bytes, holding, is_sure=is_sure)
-    return Finding("left behind", "info", title, evidence, _advice(holding, found), span_id)
+    return Finding("left behind", "info", title, evidence, _advice(holding, holders), span_id)
 
 
-def _not_found(left: LeftBehind, found: Holders, known: Known, span_id: int) -> Finding | None:
+def _not_found(
+    left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int
+) -> Finding | None:
     """Return that nobody was found before the search ended early; None if it was complete."""
-    if not found.bound:
+    if not holders.bound:
         return None
     title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
-    evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": found.seconds}
+    evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": holders.seconds}
     stored = (
         "The notebook stores the last error, and its traceback holds the variables of every function on its "
         "way: %memfree errors frees it."
     )
-    longer = f"%memholders searches longer ({found.bound})."
-    advice = (stored, longer) if known.raised else (longer,)
+    longer = f"%memholders searches longer ({holders.bound})."
+    advice = (stored, longer) if noted.raised else (longer,)
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
@@ -239,10 +241,10 @@ def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> boo
     return left.attributed[metric] >= sum(other.bytes for other in rows if other.kind == row.kind)
 
 
-def _advice(holding: Holding, found: Holders) -> tuple[str, ...]:
+def _advice(holding: Holding, holders: Holders) -> tuple[str, ...]:
     from hfmem_widget.sources.heap.remedy import remedy
 
     advice = filter(None, (remedy(row) for row, _ in holding))
-    objects = format_counted(found.objects, "object")
-    looked = f"inspected {objects} in {format_duration(found.seconds)}"
+    objects = format_counted(holders.objects, "object")
+    looked = f"inspected {objects} in {format_duration(holders.seconds)}"
     return (*dict.fromkeys(advice), f"%memholders lists everything that is held ({looked}).")

@@ -37,7 +37,7 @@ SHARE = 0.02  # the share of the time that such looks may take
 
 
 _SEARCHES = Looks(unchanged=0.0)
-"""Of the time of this process, looking at what is held when a watch begins takes 1 % at most."""
+"""Limits the search at the beginning of watches to 1 % of this process' time."""
 
 
 class Leaks(Companion):
@@ -73,10 +73,10 @@ class Leaks(Companion):
         self._lengths = lengths_of(main_variables())
         now = self._clock()
         if len(self._names) <= MOST_NAMES_BEFORE and self._searches.is_due(now, 0.0):
-            found = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
-            self._searches.took(now, 0.0, found.seconds)
-            rows = (row for row in found.rows if row.bytes >= LEAST_NOTED)
-            self._before = Before(replace(found, rows=tuple(rows)))
+            holders = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
+            self._searches.took(now, 0.0, holders.seconds)
+            rows = (row for row in holders.rows if row.bytes >= LEAST_NOTED)
+            self._before = Before(replace(holders, rows=tuple(rows)))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Stop looking: a span that has ended is judged."""
@@ -88,7 +88,7 @@ class Leaks(Companion):
             leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
         ]
         if leaks:
-            found = search()
+            holders = search()
             new = self._names.new(main_variables(), kernel_roots(running_shell()))
             added = {
                 name: max(0.0, 1 - self._lengths[name] / max(length, 1))
@@ -101,7 +101,7 @@ class Leaks(Companion):
                 began, *later = (session.value(edge, key) for edge in (span.before, *edges))
                 let_go = began - min(later, default=began)
                 before = replace(self._before, new=new, added=added, let_go=let_go)
-                session.findings[session.findings.index(leak)] = with_holder(leak, found, before)
+                session.findings[session.findings.index(leak)] = with_holder(leak, holders, before)
         return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -114,15 +114,15 @@ class Leaks(Companion):
         self._due = ended + max(BETWEEN, (ended - began) / SHARE)
 
 
-def with_holder(finding: Finding, found: Holders, before: Before) -> Finding:
+def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
     """Return the finding of a leak with the names that hold what was added, as `growers` finds them."""
     from hfmem_widget.sources.heap.remedy import remedy
 
     device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
     before = replace(before, held=before.held.of(device))
-    sure, may = growers(found.of(device), before, growth)
-    cost = f"The search for what holds it took {format_duration(found.seconds)}"
-    cost += f"; {found.bound}." if found.bound else "."
+    sure, may = growers(holders.of(device), before, growth)
+    cost = f"The search for what holds it took {format_duration(holders.seconds)}"
+    cost += f"; {holders.bound}." if holders.bound else "."
     rows = [replace(row, path=plain(row.path, 60)) for row, _ in (*sure, *may)]
     if not rows:
         return replace(finding, advice=(*finding.advice, cost))
@@ -131,7 +131,7 @@ def with_holder(finding: Finding, found: Holders, before: Before) -> Finding:
     holds = f"what grows may be {holds}"
     if sure:
         holds = " and ".join(map(_holds, rows, (grown for _, grown in sure)))
-        evidence["holder"], evidence["seconds"] = rows[0].path, found.seconds
+        evidence["holder"], evidence["seconds"] = rows[0].path, holders.seconds
         for key, field in (("held", "bytes"), ("graph_bytes", "graph_bytes")):
             evidence[key] = sum(getattr(row, field) for row in rows)
         stop = "{} keeps growing: store less in it, or clear it when it is no longer needed."

@@ -63,11 +63,11 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
     start, stop = 0.0, math.inf
     if within is not None:
         start, stop = within.start, math.inf if within.stop is None else within.stop
-    found = [*_steps(session, spans, start, stop)]
-    others = () if found else _optimizer_steps(session, spans, start, stop)
+    of_steps = [*_steps(session, spans, start, stop)]
+    others = () if of_steps else _optimizer_steps(session, spans, start, stop)
     # An epoch grows by its steps.
-    kinds = RECURRING.keys() - {"epoch"} if found else RECURRING.keys()
-    for points in (*found, *_spans(session, spans, start, stop, kinds), *others):
+    kinds = RECURRING.keys() - {"epoch"} if of_steps else RECURRING.keys()
+    for points in (*of_steps, *_spans(session, spans, start, stop, kinds), *others):
         yield points.of(~np.isnan(points.allocated))
 
 

@@ -132,7 +132,9 @@ def _unit_for(size: float) -> tuple[float, str]:
 
 def _left(session: Session, device: str) -> float:
     """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
-    total = next((known.total for known in session.devices if known.key == device), math.nan)
+    total = next(
+        (candidate.total for candidate in session.devices if candidate.key == device), math.nan
+    )
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
     )

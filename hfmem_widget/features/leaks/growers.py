@@ -51,9 +51,9 @@ def search(most_objects: int = MOST_OBJECTS, most_seconds: float = MOST_SECONDS)
     return scan(names, others=others, most_objects=most_objects, most_seconds=most_seconds)
 
 
-def growers(found: Holders, before: Before, growth: float) -> tuple[Growers, Growers]:
+def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, Growers]:
     """Return who added `growth` bytes on one device and, where nobody was seen to, who may have."""
-    since, is_partial = found.since(before.held), before.held.bound != ""
+    since, is_partial = holders.since(before.held), before.held.bound != ""
     more = {(row.path, row.kind): row.bytes for row in since.rows}
 
     def added(row: Holder) -> float:
@@ -68,22 +68,22 @@ def growers(found: Holders, before: Before, growth: float) -> tuple[Growers, Gro
     def got_again(row: Holder) -> float:
         return min(before.let_go - since.freed, row.bytes) if _SEVERAL.search(row.path) else 0
 
-    known = _by_name(found, added, LEAST_SHARE * growth)
-    fitting = [one for one in known if one[1] <= MOST_TIMES * growth]
+    growing = _by_name(holders, added, LEAST_SHARE * growth)
+    fitting = [one for one in growing if one[1] <= MOST_TIMES * growth]
     seen = {first_name(row.path) for row, _ in fitting}
     if is_partial:
         seen &= {*before.new, *before.added}
     # Without any of these, the others cannot have added as much.
     others = sum(size for _, size in fitting) - NEARLY_ALL * growth
     sure = [one for one in fitting if one[1] > others and first_name(one[0].path) in seen]
-    may = fitting or known or _by_name(found, got_again, LEAST_SHARE * growth)
+    may = fitting or growing or _by_name(holders, got_again, LEAST_SHARE * growth)
     return sure[:MOST_NAMED], () if sure else may[:MOST_NAMED]
 
 
-def _by_name(found: Holders, added: Callable[[Holder], float], least: float) -> Growers:
+def _by_name(holders: Holders, added: Callable[[Holder], float], least: float) -> Growers:
     """Return who added at least so many bytes, most first."""
     names: dict[str, list[tuple[float, Holder]]] = defaultdict(list)
-    for row in found.rows:
+    for row in holders.rows:
         name, size = first_name(row.path), added(row)
         # What came at once, such as the states of an optimizer, cannot have been added again and again.
         is_several = _SEVERAL.search(row.path, len(name)) or row.dtype in _CONTAINERS
@@ -94,6 +94,6 @@ def _by_name(found: Holders, added: Callable[[Holder], float], least: float) -> 
         grown = sum(size for size, _ in rows)
         most, row = max(rows, key=lambda each: each[0])
         if grown >= least and grown:
-            one = joined(name, [row for size, row in rows if size])
-            summed.append((row if most >= NEARLY_ALL * grown else one, grown))
-    return sorted(summed, key=lambda one: -one[1])
+            joined_row = joined(name, [row for size, row in rows if size])
+            summed.append((row if most >= NEARLY_ALL * grown else joined_row, grown))
+    return sorted(summed, key=lambda joined_row: -joined_row[1])

@@ -21,7 +21,7 @@ LEAST_RUNS = 3
 LEAST_LEFT = MIB
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
 LEAST_KEPT = 0.5  # the share of what a run left that must still be there when the next one ends
-LEAST_UNNAMED = 0.25  # the share of what was left that names must miss for it to be said
+LEAST_UNNAMED = 0.25  # the share of the bytes left behind that no name must lead to for a sentence
 EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
 
 
@@ -33,10 +33,10 @@ class Rerun(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Enter what all runs show together among the findings, with whether any name leads to it."""
-        found = reruns(session, span, self._earlier())
-        if found:
+        findings = reruns(session, span, self._earlier())
+        if findings:
             held = search()
-            session.findings += (with_names(one, held) for one in found)
+            session.findings += (with_names(one, held) for one in findings)
         return NOTHING
 
 
@@ -63,8 +63,8 @@ def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Fin
     findings = []
     for device in session.devices:
         key = f"{device.key}/allocated"
-        known = (record.device(device.key) for record in earlier)
-        edges = [(before.before, before.after) for before in known if before is not None]
+        records = (record.device(device.key) for record in earlier)
+        edges = [(before.before, before.after) for before in records if before is not None]
         edges.append((session.value(span.before, key), session.value(span.after, key)))
         left = _left_by_last(edges, device)
         if len(left) >= LEAST_RUNS:
@@ -89,19 +89,19 @@ def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[
 
 
 def _finding(device: Device, span: Span, runs: int, left: Sequence[float]) -> Finding:
-    each = sum(left) / len(left)
+    average = sum(left) / len(left)
     return Finding(
         kind="rerun",
         severity="warn",
         title=(
             f"This cell has run {runs} times, and each of the last {len(left)} runs left "
-            f"{format_bytes(each)} more on {device.key}: {format_bytes(sum(left))} in total."
+            f"{format_bytes(average)} more on {device.key}: {format_bytes(sum(left))} in total."
         ),
         evidence={
             "device": device.key,
             "runs": runs,
             "last": len(left),
-            "each": round(each),
+            "each": round(average),
             "left": round(sum(left)),
         },
         advice=(

@@ -1,4 +1,4 @@
-"""Whether readings keep rising: robust lines, and rules that tell growth from steps, teeth and noise."""
+"""Whether readings keep rising: robust lines, and rules that separate growth from steps, teeth and noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_IN_TWO = 0.55  # of lasting growth: the two biggest rises, such as a model 
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """A line through readings: slope and bounds, value at x = 0, robust standard deviation about it."""
 
     slope: float
@@ -36,7 +36,7 @@ class Line:
     spread: float
 
 
-def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> Line:
+def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
     """Return the line with the median of all pairwise slopes of at least 3 readings, with Sen's interval.
 
     The interval is `z` standard deviations wide at each side. It comes from the variance of Kendall's S,
@@ -55,7 +55,7 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> Line:
     low, high = max(0, int((pairs - reach) / 2)), min(pairs - 1, math.ceil((pairs + reach) / 2))
     ordered = np.partition(slopes, (low, high))
     spread = _SPREAD * float(np.median(np.abs(residuals)))
-    return Line(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
+    return FittedLine(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
 
 
 def goes_on(y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:

@@ -182,18 +182,18 @@ def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
 
 
 def _explains_better(
-    trend: Trend, known: Trend, of: Mapping[str, ComparablePoints], points: ComparablePoints
+    trend: Trend, other: Trend, of: Mapping[str, ComparablePoints], points: ComparablePoints
 ) -> bool:
     """Return whether growth is made by such points rather than by those that are known, of all there are."""
     if trend.what == A_STEP:
-        return trend.grown > known.grown
+        return trend.grown > other.grown
     if trend.what != A_SECOND:
-        return _made(points, known.start) >= MOST_WITHIN * known.grown
+        return _made(points, other.start) >= MOST_WITHIN * other.grown
     # Over the stretch that both have: one leaves out more at the beginning than the other.
-    start, stop = max(trend.start, known.start), min(trend.stop, known.stop)
+    start, stop = max(trend.start, other.start), min(trend.stop, other.stop)
     made = sum(_made(each, start, stop) for each in of.values() if each.is_outermost)
     least = MOST_WITHIN * trend.slope * (stop - start)
-    return made < least or _goes_by_time(of[known.what], start)
+    return made < least or _goes_by_time(of[other.what], start)
 
 
 def _made(points: ComparablePoints, start: float, stop: float = math.inf) -> float:

@@ -13,16 +13,16 @@ from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
 
 LEAST = 256 * MIB
 LEAST_SHARE = 0.4
-"""Bytes, and share of what they held when they had warmed up, by which they must have grown."""
+"""Bytes, and share of the bytes after the warm-up, by which workers must have grown."""
 
 LEAST_SECONDS = 10.0
 LEAST_READINGS = 8
 
 MOST_FALL = 0.05
-"""Of the growth, how far a quarter of the readings may lie below the one before."""
+"""Share of the growth by which a quarter of the readings may lie below the quarter before."""
 
 MOST_WARM_UP = 10.0
-"""Seconds, at most a fifth of all: they import, and fill what they fetch ahead."""
+"""Seconds of warm-up, at most a fifth of all: workers import, and fetch batches ahead."""
 
 ADVICE = (
     (
@@ -37,19 +37,19 @@ ADVICE = (
 def growing_workers(session: Session, span: Span) -> Iterator[Finding]:
     """Yield a finding if the same number of workers held more and more within an outermost span."""
     columns = [session.index(f"cpu/{name}") for name in ("children", "data_workers")]
-    known = [column for column in columns if column is not None]
-    if session.ranks is not None or len(known) < len(columns):
+    present = [column for column in columns if column is not None]
+    if session.ranks is not None or len(present) < len(columns):
         return
-    rows = session.between(span.start, end_of(session, span), known)
+    rows = session.between(span.start, end_of(session, span), present)
     held, workers = rows.low[:, 0], rows.high[:, 1]
     # What is not known counts as no worker, and so does a row in which their number changed.
     workers = np.where(np.isfinite(held) & (workers == rows.low[:, 1]), workers, 0.0)
     stretches = np.split(np.arange(len(held)), np.flatnonzero(np.diff(workers)) + 1)
     grown = [
-        (last - first, first, last, seconds, int(workers[each[0]]))
-        for each in stretches
-        if len(each) and workers[each[0]] > 0
-        for first, last, seconds in _growth(rows.time[each], held[each])
+        (last - first, first, last, seconds, int(workers[stretch[0]]))
+        for stretch in stretches
+        if len(stretch) and workers[stretch[0]] > 0
+        for first, last, seconds in _growth(rows.time[stretch], held[stretch])
     ]
     for more, first, last, seconds, count in sorted(grown)[-1:]:
         title = (

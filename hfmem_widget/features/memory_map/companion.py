@@ -112,15 +112,15 @@ class LiveMemoryMap(Companion):
     def _read_and_draw(self, session: Session) -> None:
         started, now = self._cpu(), self._clock()
         self._reserved = max(self._reserved, self._reserved_now(session))
-        found = self._read(session)
-        if found.seconds > MOST_SECONDS:
+        memory_map = self._read(session)
+        if memory_map.seconds > MOST_SECONDS:
             self._read_due = self._draw_due = math.inf
             session.notes.append(
-                f"Reading the memory map takes {format_duration(found.seconds)}, too long while the cell "
-                "runs; it is shown at the end."
+                f"Reading the memory map takes {format_duration(memory_map.seconds)}, too long while the "
+                "cell runs; it is shown at the end."
             )
             return
-        size = self._draw(found) if now >= self._draw_due else 0
+        size = self._draw(memory_map) if now >= self._draw_due else 0
         cost = (self._cpu() - started) / SHARE
         self._read_due = now + max(PERIOD, cost)
         if now >= self._draw_due:
@@ -128,12 +128,12 @@ class LiveMemoryMap(Companion):
             rate = next(pace.rate for pace in PACES if now - self._began <= pace.unseen)
             self._draw_due = now + max(PERIOD, cost, size / rate)
 
-    def _draw(self, found: MemoryMap) -> int:
+    def _draw(self, memory_map: MemoryMap) -> int:
         """Show a map where it differs from the one shown; return the bytes that were sent."""
         # An output that the user's code has cleared stays away until the end.
         if self._screen is None or not self._display_id or self._screen.cleared:
             return 0
-        bundle = live_bundle(found)
+        bundle = live_bundle(memory_map)
         if bundle == self._shown:
             return 0
         self._screen.replace(self._display_id, bundle)
@@ -141,12 +141,12 @@ class LiveMemoryMap(Companion):
         return ENVELOPE + sum(len(text.encode()) for text in bundle.values())
 
     def _read(self, session: Session) -> MemoryMap:
-        found = self._reader.read()
+        memory_map = self._reader.read()
         if self._devices:
-            found = found.only(self._devices)
-        if found.devices != self._highest.devices or _size(found) > _size(self._highest):
-            self._highest, self._highest_at = found, session.last_sample.time
-        return found
+            memory_map = memory_map.only(self._devices)
+        if memory_map.devices != self._highest.devices or _size(memory_map) > _size(self._highest):
+            self._highest, self._highest_at = memory_map, session.last_sample.time
+        return memory_map
 
     def _reserved_now(self, session: Session) -> float:
         # The allocator may have a device that the session has not read yet.
@@ -154,8 +154,8 @@ class LiveMemoryMap(Companion):
         return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
 
 
-def _size(found: MemoryMap) -> tuple[int, int]:
+def _size(memory_map: MemoryMap) -> tuple[int, int]:
     """Return what was reserved and what was in use, in bytes."""
-    blocks = (block for segment in found.segments for block in segment.blocks)
+    blocks = (block for segment in memory_map.segments for block in segment.blocks)
     in_use = sum(block.size for block in blocks if block.state == "allocated")
-    return sum(segment.size for segment in found.segments), in_use
+    return sum(segment.size for segment in memory_map.segments), in_use

@@ -14,7 +14,7 @@ from hfmem_widget.text import MIB, format_bytes, format_count, format_share
 
 LEAST_HOLES = 512 * MIB
 LEAST_SHARE = 0.15
-"""Of reserved memory: training a model like bert-large peaked at 1 to 11 % more reserved than allocated."""
+"""Share of reserved memory: training models like bert-large had 1 to 11 % more reserved than allocated."""
 
 EXPANDABLE = (
     "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older versions of torch) "

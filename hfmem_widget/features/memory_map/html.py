@@ -22,7 +22,7 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_PIECES = 2400
 """Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
@@ -46,80 +46,89 @@ class _Group(NamedTuple):
 
     title: str
     note: str
-    found: Fragmentation
+    fragmentation: Fragmentation
 
 
-def memory_map_bundle(found: MemoryMap) -> dict[str, str]:
+def memory_map_bundle(memory_map: MemoryMap) -> dict[str, str]:
     """Return one picture a device by MIME type."""
-    return moments_bundle((("", found),))
+    return moments_bundle((("", memory_map),))
 
 
 def moments_bundle(moments: Moments) -> dict[str, str]:
     """Return maps of several moments by MIME type: for each and its devices a picture with what it means."""
-    groups = [group for title, found in moments for group in _groups_of(title, found)]
+    groups = [group for title, memory_map in moments for group in _groups_of(title, memory_map)]
     sections = (_section(group, len(groups)) for group in groups)
-    blocks = sum(len(segment.blocks) for _, found in moments for segment in found.segments)
-    seconds = sum(found.seconds for _, found in moments)
+    blocks = sum(
+        len(segment.blocks) for _, memory_map in moments for segment in memory_map.segments
+    )
+    seconds = sum(memory_map.seconds for _, memory_map in moments)
     cost = f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
     return kit.bundle(kit.headed("memmap"), *sections, kit.note(cost))
 
 
-def live_bundle(found: MemoryMap) -> dict[str, str]:
+def live_bundle(memory_map: MemoryMap) -> dict[str, str]:
     """Return what is shown while it changes, by MIME type: pictures and their legends, in some 20 kB."""
-    groups = _groups_of("", found)
+    groups = _groups_of("", memory_map)
     return kit.bundle(kit.headed("memmap"), *(_live(group, len(groups)) for group in groups))
 
 
-def _groups_of(title: str, found: MemoryMap) -> list[_Group]:
+def _groups_of(title: str, memory_map: MemoryMap) -> list[_Group]:
     """Return the devices with segments or a note; all devices where there are none."""
-    there = {*found.notes, *(segment.device for segment in found.segments)}
-    devices = [device for device in found.devices if device in there] or list(found.devices)
+    there = {*memory_map.notes, *(segment.device for segment in memory_map.segments)}
+    devices = [device for device in memory_map.devices if device in there] or list(
+        memory_map.devices
+    )
     return [
-        _Group(title, found.notes.get(device, ""), found.fragmentation(device))
+        _Group(title, memory_map.notes.get(device, ""), memory_map.fragmentation(device))
         for device in devices
     ]
 
 
 def _heading(group: _Group) -> tuple[str, str]:
-    found = group.found
-    if not found.reserved:
+    fragmentation = group.fragmentation
+    if not fragmentation.reserved:
         size = "" if group.note else "nothing is reserved"
-    elif found.is_host:
-        size = f"heap of {format_bytes(found.reserved)}"
+    elif fragmentation.is_host:
+        size = f"heap of {format_bytes(fragmentation.reserved)}"
     else:
-        segments = sum(len(place.segments) for place in found.places)
-        size = f"{format_bytes(found.reserved)} reserved in {format_counted(segments, 'segment')}"
-    return plain(found.device), " \u00b7 ".join(text for text in (plain(group.title), size) if text)
+        segments = sum(len(place.segments) for place in fragmentation.places)
+        size = f"{format_bytes(fragmentation.reserved)} reserved in {format_counted(segments, 'segment')}"
+    return plain(fragmentation.device), " \u00b7 ".join(
+        text for text in (plain(group.title), size) if text
+    )
 
 
 def _section(group: _Group, groups: int) -> kit.Fragment:
-    found = group.found
-    drawn = picture_html(found, MOST_PIECES // groups) if found.reserved else ""
+    fragmentation = group.fragmentation
+    drawn = picture_html(fragmentation, MOST_PIECES // groups) if fragmentation.reserved else ""
     rows = [
-        Row((_name(part), _size(part.bytes), _share(part.bytes, found))) for part in found.parts
+        TableRow((_name(part), _size(part.bytes), _share(part.bytes, fragmentation)))
+        for part in fragmentation.parts
     ]
     legend = table([Column(), Column(), Column(is_quiet=True)], rows)
-    notes = (plain(text, NOTE_LENGTH) for text in (*sentences(found), group.note) if text)
+    notes = (plain(text, NOTE_LENGTH) for text in (*sentences(fragmentation), group.note) if text)
     return kit.section(
         *_heading(group),
-        kit.Fragment(drawn + legend.html, _text(found)),
+        kit.Fragment(drawn + legend.html, _text(fragmentation)),
         *map(kit.line, notes),
-        kit.Fragment(_segments(found, MOST_SEGMENTS // groups).html),
+        kit.Fragment(_segments(fragmentation, MOST_SEGMENTS // groups).html),
     )
 
 
 def _live(group: _Group, groups: int) -> kit.Fragment:
     """Return a picture that keeps its height while there are a few rows more or less, and a short legend."""
-    found = group.found
-    picture = picture_html(found, LIVE_PIECES // groups) if found.reserved else ""
-    height = STEP * (ROWS_OF_A_HEAP if found.is_host else ROWS + 2)
+    fragmentation = group.fragmentation
+    picture = picture_html(fragmentation, LIVE_PIECES // groups) if fragmentation.reserved else ""
+    height = STEP * (ROWS_OF_A_HEAP if fragmentation.is_host else ROWS + 2)
     style = "display:inline-block;margin:0 14px 0 0"
-    legend = (kit.quiet(_name(part, f" {_size(part.bytes)}"), style=style) for part in found.parts)
+    legend = (
+        kit.faint(_name(part, f" {_size(part.bytes)}"), style=style) for part in fragmentation.parts
+    )
     drawn = (
         f'<div style="min-height:{height}px">{picture}</div>'
         f"{kit.block('font-size:12px', *legend).html}"
     )
-    return kit.section(*_heading(group), kit.Fragment(drawn, _text(found)))
+    return kit.section(*_heading(group), kit.Fragment(drawn, _text(fragmentation)))
 
 
 def _name(part: Part, more: str = "") -> kit.Fragment:
@@ -127,18 +136,18 @@ def _name(part: Part, more: str = "") -> kit.Fragment:
 
 
 def _size(size: float) -> str:
-    """Return bytes as text, in which a few, or none, are told as few."""
+    """Return bytes as text; few bytes, or none, as less than the smallest figure."""
     return kit.size_text(size or 1.0)
 
 
-def _share(size: float, found: Fragmentation) -> str:
-    return format_share(size / found.reserved)
+def _share(size: float, fragmentation: Fragmentation) -> str:
+    return format_share(size / fragmentation.reserved)
 
 
-def _segments(found: Fragmentation, most: int) -> kit.Fragment:
+def _segments(fragmentation: Fragmentation, most: int) -> kit.Fragment:
     """Return a table of the largest segments; nothing of a heap, which has none."""
-    segments = [(each, place) for place in found.places for each in place.segments]
-    if found.is_host:
+    segments = [(segment, place) for place in fragmentation.places for segment in place.segments]
+    if fragmentation.is_host:
         return kit.NOTHING
     rows = []
     for segment, place in sorted(segments, key=lambda pair: -pair[0].size)[: max(1, most)]:
@@ -150,26 +159,26 @@ def _segments(found: Fragmentation, most: int) -> kit.Fragment:
             format_bytes(max(free)) if free else NONE,
             format_count(len(segment.blocks)),
         )
-        rows.append(Row((kit.code(f"{segment.address:#x}{where}"), *figures)))
+        rows.append(TableRow((kit.code(f"{segment.address:#x}{where}"), *figures)))
     return table([*map(Column, COLUMNS)], rows)
 
 
-def _text(found: Fragmentation) -> str:
-    sizes = [_size(part.bytes) for part in found.parts]
+def _text(fragmentation: Fragmentation) -> str:
+    sizes = [_size(part.bytes) for part in fragmentation.parts]
     width = max(map(len, sizes), default=0)
     legend = [
-        f"{_MARKS[part.name]} {size:>{width}}  {_share(part.bytes, found):>6}  {part.label}"
-        for part, size in zip(found.parts, sizes, strict=True)
+        f"{_MARKS[part.name]} {size:>{width}}  {_share(part.bytes, fragmentation):>6}  {part.label}"
+        for part, size in zip(fragmentation.parts, sizes, strict=True)
     ]
-    return "\n".join([_strip(found), *legend] if found.reserved else legend)
+    return "\n".join([_strip(fragmentation), *legend] if fragmentation.reserved else legend)
 
 
-def _strip(found: Fragmentation) -> str:
+def _strip(fragmentation: Fragmentation) -> str:
     """Return all segments end to end, the largest first: each character is what most of its bytes are."""
-    cell = found.reserved / STRIP
+    cell = fragmentation.reserved / STRIP
     shares: list[dict[str, float]] = [{} for _ in range(STRIP)]
     start = 0.0
-    for place in found.places:
+    for place in fragmentation.places:
         for name, size in chain.from_iterable(place.pieces):
             stop = start + size
             for at in range(int(start / cell), min(STRIP, int(stop / cell) + 1)):

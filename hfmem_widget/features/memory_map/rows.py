@@ -25,7 +25,7 @@ _ORDER = list(LABELS)
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class SegmentBar:
     """A segment, or several narrow ones end to end, which may take several bars."""
 
     pieces: Pieces  # from left to right
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     """The bars of all places of a device, and how many bytes the whole width stands for."""
 
     full: float
-    places: tuple[tuple[StreamPool, tuple[Bar, ...]], ...]
+    places: tuple[tuple[StreamPool, tuple[SegmentBar, ...]], ...]
 
 
 def layout(places: Sequence[StreamPool], most: int) -> Layout:
@@ -96,19 +96,19 @@ def merged(pieces: Iterable[Piece], finest: float) -> Iterator[Piece]:
 
 def _bars(
     place: StreamPool, pieces: Sequence[Pieces], full: float, coarse: float
-) -> tuple[Bar, ...]:
+) -> tuple[SegmentBar, ...]:
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
     wide = sum(segment.size >= narrow for segment in place.segments)
     bars = [
-        Bar(made_of, (segment,))
+        SegmentBar(made_of, (segment,))
         for segment, made_of in zip(place.segments[:wide], pieces[:wide], strict=True)
     ]
     strip = merged(chain.from_iterable(pieces[wide:]), finest)
-    bars += [Bar(part, place.segments[wide:]) for part in _cut(_joined(strip), int(full))]
+    bars += [SegmentBar(part, place.segments[wide:]) for part in _cut(_joined(strip), int(full))]
     return tuple(_placed(bars, full))
 
 
-def _placed(bars: Iterable[Bar], full: float) -> Iterator[Bar]:
+def _placed(bars: Iterable[SegmentBar], full: float) -> Iterator[SegmentBar]:
     """Yield bars in rows as words in lines: each in the first row that has room for it."""
     ends: list[float] = []
     for bar in bars:

@@ -22,7 +22,7 @@ from hfmem_widget.features.oom.diagnosis import (
     training,
     with_share,
 )
-from hfmem_widget.features.oom.model import Advice, Cache, Cause, Diagnosis, Incident
+from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
 from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
 
 MOST = 5
@@ -90,7 +90,7 @@ TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
 )  # fmt: skip
 
 
-def advise(incident: Incident, diagnosis: Diagnosis) -> tuple[Advice, ...]:
+def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
     """Return what the diagnosis calls for, then what saves most."""
     first = list(remedies(incident, diagnosis.cause))
     # After these nothing need be made smaller, once they have a remedy.
@@ -237,10 +237,10 @@ def _in_chunks(incident: Incident) -> Advice:
         return Advice("Process it in chunks", "a smaller request would have fit")
     times = incident.asked / incident.total
     factor = format_count(times) if times >= 10 else f"{times:.1f}"
-    whose = "the machine's" if incident.on_the_host else "the GPU's"
+    owner = "the machine's" if incident.on_the_host else "the GPU's"
     return Advice(
         "Check the shape of the tensor, or process it in chunks",
-        f"a single request {factor}\u00d7 {whose} memory is usually a shape mistake",
+        f"a single request {factor}\u00d7 {owner} memory is usually a shape mistake",
     )
 
 

@@ -33,7 +33,7 @@ MOST_KEPT = 4  # events of one watch that are kept: the last ones
 MOST_MARKS = 8  # marks of one watch on the chart: the last ones
 
 _watching: list[OutOfMemory] = []
-"""Those that have begun and not ended."""
+"""The companions that have begun and not ended."""
 
 
 class OutOfMemory(Companion):
@@ -99,14 +99,14 @@ class OutOfMemory(Companion):
         with suppress(Exception):  # the rest of the card does without it
             from hfmem_widget.features.oom.seen import seen_in
 
-            events = [event for event, *_ in self._events if belongs_to(failure.said, event)]
-            device = device_of(session, failure.said, events[-1] if events else None, span)
+            events = [event for event, *_ in self._events if belongs_to(failure.error_text, event)]
+            device = device_of(session, failure.error_text, events[-1] if events else None, span)
             self._failure = replace(failure, seen=seen_in(error, device.key, optimizers))
         for around in _watching:
             if self._shows:
-                around.shown_within = failure.said
+                around.shown_within = failure.error_text
             if self._folder is not None:
-                around.dumped_within = failure.said
+                around.dumped_within = failure.error_text
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
@@ -125,8 +125,8 @@ class OutOfMemory(Companion):
                 session, incident.device.key, incident.asked, report.time, incident.allocated
             )
         session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
-        is_shown = not _are_same(self.shown_within, failure.said)
-        folder = None if _are_same(self.dumped_within, failure.said) else self._folder
+        is_shown = not _are_same(self.shown_within, failure.error_text)
+        folder = None if _are_same(self.dumped_within, failure.error_text) else self._folder
         if not is_shown and folder is None:
             return NOTHING
         card = partial(report.card, self._count - report.is_observed)
@@ -174,6 +174,6 @@ class OutOfMemory(Companion):
             self._recorder.unsubscribe(self._attach)
 
 
-def _are_same(one: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
+def _are_same(earlier: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
     # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
-    return one is not None and astuple(one) == astuple(other)
+    return earlier is not None and astuple(earlier) == astuple(other)

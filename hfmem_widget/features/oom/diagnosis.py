@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.analysis.readings import known_of
-from hfmem_widget.features.oom.model import Diagnosis, Incident
+from hfmem_widget.features.oom.model import Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.session import HELD
 from hfmem_widget.text import format_count, format_counted, size_text
@@ -25,7 +25,7 @@ LONG_FROM = 2.0  # times the longest sequence of any other step
 OTHERS_FROM = 0.1  # use by other processes that is worth naming
 OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if its size is unknown
 
-# The innermost functions tell what asked: between them lie the wrappers of a module's call.
+# The innermost functions show what requested memory; the wrappers of a module's call lie between them.
 NEAR = 14
 
 _FUNCTIONS = {
@@ -52,7 +52,7 @@ _OPTIMIZERS = (
 _CHECKPOINTING = "torch.utils.checkpoint."
 
 
-def diagnose(incident: Incident) -> Diagnosis:
+def diagnose(incident: Incident) -> OomDiagnosis:
     """Return why memory ran out.
 
     The causes are tried in the order in which one makes the others pointless: what would have to change
@@ -76,17 +76,17 @@ def diagnose(incident: Incident) -> Diagnosis:
     )
 
 
-def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
+def _beside_the_gpu(incident: Incident) -> OomDiagnosis | None:
     """Return that it was not the GPU that was full, if CUDA's own error does not say what was."""
     if incident.origin != "cuda runtime":
         return None
     free = f"{size_text(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
     if running(incident, "pinning"):
         sentence = "Host memory could not be pinned; GPU memory did not run out"
-        return Diagnosis("full", f"{sentence}{free and f': {free}'}.")
+        return OomDiagnosis("full", f"{sentence}{free and f': {free}'}.")
     if not incident.free >= OFTEN_FREE * incident.total > 0:
         return None
-    return Diagnosis(
+    return OomDiagnosis(
         "huge",
         f"Probably one oversized request: CUDA does not report its size, and {free}. Host memory that could "
         "not be pinned is another possible cause.",
@@ -94,36 +94,36 @@ def _beside_the_gpu(incident: Incident) -> Diagnosis | None:
     )
 
 
-def _another_model(incident: Incident) -> Diagnosis | None:
+def _another_model(incident: Incident) -> OomDiagnosis | None:
     other = incident.seen.other
     if other is None or other.bytes < GROWN_FROM * incident.ceiling:
         return None
     alive = f"{'is' if other.what.startswith('Another') else 'are'} alive"
     sentence = f"{other.what} {alive}: {other.at} ({size_text(other.bytes)})."
-    return Diagnosis("another model", sentence)
+    return OomDiagnosis("another model", sentence)
 
 
-def _graphs(incident: Incident) -> Diagnosis | None:
+def _graphs(incident: Incident) -> OomDiagnosis | None:
     kept = incident.seen.kept
     if kept is None or kept.bytes < GROWN_FROM * incident.ceiling:
         return None
     held = f"{kept.path} holds {with_share(kept.bytes, incident)}"
     graphs = f"the graphs of {format_counted(kept.graphs, 'tensor')}"
-    return Diagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
+    return OomDiagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
 
 
-def _kv_cache(incident: Incident) -> Diagnosis | None:
+def _kv_cache(incident: Incident) -> OomDiagnosis | None:
     cache = incident.seen.cache
     if cache is None or not incident.room_for_cache < cache.whole:
         return None
-    return Diagnosis(
+    return OomDiagnosis(
         "kv cache",
         f"KV cache: {format_counted(cache.rows, 'sequence')} of {format_count(cache.length)} tokens need "
         f"{size_text(cache.whole)}; beside the rest there is room for {size_text(incident.room_for_cache)}.",
     )
 
 
-def _training(incident: Incident) -> Diagnosis | None:
+def _training(incident: Incident) -> OomDiagnosis | None:
     seen, held = incident.seen, sum(incident.part(name) for name in HELD)
     # Even with nothing else allocated, so a smaller batch does not help.
     if seen.cache or not to_come(incident) > max(0.0, incident.allocated + incident.room - held):
@@ -131,14 +131,14 @@ def _training(incident: Incident) -> Diagnosis | None:
     parts = [f"{size_text(seen.gradients)} of gradients"] if seen.gradients else []
     if seen.states:
         parts.append(f"{size_text(seen.states)} of optimizer states ({', '.join(seen.optimizers)})")
-    return Diagnosis(
+    return OomDiagnosis(
         "training",
         f"Training does not fit, whatever the batch: {' and '.join(parts)} are still to come, beside "
         f"{size_text(held)} of weights, gradients and states that are there.",
     )
 
 
-def _long_rows(incident: Incident) -> Diagnosis | None:
+def _long_rows(incident: Incident) -> OomDiagnosis | None:
     longest = incident.count("longest")
     if not incident.usual or not longest >= LONG_FROM * incident.usual[1]:
         return None
@@ -146,13 +146,13 @@ def _long_rows(incident: Incident) -> Diagnosis | None:
         return None
     usual = " to ".join(dict.fromkeys(map(format_count, incident.usual)))
     rows = f"{format_count(incident.batch_samples)} \u00d7 " if incident.batch_samples > 0 else ""
-    return Diagnosis(
+    return OomDiagnosis(
         "long rows",
         f"One long batch: {rows}{format_count(longest)} tokens; the other steps had {usual}.",
     )
 
 
-def _fragmentation(incident: Incident) -> Diagnosis | None:
+def _fragmentation(incident: Incident) -> OomDiagnosis | None:
     asked, largest = incident.asked, incident.largest_free
     enough = max(asked, FRAGMENTED_FROM * incident.ceiling)
     if incident.on_the_host or incident.origin != "cuda" or not incident.slack >= enough:
@@ -161,22 +161,22 @@ def _fragmentation(incident: Incident) -> Diagnosis | None:
     if largest >= asked or asked + to_come(incident) > incident.room:
         return None
     pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
-    return Diagnosis(
+    return OomDiagnosis(
         "fragmentation",
         f"Fragmentation: {size_text(incident.slack)} of PyTorch's reserved memory is free, but only in "
         f"{pieces}; the request needs {size_text(asked)} in one piece.",
     )
 
 
-def _growth(incident: Incident) -> Diagnosis | None:
+def _growth(incident: Incident) -> OomDiagnosis | None:
     finding, grown = incident.growth, incident.known_growth
     missing = max(incident.asked - incident.free, 0.0)
     if finding is None or grown < GROWN_FROM * incident.ceiling or grown < missing:
         return None
-    return Diagnosis("leak", f"Leak: {finding.title[:1].lower()}{finding.title[1:]}")
+    return OomDiagnosis("leak", f"Leak: {finding.title[:1].lower()}{finding.title[1:]}")
 
 
-def limit(incident: Incident) -> Diagnosis | None:
+def limit(incident: Incident) -> OomDiagnosis | None:
     """Return that a limit on this process is the cause, if nothing but that is."""
     if incident.on_the_host:
         host = incident.host
@@ -184,7 +184,9 @@ def limit(incident: Incident) -> Diagnosis | None:
             f"{host.command} allows this process {size_text(host.limit)}; {size_text(host.used)} was mapped "
             "already, so the request did not fit"
         )
-        return Diagnosis("limit", f"Limit reached: {sentence}.") if incident.met_a_limit else None
+        return (
+            OomDiagnosis("limit", f"Limit reached: {sentence}.") if incident.met_a_limit else None
+        )
     is_limited = incident.allowed > 0 or incident.preemptive
     # Beyond the device, the request would not fit without the limit either.
     if incident.is_beyond or not is_limited or incident.free < incident.asked:
@@ -195,18 +197,18 @@ def limit(incident: Incident) -> Diagnosis | None:
         else "limits this process on"
     )
     free = f"{size_text(incident.free)} is free" if incident.free > 0 else "more is free"
-    return Diagnosis(
+    return OomDiagnosis(
         "limit",
         f"Limit reached: the memory fraction {limits} {incident.place}, although {free}.",
     )
 
 
-def _page_cache(incident: Incident) -> Diagnosis | None:
+def _page_cache(incident: Incident) -> OomDiagnosis | None:
     """Return that only page cache was left, where CPU and GPU share memory and CUDA does not count it."""
     cache, free = incident.part("page_cache"), incident.free
     if not (cache > 0 and free >= incident.asked > free - cache):
         return None
-    return Diagnosis(
+    return OomDiagnosis(
         "page cache",
         f"Probably page cache: of the {size_text(free)} that the kernel could give, {size_text(cache)} was "
         f"cache of files, which CUDA counts as used; {size_text(incident.asked)} was requested.",
@@ -214,70 +216,70 @@ def _page_cache(incident: Incident) -> Diagnosis | None:
     )
 
 
-def huge(incident: Incident) -> Diagnosis | None:
+def huge(incident: Incident) -> OomDiagnosis | None:
     """Return that the request itself is the cause, if it is."""
     asked, there_is = incident.asked, incident.ceiling
     if incident.on_the_host and not asked > 0:
         if incident.free < OFTEN_FREE * there_is or not incident.free > 0:
             return None
-        return Diagnosis(
+        return OomDiagnosis(
             "huge",
             "Probably one oversized request: the error does not report its size, and "
             f"{size_text(incident.free)} of {size_text(there_is)} was free.",
             is_sure=False,
         )
     held = sum(incident.part(name) for name in HELD)
-    beside = there_is - held
+    not_held = there_is - held
     # Beside what others use even a middling request does not fit, nor do all predictions beside themselves.
     is_another = running(incident, "gathering") or _other_processes(incident) is not None
-    enough = beside if is_another else min(beside, HUGE_FROM * there_is)
+    enough = not_held if is_another else min(not_held, HUGE_FROM * there_is)
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None
     if asked > incident.total:
         how = f"more than {incident.place} has in total ({size_text(incident.capacity)})"
-    elif asked > beside and held > 0:
-        how = f"more than the {size_text(beside)} of {incident.place} that the model itself does not hold"
+    elif asked > not_held and held > 0:
+        how = f"more than the {size_text(not_held)} of {incident.place} that the model itself does not hold"
     else:
         how = f"{100 * asked / there_is:.0f} % of {incident.place}"
-    return Diagnosis("huge", f"Oversized request: {size_text(asked)} in one piece, {how}.")
+    return OomDiagnosis("huge", f"Oversized request: {size_text(asked)} in one piece, {how}.")
 
 
-def _other_processes(incident: Incident) -> Diagnosis | None:
+def _other_processes(incident: Incident) -> OomDiagnosis | None:
     others = incident.others
     if incident.on_the_host or not others >= OTHERS_FROM * incident.total:
         return None
     if incident.asked > incident.free + others:
         return None
-    who = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
+    subject = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
     would = " Without that, the request would have fit." if incident.asked > 0 else ""
     if incident.device.shared and not incident.processes:
         all_of_it = f"{size_text(others)} of the {size_text(incident.capacity)}"
         sentence = f"The rest of the machine uses {all_of_it} that CPU and GPU share.{would}"
-        return Diagnosis("machine", sentence)
-    return Diagnosis(
+        return OomDiagnosis("machine", sentence)
+    return OomDiagnosis(
         "others",
-        f"{who} {size_text(others)} of {incident.place}'s {size_text(incident.capacity)}.{would}",
+        f"{subject} {size_text(others)} of {incident.place}'s {size_text(incident.capacity)}.{would}",
     )
 
 
-def _full(incident: Incident) -> Diagnosis:
+def _full(incident: Incident) -> OomDiagnosis:
     if incident.on_the_host:
-        return Diagnosis("full", _full_host(incident))
-    taken, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
-    if not taken >= 0:
-        return Diagnosis(
+        return OomDiagnosis("full", _full_host(incident))
+    allocated, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
+    if not allocated >= 0:
+        return OomDiagnosis(
             "unknown",
             f"Cause unknown: the error says that {incident.place} ran out of memory, but not how full "
             "it was.",
         )
-    sentence = f"Memory is full: PyTorch's tensors take {size_text(taken)}"
+    sentence = f"Memory is full: PyTorch's tensors take {size_text(allocated)}"
     sentence += f" of {size_text(there_is)}" if there_is > 0 else ""
     if biggest := _biggest_part(incident):
         share, label = biggest
         sentence += f", of which {share} is {label}"
     if incident.beside_the_allocator:
         sentence += f"; PyTorch's cache takes {size_text(incident.cache)} more, which the library cannot use"
-    return Diagnosis("full", f"{sentence}.")
+    return OomDiagnosis("full", f"{sentence}.")
 
 
 def _full_host(incident: Incident) -> str:

@@ -77,21 +77,21 @@ def dump(
         BLOCKS: lambda path: _write(pickle.dumps(snapshot_of(segments()), protocol=4), path),
         SESSION: partial(save, session),
     }
-    said: list[str] = []
+    sentences: list[str] = []
 
     def write() -> None:
         try:
             place, missing = _write_all(folder, session.label, pieces, clock())
         except Exception as error:  # noqa: BLE001  (the user's own error is what matters)
-            said.append(f"The out-of-memory bundle could not be written: {_reason(error)}.")
+            sentences.append(f"The out-of-memory bundle could not be written: {_reason(error)}.")
             return
         failed = "".join(f" {piece} is missing: {why}." for piece, why in missing.items())
         where = f"{plain(name).rstrip('/')}/{place}"
-        said.append(f"The out-of-memory bundle is in {where}.{failed}")
+        sentences.append(f"The out-of-memory bundle is in {where}.{failed}")
 
     if not done_within(PATIENCE, write):
         return f"The out-of-memory bundle was not complete after {PATIENCE:.0f} s."
-    return said[0]
+    return sentences[0]
 
 
 def _write_all(
@@ -162,15 +162,15 @@ def snapshot_of(segments: Segments) -> dict[str, Any]:
     devices = 1 + max(int(segment["device"]) for segment in segments)
     return {
         "segments": [
-            _known(segment, frames)
-            | {"blocks": [_known(each, frames) for each in segment["blocks"]]}
+            _figures_of(segment, frames)
+            | {"blocks": [_figures_of(each, frames) for each in segment["blocks"]]}
             for segment in segments
         ],
         "device_traces": [[] for _ in range(devices)],
     }
 
 
-def _known(
+def _figures_of(
     piece: Mapping[str, Any], frames: dict[tuple[str, int, str], dict[str, object]]
 ) -> dict[str, Any]:
     """Return the numbers and names of a segment or a block; of its source files the names alone."""
@@ -193,10 +193,10 @@ def _known(
 
 def _keep_newest(folder: Path, now: float) -> None:
     """Delete the oldest bundles beyond those that are kept; nothing that is not ours."""
-    taken = 0
+    total = 0
     for at, (bundle, size) in enumerate(_bundles(folder)):
-        taken += size
-        if at and (at >= KEPT or taken > MOST_BYTES):
+        total += size
+        if at and (at >= KEPT or total > MOST_BYTES):
             _remove(bundle)
     for half in folder.glob(f".{PREFIX}*.part"):
         with suppress(OSError):
@@ -207,15 +207,15 @@ def _keep_newest(folder: Path, now: float) -> None:
 
 def _bundles(folder: Path) -> Iterator[tuple[Path, int]]:
     """Yield the complete bundles of a folder with their sizes, newest first."""
-    found = []
+    bundles = []
     for bundle in folder.glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError, TypeError, LookupError):
             is_own = not bundle.is_symlink() and (bundle / MARK).stat().st_size < 4096
             about = json.loads((bundle / MARK).read_bytes()) if is_own else {}
             if about["format"] == FORMAT:
                 sizes = [file.lstat().st_size for file in bundle.iterdir()]
-                found.append((float(about["written"]), bundle, sum(sizes)))
-    for _, bundle, size in sorted(found, reverse=True):
+                bundles.append((float(about["written"]), bundle, sum(sizes)))
+    for _, bundle, size in sorted(bundles, reverse=True):
         yield bundle, size
 
 

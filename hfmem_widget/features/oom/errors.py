@@ -158,8 +158,8 @@ def about_memory(error: BaseException | None) -> tuple[BaseException, OutOfMemor
     NCCL and the CPU allocator raise) and an ``OSError`` count by the beginning of their texts.
     """
     for cause in islice(chain_of(error, with_suppressed=False), MOST_ERRORS):
-        if (said := _read(cause)) is not None:
-            return cause, said
+        if (error_text := _read(cause)) is not None:
+            return cause, error_text
     return None
 
 
@@ -173,12 +173,14 @@ def _read(error: BaseException) -> OutOfMemoryText | None:
     if by_type is None and not isinstance(error, RuntimeError):
         return None
     try:
-        said = read_text(str(error))
+        error_text = read_text(str(error))
     except Exception:  # noqa: BLE001  (an error of the user's may not be able to say what it is)
         return by_type
     # CuPy's is a MemoryError as well, and of a GPU.
     is_known = by_type is not None and not any(module == "cupy" for module, _ in kinds)
-    return by_type if said is None or (is_known and said.origin == "other") else said
+    return (
+        by_type if error_text is None or (is_known and error_text.origin == "other") else error_text
+    )
 
 
 def read_text(text: str) -> OutOfMemoryText | None:
@@ -190,11 +192,11 @@ def read_text(text: str) -> OutOfMemoryText | None:
     )
     if origin is None:
         return None
-    found = {
+    figures = {
         name: (_bytes(match[1]) for pattern in patterns if (match := pattern.search(text)))
         for name, patterns in _SIZES.items()
     }
-    sizes = {name: next(values, NOT_AVAILABLE) for name, values in found.items()}
+    sizes = {name: next(values, NOT_AVAILABLE) for name, values in figures.items()}
     reserved = sizes.pop("reserved")
     if math.isnan(sizes["unallocated"]):
         sizes["unallocated"] = max(0.0, reserved - sizes["allocated"]) if reserved > 0 else reserved

@@ -8,12 +8,12 @@ from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.features.oom.advice import MEASURED_ON
 from hfmem_widget.features.oom.diagnosis import in_backward, recomputing
 from hfmem_widget.features.oom.errors import Origin
-from hfmem_widget.features.oom.model import Advice, Diagnosis, Incident, LiveBlocks
+from hfmem_widget.features.oom.model import Advice, Incident, LiveBlocks, OomDiagnosis
 from hfmem_widget.session import Part
 from hfmem_widget.text import MIB, format_count, format_counted, size_text
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 SENTENCE = 500  # characters at most: labels of the user's may stand in it
 UNRECORDED = "allocated before stacks were recorded"
@@ -50,7 +50,7 @@ _DOT = " \u00b7 "
 
 def out_of_memory_bundle(
     incident: Incident,
-    diagnosis: Diagnosis,
+    diagnosis: OomDiagnosis,
     advice: Sequence[Advice],
     *,
     earlier: int = 0,
@@ -64,7 +64,7 @@ def out_of_memory_bundle(
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),
         device,
-        at_right=kit.quiet(diagnosis.name, style=_BADGE),
+        at_right=kit.faint(diagnosis.name, style=_BADGE),
     )
     return kit.bundle(
         heading,
@@ -86,12 +86,12 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     """Return the known figures: what each is, its value, and what stands small below it."""
     total = incident.capacity
     on_the_host = incident.on_the_host
-    whose = f"by {incident.host.command}" if incident.met_a_limit else "to this process"
+    owner = f"by {incident.host.command}" if incident.met_a_limit else "to this process"
     of_total = f"of {size_text(total)}" if total > 0 else ""
     figures = [
         ("requested", incident.asked, f"by {WHO[incident.origin]}"),
         ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
-        ("allowed", incident.limit, whose),
+        ("allowed", incident.limit, owner),
         ("private memory" if on_the_host else "allocated", incident.allocated, ""),
     ]
     if not on_the_host and incident.cache >= LEAST_CACHE:
@@ -127,7 +127,7 @@ def _parts(incident: Incident) -> kit.Fragment:
 def _place(incident: Incident) -> kit.Fragment:
     within = kit.words(*where(incident), between=" \u203a ").text
     phrases = [
-        kit.words(kit.quiet(name), text, limit=SENTENCE)
+        kit.words(kit.faint(name), text, limit=SENTENCE)
         for name, text in (("in", within), ("batch", batch(incident)))
         if text
     ]
@@ -165,12 +165,12 @@ def _blocks(incident: Incident) -> kit.Fragment:
     biggest = incident.blocks.biggest if incident.blocks is not None else ()
     if not biggest:
         return kit.NOTHING
-    head = kit.quiet("biggest live blocks")
+    head = kit.faint("biggest live blocks")
     if not any(blocks.where for blocks in biggest):
         return kit.block(_LINE, head, kit.phrases([_size_of(blocks) for blocks in biggest]))
-    unrecorded = kit.quiet(UNRECORDED)
+    unrecorded = kit.faint(UNRECORDED)
     places = [kit.code(each.where, SENTENCE) if each.where else unrecorded for each in biggest]
-    rows = list(map(Row, zip(map(_size_of, biggest), places, strict=True)))
+    rows = list(map(TableRow, zip(map(_size_of, biggest), places, strict=True)))
     drawn = table((Column(is_bold=True), Column(is_words=True)), rows, size=12)
     return kit.block(_LINE, kit.words(head, drawn, between="\n"))
 
@@ -178,7 +178,7 @@ def _blocks(incident: Incident) -> kit.Fragment:
 def _processes(incident: Incident) -> kit.Fragment:
     biggest = sorted(incident.processes, key=lambda process: -process[1])[:5]
     listed = _DOT.join(f"process {pid}: {size_text(size)}" for pid, size in biggest)
-    return kit.block(_LINE, kit.quiet("other processes"), listed) if listed else kit.NOTHING
+    return kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING
 
 
 def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
@@ -192,7 +192,7 @@ def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
         items.append(
             f'<li style="margin:5px 0 0;padding:0"><strong>{action.html}</strong>'
             f'<div style="margin:0">{reason.html}.</div>'
-            f"{kit.block(f'margin:0;font-size:12px;{kit.QUIET}', saving).html}</li>"
+            f"{kit.block(f'margin:0;font-size:12px;{kit.FAINT}', saving).html}</li>"
         )
         lines.append(f"{number}. {kit.shown(change.sentence(), SENTENCE).text}")
     html = (
@@ -221,8 +221,8 @@ def parts_of(incident: Incident) -> tuple[Part, ...]:
     if not (parts and incident.met_a_limit):
         return parts
     heap = tuple(part for part in parts if part.name in OF_ALLOCATED)
-    beside = incident.host.used - sum(part.bytes for part in heap)
-    return (*heap, Part("cache", "mapped, not private memory", beside)) if beside > 0 else heap
+    others = incident.host.used - sum(part.bytes for part in heap)
+    return (*heap, Part("cache", "mapped, not private memory", others)) if others > 0 else heap
 
 
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:
@@ -241,24 +241,24 @@ def bar_html(incident: Incident) -> str:
         there_is = max(whole, incident.capacity if incident.capacity > 0 else 0.0)
     if not (parts and there_is > 0):
         return ""
-    taken = sum(part.bytes for part in parts)
+    total = sum(part.bytes for part in parts)
     # A larger request would leave no room for the parts.
     asked = incident.asked if incident.asked <= there_is else 0.0
-    full = max(there_is, taken + asked)
+    full = max(there_is, total + asked)
     end = 100 * there_is / full
     # Drawn over the rest, in the colour of text: it is what did not give way.
     over = (
         f'<line x1="{end:.2f}%" x2="{end:.2f}%" y1="0" y2="{_HEIGHT}" stroke="currentColor" '
         f'stroke-width="{2 if end < 99.9 else 0}"/>'
     )
-    whose = "limit of this process" if incident.limit > 0 else incident.place
-    scale = [f"{whose}: {size_text(there_is)}"]
+    owner = "limit of this process" if incident.limit > 0 else incident.place
+    scale = [f"{owner}: {size_text(there_is)}"]
     if asked:
         scale.insert(
             0, f"dashed: the request{', past the end (the line)' if full > there_is else ''}"
         )
         over = (
-            f'<rect x="{100 * taken / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
+            f'<rect x="{100 * total / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
             f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '
             f'stroke-dasharray="4 3"><title>requested {size_text(asked)}</title></rect>{over}'
         )
@@ -268,7 +268,7 @@ def bar_html(incident: Incident) -> str:
             for part in parts
         ),
         full,
-        f"{whose}: {size_text(taken)} used of {size_text(there_is)}",
+        f"{owner}: {size_text(total)} used of {size_text(there_is)}",
         height=_HEIGHT,
         over=over,
         style=f";background:{palette.PARTS['free']}",
@@ -276,5 +276,5 @@ def bar_html(incident: Incident) -> str:
     scale_html = "".join(f"<span>{kit.shown(text).html}</span>" for text in scale)
     return (
         f'{drawn}<div style="display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 12px;'
-        f'font-size:11px;{kit.QUIET}">{scale_html}</div>'
+        f'font-size:11px;{kit.FAINT}">{scale_html}</div>'
     )

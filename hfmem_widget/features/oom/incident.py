@@ -27,7 +27,7 @@ LIMITED_BELOW = 0.995  # a ceiling above this share of the device is no limit, b
 SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two decimals
 
 MOST_MODULES = 2_000
-"""Modules of a model that are asked what they say of themselves."""
+"""Modules of a model whose fields are read at most."""
 
 
 def failure_of(
@@ -37,40 +37,42 @@ def failure_of(
 
     A text that may mean something else is about memory if that did run out.
     """
-    found = about_memory(error)
-    if found is None or not (found[1].is_certain or ran_out):
+    error_and_text = about_memory(error)
+    if error_and_text is None or not (error_and_text[1].is_certain or ran_out):
         return None
     return Failure(
-        said=found[1],
-        calls=_calls_in(found[0]),
+        error_text=error_and_text[1],
+        calls=_calls_in(error_and_text[0]),
         sample=sample,
         model=_facts_of(models),
         host=HostLimit(*address_space()),
     )
 
 
-def belongs_to(said: OutOfMemoryText, event: OomEvent) -> bool:
+def belongs_to(error_text: OutOfMemoryText, event: OomEvent) -> bool:
     """Return whether an error's text may be about an event of the allocator."""
-    if said.origin not in {"cuda", "no batch size", "other"}:
+    if error_text.origin not in {"cuda", "no batch size", "other"}:
         return False
-    if said.device and said.device != event.device:
+    if error_text.device and error_text.device != event.device:
         return False
-    return math.isnan(said.asked) or math.isclose(said.asked, event.asked, rel_tol=SAME_WITHIN)
+    return math.isnan(error_text.asked) or math.isclose(
+        error_text.asked, event.asked, rel_tol=SAME_WITHIN
+    )
 
 
 def device_of(
-    session: Session, said: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
+    session: Session, error_text: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
     """Return the device that an error is about; if it does not say, the GPU that is fullest in the span.
 
     The device has no key if no GPU is known: the host's memory explains nothing then.
     """
-    known = {device.key: device for device in session.devices}
-    key = said.device if event is None else event.device
+    devices = {device.key: device for device in session.devices}
+    key = error_text.device if event is None else event.device
     if key:
-        return known.get(key, Device(key, ""))
+        return devices.get(key, Device(key, ""))
     gpus = [device for device in session.devices if ":" in device.key]
-    if said.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
+    if error_text.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
         gpus = list(session.devices)
     return max(
         gpus,
@@ -80,8 +82,8 @@ def device_of(
 
 
 def _highest(session: Session, span: Span | None, key: str) -> float:
-    known = None if span is None else span.peaks.get(key)
-    return session.peak(key) if known is None else known.value
+    peak = None if span is None else span.peaks.get(key)
+    return session.peak(key) if peak is None else peak.value
 
 
 def incident_of(
@@ -98,11 +100,11 @@ def incident_of(
     If the allocator was observed, the event is what it had at that instant, the sample is the reading next to
     it, and the path has the open spans, outermost first. The span is the outermost one, after it has ended.
     """
-    said, sample = failure.said, sample or failure.sample
-    device = device_of(session, said, event, span)
+    error_text, sample = failure.error_text, sample or failure.sample
+    device = device_of(session, error_text, event, span)
     seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
     # The allocator's own are of that very instant; a sample is only near to it.
-    readings = dict(seen.readings) if event else _readings(said)
+    readings = dict(seen.readings) if event else _readings(error_text)
     later = span.after if span is not None else None
     series = f"{device.key}/allocated"
 
@@ -111,17 +113,17 @@ def incident_of(
         value = session.value(sample, key)
         if metric in HELD and later is not None:
             # An error makes nothing: what was counted afterwards was there when memory ran out.
-            found = session.value(later, key)
-            value = max(known_of(value, found), known_of(found, value))
+            counted_later = session.value(later, key)
+            value = max(known_of(value, counted_later), known_of(counted_later, value))
         return known_of(readings.get(metric, NOT_AVAILABLE), value)
 
-    total, allowed = _capacity(said, seen, device, read("driver_reserved"))
+    total, allowed = _capacity(error_text, seen, device, read("driver_reserved"))
     is_shared = device.shared > 0
     whole = known_of(device.total, total) if is_shared else total
-    said_free, left = known_of(seen.free, said.free), whole - read("device_used")
+    said_free, left = known_of(seen.free, error_text.free), whole - read("device_used")
     # Where CPU and GPU share memory, CUDA counts page cache as used.
     free = known_of(left, said_free) if is_shared else known_of(said_free, left)
-    if said.origin not in ON_THE_HOST and free >= 0:
+    if error_text.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = whole - free
     allocated, reserved = read("allocated"), read("reserved")
     is_host = ":" not in device.key
@@ -145,16 +147,16 @@ def incident_of(
     usual = [step.longest for step in steps if not step.first <= current <= step.last]
     return Incident(
         device=device,
-        origin=said.origin,
-        asked=known_of(seen.asked, said.asked),
+        origin=error_text.origin,
+        asked=known_of(seen.asked, error_text.asked),
         total=total,
         free=free,
         allowed=allowed,
         allocated=allocated,
         reserved=reserved,
-        others=_others(said, whole - free, reserved, read("others")),
-        processes=_foreign(said, reserved),
-        preemptive=said.preemptive,
+        others=_others(error_text, whole - free, reserved, read("others")),
+        processes=_foreign(error_text, reserved),
+        preemptive=error_text.preemptive,
         blocks=seen.blocks,
         anatomy=anatomy if parts else None,
         path=tuple(path),
@@ -172,50 +174,52 @@ def incident_of(
     )
 
 
-def _readings(said: OutOfMemoryText) -> dict[str, float]:
+def _readings(error_text: OutOfMemoryText) -> dict[str, float]:
     """Return what an error's text says of the allocator."""
-    if math.isnan(said.allocated):
+    if math.isnan(error_text.allocated):
         return {}
-    reserved = said.allocated + known_of(said.unallocated, 0.0)
-    return dict.fromkeys(("allocated", "active", "requested"), said.allocated) | {
+    reserved = error_text.allocated + known_of(error_text.unallocated, 0.0)
+    return dict.fromkeys(("allocated", "active", "requested"), error_text.allocated) | {
         "reserved": reserved
     }
 
 
 def _capacity(
-    said: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
+    error_text: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
 ) -> tuple[float, float]:
     """Return what the device has for programs, and what this process may use of it if that is less."""
-    if said.origin == "mps":  # whose limit is Apple's own recommendation
-        return said.allowed, NOT_AVAILABLE
-    total = known_of(known_of(seen.total, said.total), device.total - known_of(driver, 0.0))
-    allowed = known_of(said.allowed, seen.ceiling)
+    if error_text.origin == "mps":  # whose limit is Apple's own recommendation
+        return error_text.allowed, NOT_AVAILABLE
+    total = known_of(known_of(seen.total, error_text.total), device.total - known_of(driver, 0.0))
+    allowed = known_of(error_text.allowed, seen.ceiling)
     return total, allowed if allowed < LIMITED_BELOW * total else NOT_AVAILABLE
 
 
-def _foreign(said: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
+def _foreign(error_text: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
     """Return the processes that are not this one.
 
     In a container the driver knows this one by another id, and PyTorch then lists it as somebody else's.
     """
-    if not math.isnan(said.in_use) or math.isnan(reserved):
-        return said.processes
+    if not math.isnan(error_text.in_use) or math.isnan(reserved):
+        return error_text.processes
     ours = [
-        process for process in said.processes if reserved <= process[1] <= reserved + CONTEXT_UP_TO
+        process
+        for process in error_text.processes
+        if reserved <= process[1] <= reserved + CONTEXT_UP_TO
     ]
-    return tuple(process for process in said.processes if process not in ours[:1])
+    return tuple(process for process in error_text.processes if process not in ours[:1])
 
 
-def _others(said: OutOfMemoryText, used: float, reserved: float, sampled: float) -> float:
-    foreign = _foreign(said, reserved)
+def _others(error_text: OutOfMemoryText, used: float, reserved: float, sampled: float) -> float:
+    foreign = _foreign(error_text, reserved)
     if foreign:
         return sum(size for _, size in foreign)
     if not math.isnan(sampled):
         # MPS limits this process alone, whatever others have of the machine.
-        return NOT_AVAILABLE if said.origin == "mps" else sampled
-    if not math.isnan(said.in_use):
-        return max(0.0, used - said.in_use)
-    if said.processes:
+        return NOT_AVAILABLE if error_text.origin == "mps" else sampled
+    if not math.isnan(error_text.in_use):
+        return max(0.0, used - error_text.in_use)
+    if error_text.processes:
         return 0.0
     beyond = used - reserved
     # Up to there it may all be this process' own context.
@@ -260,8 +264,8 @@ def _facts_of(models: Iterable[Any]) -> ModelFacts:
             held = (fields.get("config") for fields in modules)
             configs = [vars(config) for config in held if hasattr(config, "__dict__")]
             sizes = (config.get("vocab_size") for config in configs)
-            known = (size for size in sizes if isinstance(size, int) and size)
+            known_sizes = (size for size in sizes if isinstance(size, int) and size)
             checkpointing |= any(each.get("gradient_checkpointing") is True for each in modules)
-            vocabulary = vocabulary or next(known, 0)
+            vocabulary = vocabulary or next(known_sizes, 0)
             quantized |= any(config.get("quantization_config") for config in configs)
     return ModelFacts(checkpointing, vocabulary, quantized)

@@ -139,7 +139,7 @@ class Seen:
 class Failure:
     """What is known of the error that ended the code, when it does."""
 
-    said: OutOfMemoryText
+    error_text: OutOfMemoryText
     sample: Sample  # the session's last one
     calls: tuple[str, ...] = ()  # the functions that ran, innermost first
     model: ModelFacts = field(default_factory=ModelFacts)
@@ -284,7 +284,7 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class OomDiagnosis:
     """Why memory ran out: the cause, and a sentence with its figures; not sure if it is only a guess."""
 
     cause: Cause

@@ -1,7 +1,7 @@
 """What PyTorch's caching allocator has at the instant at which it runs out of memory.
 
 An observer cannot be detached, and what it raises reaches the user's code. So one is attached to a process,
-only once the user's own code has initialised its devices; it calls whoever listens then, and raises nothing.
+only once the user's own code has initialised its devices; it then calls its listeners, and raises nothing.
 It is called on the thread that asked for memory, before the error is raised and without the
 allocator's lock. In a backward pass that is autograd's own thread, on which no Python need be running.
 """
@@ -50,7 +50,7 @@ _CELL: Final = ("ipykernel_", "<ipython-input-")
 
 
 class OomObserver:
-    """Tells whoever listens of every request that the caching allocator cannot serve.
+    """Notifies its listeners of every request that the caching allocator cannot serve.
 
     It attaches to the first of its allocators that has devices.
     """
@@ -80,7 +80,7 @@ class OomObserver:
         """Attach to the allocator once its devices are initialised; doing so again does nothing."""
         if self.settled:
             return
-        allocator = next((known for known in self._allocators if known.devices()), None)
+        allocator = next((candidate for candidate in self._allocators if candidate.devices()), None)
         if allocator is not None:
             # Now: where memory has run out is no place to import anything for the first time.
             import hfmem_widget.features.oom.model  # noqa: F401
@@ -131,7 +131,7 @@ class OomObserver:
         calls = calls_of(chain(outwards(frame), waiting))
         blocks = None
         counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
-        count = sum(int(known.get("current", 0)) for known in counts)
+        count = sum(int(blocks.get("current", 0)) for blocks in counts)
         if began >= self._look_again_at.get(device, 0.0) and count <= MOST_BLOCKS:
             blocks = self._blocks(device, asked)
         ended = self._clock()
@@ -163,7 +163,7 @@ class OomObserver:
 
 
 OBSERVER: Final = OomObserver()
-"""The one of this process: it stays attached."""
+"""The observer of this process: it stays attached."""
 
 
 def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
@@ -188,11 +188,11 @@ def _waiting_for_autograd() -> FrameType | None:
     # This very frame would be a ring: it and all the others would stay until a collection.
     innermost.pop(threading.get_ident(), None)
     # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
-    found = (
+    waiting_frames = (
         next((frame for frame in outwards(inner) if _name_of(frame) == BACKWARD), None)
         for inner in innermost.values()
     )
-    waiting = [frame for frame in found if frame is not None]
+    waiting = [frame for frame in waiting_frames if frame is not None]
     return waiting[0] if len(waiting) == 1 else None
 
 

@@ -11,7 +11,7 @@ from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import Advice, Diagnosis, Failure, Incident, OomEvent
+from hfmem_widget.features.oom.model import Advice, Failure, Incident, OomDiagnosis, OomEvent
 from hfmem_widget.features.oom.observer import OomObserver
 from hfmem_widget.session import Finding, Sample, Session, Span
 from hfmem_widget.text import size_text
@@ -28,10 +28,10 @@ Noted = tuple[OomEvent, tuple[Span, ...], Sample]
 
 
 class Report(NamedTuple):
-    """All that is said of an error that ended the code."""
+    """The explanation of an error that ended the code."""
 
     incident: Incident
-    diagnosis: Diagnosis
+    diagnosis: OomDiagnosis
     advice: tuple[Advice, ...]
     is_observed: bool  # whether the allocator was seen to run out
     time: float
@@ -49,7 +49,7 @@ def report_on(
     observer: OomObserver,
 ) -> Report:
     """Judge the error that ended a watch's outermost span."""
-    events = (known for known in reversed(noted) if belongs_to(failure.said, known[0]))
+    events = (entry for entry in reversed(noted) if belongs_to(failure.error_text, entry[0]))
     event, path, sample = next(events, (None, (), failure.sample))
     if event is None:
         path = _raised_in(session, span)
@@ -87,11 +87,11 @@ def _with_counts(session: Session, path: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def finding_of(
-    incident: Incident, diagnosis: Diagnosis, advice: Sequence[Advice], span: Span
+    incident: Incident, diagnosis: OomDiagnosis, advice: Sequence[Advice], span: Span
 ) -> Finding:
     """Return an error as a finding of the span that it ended."""
     figures = {name: getattr(incident, name) for name in _EVIDENCE} | {"total": incident.capacity}
-    known = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
+    finite = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
     return Finding(
         kind=KIND,
         severity="critical",
@@ -102,7 +102,7 @@ def finding_of(
             "diagnosis": diagnosis.sentence,
             "origin": incident.origin,
             "observed": incident.blocks is not None,
-            **known,
+            **finite,
         },
         advice=tuple(part.sentence() for part in advice),
         span_id=span.id,

@@ -53,9 +53,15 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         rows = held.of(device).rows
         models, stepping = Subjects(lambda: {str(at): one for at, one in enumerate(running)}).all()
         used = {id(each): each for one in (*models, *stepping) for each in _weights_of(one)}
-        known = [each for each in (*stepping, *optimizers, *dict(named).values()) if _groups(each)]
-        used_by = (one for one in known if not used.keys().isdisjoint(map(id, _weights_of(one))))
-        stepping = list({id(one): one for one in used_by}.values())
+        with_groups = [
+            each for each in (*stepping, *optimizers, *dict(named).values()) if _groups(each)
+        ]
+        used_by = (
+            optimizer
+            for optimizer in with_groups
+            if not used.keys().isdisjoint(map(id, _weights_of(optimizer)))
+        )
+        stepping = list({id(optimizer): optimizer for optimizer in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
         return Seen(
             freed=0 if held.bound else sum(row.bytes for row in rows if _is_errors(row)),
@@ -85,9 +91,9 @@ def _roots(error: BaseException) -> list[roots.Root]:
     # What handles the error, within the function that catches it, has it only until that is done.
     stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
     inner = stack[: stack.index(id(catching))] if id(catching) in stack else []
-    found = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
+    kept_roots = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
     name = roots.error_name(error, roots.cells_of(shell)) or "sys.last_value"
-    return [*found, roots.Root(name, error, roots.Rank.ERROR)]
+    return [*kept_roots, roots.Root(name, error, roots.Precedence.ERROR)]
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -103,7 +109,7 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
     One that is only assigned, or before it is read, is of an earlier run: nothing that ran needs it.
     """
     waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
-    known = {code for code, *_ in waiting}
+    codes = {code for code, *_ in waiting}
     for code, at, variables in waiting:
         if variables.get("__name__") not in users:
             continue
@@ -120,8 +126,8 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
         functions = [each for each in (*values, *methods) if type(each) is FunctionType]
         more = [(each.__code__, each.__globals__) for each in functions]
         more += [(each, variables) for each in code.co_consts if type(each) is CodeType]
-        waiting += [(within, -1, beside) for within, beside in more if within not in known]
-        known.update(within for within, _ in more)
+        waiting += [(within, -1, namespace) for within, namespace in more if within not in codes]
+        codes.update(within for within, _ in more)
 
 
 def _is_errors(row: Holder) -> bool:
@@ -159,9 +165,9 @@ def _is_trained(weight: Any) -> bool:
     return bool(weight.requires_grad and weight.is_leaf)
 
 
-def _bytes(found: Iterable[Any], device: str) -> int:
+def _bytes(tensors_held: Iterable[Any], device: str) -> int:
     """Return the bytes of tensors on a device, each storage counted once."""
-    storages = (storage for tensor in found for storage in storages_of(tensor))
+    storages = (storage for tensor in tensors_held for storage in storages_of(tensor))
     return sum({key: size for key, place, size, _ in storages if place == device}.values())
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.features.ranks.engines import Engines, taken
+from hfmem_widget.features.ranks.engines import Engines, engines_in_use
 from hfmem_widget.features.ranks.temporary import remove_with, sweep_once, unused
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
@@ -71,7 +71,7 @@ class FollowedRanks(Companion):
             recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
             recorder.subscribe(self._look)
-            self._engines = taken()
+            self._engines = engines_in_use()
             if self._engines is not None and (why := self._engines.follow(self._directory)):
                 recorder.note(f"The engines of ipyparallel are not followed ({why}).")
 
@@ -95,7 +95,7 @@ class FollowedRanks(Companion):
             return NOTHING
         run.finish(was_interrupted=self._was_interrupted)
         # Of no span here: the ranks' own card shows them.
-        session.findings += [replace(found, span_id=0) for found in run.findings]
+        session.findings += [replace(finding, span_id=0) for finding in run.findings]
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
         if self._is_quiet:

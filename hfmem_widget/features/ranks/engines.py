@@ -56,16 +56,16 @@ class Engines:
         return self._ask(lambda rank: (join, os.fspath(directory), rank, world))
 
     def leave(self) -> str:
-        """Have none be a rank any more, and return why one could not be told."""
+        """Have none be a rank any more, and return why one could not be reached."""
         return self._ask(lambda _rank: (leave,))
 
     def _ask(self, call: Callable[[int], tuple[Any, ...]]) -> str:
         try:
-            asked = [
+            reports = [
                 self._client[engine].apply_async(*call(rank))
                 for rank, engine in enumerate(self._client.ids)
             ]
-            for answer in asked:
+            for answer in reports:
                 answer.get(PATIENCE)
         except Exception as error:  # noqa: BLE001  (whatever a cluster says, the cell goes on)
             return f"{type(error).__name__}: {plain(error)}"
@@ -75,8 +75,8 @@ class Engines:
 def join(directory: str, rank: int, world: int) -> None:
     """Be a rank of a run, if this process is none; called in an engine."""
     host, pid = plain(socket.gethostname(), 64), os.getpid()
-    who = Rank(rank, rank, world, host=host, pid=pid, engine=ENGINE)
-    resolve("hfmem_widget.drivers.follow:begin")(directory, who)
+    rank_of_engine = Rank(rank, rank, world, host=host, pid=pid, engine=ENGINE)
+    resolve("hfmem_widget.drivers.follow:begin")(directory, rank_of_engine)
 
 
 def leave() -> None:
@@ -84,16 +84,16 @@ def leave() -> None:
     resolve("hfmem_widget.drivers.follow:end")()
 
 
-_taken: Engines | None = None
+_in_use: Engines | None = None
 
 
 def take(client: Any | None) -> Engines | None:
     """Have the engines of a client be ranks of whatever is watched from now on; with None those of none."""
-    global _taken  # noqa: PLW0603  (a notebook has one cluster at a time)
-    _taken = None if client is None else Engines(client)
-    return _taken
+    global _in_use  # noqa: PLW0603  (a notebook has one cluster at a time)
+    _in_use = None if client is None else Engines(client)
+    return _in_use
 
 
-def taken() -> Engines | None:
+def engines_in_use() -> Engines | None:
     """Return the engines that are ranks of what is watched."""
-    return _taken
+    return _in_use

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
 
 QUIET = 3600.0
-"""Seconds for which nothing must have been written in what a kernel that was killed has left behind."""
+"""Seconds without a write after which the directory of a killed kernel is removed."""
 
 MOST_NAMES = 10_000
 """Names of the folder for temporary files that are looked at."""
@@ -56,8 +56,8 @@ def sweep(folder: Path | None = None, now: float | None = None) -> None:
     folder = Path(tempfile.gettempdir()) if folder is None else folder
     with suppress(OSError), os.scandir(folder) as entries:
         names = (entry.name for entry in itertools.islice(entries, MOST_NAMES))
-        found = [folder / name for name in names if _NAME.fullmatch(name)]
-        for directory in found:
+        folders = [folder / name for name in names if _NAME.fullmatch(name)]
+        for directory in folders:
             with suppress(OSError, OptionError):
                 if _is_left_behind(directory, time.time() if now is None else now):
                     shutil.rmtree(directory, ignore_errors=True)

@@ -129,8 +129,8 @@ class FileRecording(Companion):
 
     def _news(self, session: Session, lines: Lines, *, is_last: bool) -> Iterator[bytes]:
         now = self._clock()
-        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        samples = [sample for sample in taken if sample.time > self._began]
+        samples_waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        samples = [sample for sample in samples_waiting if sample.time > self._began]
         self._written += len(samples)
         if is_last:
             samples += _newest(session, session.timeline.samples - self._written - self._lost)
@@ -194,9 +194,9 @@ class FileRecording(Companion):
 
 
 def _newest(session: Session, count: int) -> list[Sample]:
-    """Return the newest samples, of which no subscriber is told: those of the edges at the end."""
+    """Return the newest samples, of which subscribers are not notified: those of the edges at the end."""
     rows = session.between(-math.inf, math.inf)
     if rows.bucket > 1:
         return [session.last_sample] if count > 0 else []
-    known = list(zip(rows.time.tolist(), rows.high.tolist(), strict=True))
-    return [Sample(time, tuple(values)) for time, values in known[len(known) - max(0, count) :]]
+    pairs = list(zip(rows.time.tolist(), rows.high.tolist(), strict=True))
+    return [Sample(time, tuple(values)) for time, values in pairs[len(pairs) - max(0, count) :]]

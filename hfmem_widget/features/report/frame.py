@@ -10,10 +10,10 @@ import sys
 from hfmem_widget.session import Session
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
-from hfmem_widget.view.wire.ranks import describe_ranks, with_ranks
+from hfmem_widget.view.wire.rank_messages import describe_ranks, with_ranks
 
 MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000
-"""Of samples and of steps, before they are compressed."""
+"""Bytes of samples and of steps at most, before they are compressed."""
 
 MOST_SPANS = 400
 FEWEST_ROWS = 240
@@ -38,7 +38,7 @@ def packed(session: Session, room: int) -> tuple[str, int]:
             spans=max(1, int(share * MOST_SPANS)),
         )
         message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
-        message |= {name: found for name, found in judged(session).items() if found}
+        message |= {name: rows for name, rows in judged(session).items() if rows}
         ranks = None if session.ranks is None else describe_ranks(session.ranks)
         message, buffers = with_ranks(message, buffers, ranks)
         head = json.dumps({"content": message, "sizes": [len(each) for each in buffers]})

@@ -23,7 +23,7 @@ from hfmem_widget.text import format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import length
-from hfmem_widget.view.ranks import ranks_html
+from hfmem_widget.view.rank_words import ranks_html
 
 LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
@@ -130,10 +130,10 @@ def _policy(script: str, *, images: bool) -> str:
 def _when(session: Session) -> str:
     """Return when it began, and how long it took or has taken."""
     took = format_duration(length(session))
-    told = [_time(session.started_at)] if 0 < session.started_at < _NO_YEAR else []
-    told.append(f"still running after {took}" if session.running else took)
-    told += ["not watched to its end"] if session.broken_off else []
-    return " \N{MIDDLE DOT} ".join(told)
+    facts = [_time(session.started_at)] if 0 < session.started_at < _NO_YEAR else []
+    facts.append(f"still running after {took}" if session.running else took)
+    facts += ["not watched to its end"] if session.broken_off else []
+    return " \N{MIDDLE DOT} ".join(facts)
 
 
 def _time(seconds: float) -> str:

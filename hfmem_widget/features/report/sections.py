@@ -1,4 +1,4 @@
-"""What a report tells, section by section: all of it with the kit of cards and tables."""
+"""The contents of a report, section by section, with the kit of cards and tables."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hfmem_widget.view.card import summary_html
 from hfmem_widget.view.findings import findings_html
 from hfmem_widget.view.line import duration_text, peak_text
 from hfmem_widget.view.phases import phases_html
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_NOTES = 20
 MOST_FINDINGS = 15
 MOST_CELLS, MOST_WITH_PHASES = 40, 10  # the newest
 MOST_STEPS = 40  # rows
-# Devices whose parts are told in full; of more, only those of the one that rose highest.
+# Devices whose parts are notes in full; of more, only those of the one that rose highest.
 MOST_WHOLE = 2
 
 
@@ -48,8 +48,8 @@ class Section:
 
 def busiest(session: Session) -> Device | None:
     """Return the device with the highest peak among those that were used."""
-    found = active_devices(session)
-    return max(found, key=lambda device: _peak(session, device), default=None)
+    devices = active_devices(session)
+    return max(devices, key=lambda device: _peak(session, device), default=None)
 
 
 def _peak(session: Session, device: Device) -> float:
@@ -59,10 +59,10 @@ def _peak(session: Session, device: Device) -> float:
 def before_chart(session: Session) -> Iterator[Section]:
     """Yield what stands above the chart."""
     yield Section("summary", "Summary", _summary(session))
-    found = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
-    if found:
-        html = findings_html(found[:MOST_FINDINGS], MOST_FINDINGS, is_open=True)
-        left_out = len(found) - MOST_FINDINGS
+    findings = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
+    if findings:
+        html = findings_html(findings[:MOST_FINDINGS], MOST_FINDINGS, is_open=True)
+        left_out = len(findings) - MOST_FINDINGS
         if left_out > 0:
             html += kit.note(format_counted(left_out, "more finding")).html
         yield Section("findings", "Findings", html)
@@ -83,9 +83,9 @@ def _summary(session: Session) -> str:
     spans = outermost(session.spans)
     if len(spans) == 1:
         return summary_html(session, spans[0], MOST_NOTES)
-    told = kit.notes(session.portable_notes[:MOST_NOTES])
+    notes = kit.notes(session.portable_notes[:MOST_NOTES])
     if not spans:
-        return _html(kit.line("Nothing was watched."), *told)
+        return _html(kit.line("Nothing was watched."), *notes)
     shown = spans[-MOST_CELLS:]
     labels = {facts.allocated_label for span in shown for facts in facts_of(session, span)}
     counted = labels.pop() if len(labels) == 1 else "allocated"
@@ -96,37 +96,37 @@ def _summary(session: Session) -> str:
     left_out = len(spans) - MOST_CELLS
     before = [kit.note(f"{format_counted(left_out, 'cell')} before these")] if left_out > 0 else []
     rows = [_cell(session, span) for span in shown]
-    return _html(*before, table(columns, rows, scrolls="cells"), *told)
+    return _html(*before, table(columns, rows, scrolls="cells"), *notes)
 
 
-def _cell(session: Session, span: Span) -> Row:
-    known = (each for each in facts_of(session, span) if not math.isnan(each.peak.value))
-    facts = max(known, key=lambda each: each.peak.value, default=None)
+def _cell(session: Session, span: Span) -> TableRow:
+    measured = (each for each in facts_of(session, span) if not math.isnan(each.peak.value))
+    facts = max(measured, key=lambda each: each.peak.value, default=None)
     name, took = span.label or span.kind, duration_text(session, span)
     outcome = "" if span.outcome == "done" else outcome_of(session, span)
     others = brief_lead(session, span)
     if facts is None:
-        return Row((name, took, "", "", outcome), others)
+        return TableRow((name, took, "", "", outcome), others)
     change = format_change(facts.before, facts.after)
     where = kit.phrases([facts.device.key, outcome])
-    return Row((name, took, change, peak_text(facts.peak), where), others)
+    return TableRow((name, took, change, peak_text(facts.peak), where), others)
 
 
 def _anatomy(session: Session) -> str:
     """Return the parts of each used device at its peak and at the end."""
     if not len(session.timeline):
         return ""
-    found = sorted(_with_parts(session), key=lambda device: -_peak(session, device))
-    whole = 1 if len(found) > MOST_WHOLE else MOST_WHOLE
+    devices = sorted(_with_parts(session), key=lambda device: -_peak(session, device))
+    whole = 1 if len(devices) > MOST_WHOLE else MOST_WHOLE
     moments = (AT_THE_PEAK, NOW)
     drawn = [
         device_section([session.anatomy(moment, device.key) for moment in moments], {})
-        for device in found[:whole]
+        for device in devices[:whole]
     ]
-    said = kit.block(f"margin:0 0 6px;{kit.QUIET}", contents_text(session.contents), limit=300)
-    rest = [device.key for device in session.devices if device in found[whole:]]
+    contents = kit.block(f"margin:0 0 6px;{kit.FAINT}", contents_text(session.contents), limit=300)
+    rest = [device.key for device in session.devices if device in devices[whole:]]
     others = [session.anatomy(AT_THE_PEAK, key) for key in rest]
-    return _html(said, *drawn, _others(others))
+    return _html(contents, *drawn, _others(others))
 
 
 def _with_parts(session: Session) -> tuple[Device, ...]:
@@ -137,15 +137,15 @@ def _with_parts(session: Session) -> tuple[Device, ...]:
     return tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
 
 
-def _others(found: list[Anatomy]) -> kit.Fragment:
+def _others(anatomies: list[Anatomy]) -> kit.Fragment:
     """Return the parts of further devices at their peaks, a row for each."""
-    if not found:
+    if not anatomies:
         return kit.NOTHING
-    names = [name for name in OF_ALLOCATED if any(each.bytes(name) > 0 for each in found)]
+    names = [name for name in OF_ALLOCATED if any(each.bytes(name) > 0 for each in anatomies)]
     columns = [Column("device"), Column("allocated"), *(Column(LABELS[name]) for name in names)]
     rows = [
-        Row((each.device.key, *map(format_bytes, (each.allocated, *map(each.bytes, names)))))
-        for each in found
+        TableRow((each.device.key, *map(format_bytes, (each.allocated, *map(each.bytes, names)))))
+        for each in anatomies
     ]
     title = "The other devices at their peaks"
     return kit.section(title, "", table(columns, rows, scrolls=title, size=12))
@@ -153,12 +153,12 @@ def _others(found: list[Anatomy]) -> kit.Fragment:
 
 def _phases(session: Session) -> str:
     spans = outermost(session.spans)
-    found = [(span, html) for span in spans if (html := phases_html(session, span, is_open=True))]
+    phases = [(span, html) for span in spans if (html := phases_html(session, span, is_open=True))]
     if len(spans) == 1:
-        return "".join(html for _, html in found)
+        return "".join(html for _, html in phases)
     return "".join(
         kit.section(span.label or span.kind, "", kit.Fragment(html)).html
-        for span, html in found[-MOST_WITH_PHASES:]
+        for span, html in phases[-MOST_WITH_PHASES:]
     )
 
 
@@ -166,7 +166,7 @@ def _steps(session: Session) -> str:
     """Return the steps with the peaks of the device that rose highest, neighbours folded if many."""
     devices = session.steps.devices
     groups = [group_of(row, devices) for row in session.folded_steps(MOST_STEPS).tolist()]
-    highest = [(known.peak, device) for group in groups for device, known in group.devices.items()]
+    highest = [(steps.peak, device) for group in groups for device, steps in group.devices.items()]
     if not highest:
         return ""
     _, device = max(highest)
@@ -175,12 +175,12 @@ def _steps(session: Session) -> str:
     columns = [*map(Column, heads), Column("highest" * is_folded, is_words=True, is_quiet=True)]
     cells = [_step(group, device) for group in groups]
     kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
-    rows = [Row(tuple(row[at] for at in kept)) for row in cells]
-    said = format_counted(session.steps.count, "step")
+    rows = [TableRow(tuple(row[at] for at in kept)) for row in cells]
+    summary = format_counted(session.steps.count, "step")
     if is_folded:
-        said += f" in {len(rows)} rows; each has the highest peaks of its steps"
+        summary += f" in {len(rows)} rows; each has the highest peaks of its steps"
     drawn = table([columns[at] for at in kept], rows, scrolls="steps", size=12)
-    return _html(kit.note(f"{said}."), drawn)
+    return _html(kit.note(f"{summary}."), drawn)
 
 
 def _step(group: StepGroup, device: str) -> tuple[str, ...]:
@@ -189,31 +189,31 @@ def _step(group: StepGroup, device: str) -> tuple[str, ...]:
     took = format_duration(group.stop - group.start)
     tokens = "" if math.isnan(group.tokens) else format_count(group.tokens)
     start = (name, format_duration(group.start), took, tokens)
-    known = group.devices.get(device)
-    if known is None:
+    steps = group.devices.get(device)
+    if steps is None:
         return (*start, "", *[""] * len(PHASES), "", "")
-    figures = (known.phases.get(phase, math.nan) for phase in PHASES)
-    sizes = ["" if math.isnan(size) else format_bytes(size) for size in (*figures, known.after)]
-    bound = "\u2265 " * (known.certainty == "at least")
-    worst = "" if is_one else f"step {known.worst}"
-    return (*start, f"{bound}{format_bytes(known.peak)}", *sizes, worst)
+    figures = (steps.phases.get(phase, math.nan) for phase in PHASES)
+    sizes = ["" if math.isnan(size) else format_bytes(size) for size in (*figures, steps.after)]
+    bound = "\u2265 " * (steps.certainty == "at least")
+    worst = "" if is_one else f"step {steps.worst}"
+    return (*start, f"{bound}{format_bytes(steps.peak)}", *sizes, worst)
 
 
 def _environment(session: Session) -> str:
-    software = [Row((name, version)) for name, version in session.software.items()]
+    software = [TableRow((name, version)) for name, version in session.software.items()]
     devices = [
-        Row((device.key, device.name, format_bytes(device.total) if device.total > 0 else ""))
+        TableRow((device.key, device.name, format_bytes(device.total) if device.total > 0 else ""))
         for device in session.devices
     ]
     polling = session.polling
     samples = format_counted(session.timeline.samples, "sample")
-    said = f"{samples}, one every {format_duration(polling.interval)}"
+    sampling = f"{samples}, one every {format_duration(polling.interval)}"
     missed = f"; {format_counted(polling.missed, 'sample')} missed" if polling.missed else ""
     words = Column("version", is_words=True)
     return _html(
         table([Column("software"), words], software),
         table([Column("device"), Column("name", is_words=True), Column("memory")], devices),
-        kit.note(f"{said}{missed}."),
+        kit.note(f"{sampling}{missed}."),
     )
 
 

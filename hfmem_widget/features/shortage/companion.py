@@ -50,8 +50,8 @@ class Shortage(Companion):
                     f"This machine ran short of memory: tasks waited for it {stalled:.0f} % of 10 s, with "
                     f"{format_bytes(left)} of {format_bytes(device.total)} left."
                 )
-                told = {"device": device.key, "stalled": round(stalled, 2), "left": round(left)}
-                warning = Finding("shortage", "warn", title, told, (ADVICE,), self._span_id)
+                evidence = {"device": device.key, "stalled": round(stalled, 2), "left": round(left)}
+                warning = Finding("shortage", "warn", title, evidence, (ADVICE,), self._span_id)
                 session.findings.append(warning)
                 self._span_id = None
                 return

@@ -28,7 +28,7 @@ OUTSIDE = "outside any module"
 MOVED = "a model that was moved or cast (Module.to)"
 TORCHS_OWN = "torch's own code"
 NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN}
-"""What stands in for a name."""
+"""Placeholders for a name."""
 
 SOURCE_LENGTH = 72
 LONGEST_FILE = 2_000_000

@@ -58,7 +58,7 @@ class StacksCompanion(Companion):
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None
         self._has_collected = False
-        self._found: Stacks | None = None
+        self._stacks: Stacks | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to record what can be recorded already, and wait for the rest."""
@@ -84,10 +84,10 @@ class StacksCompanion(Companion):
         # What the session has may be of an earlier cell.
         if not self._has_collected:
             self._collect(session)
-        if self._found is None:
+        if self._stacks is None:
             return {}
-        session.stacks = self._found.with_peaks(
-            tuple(_with_exact_peaks(peak, span.peaks) for peak in self._found.peaks)
+        session.stacks = self._stacks.with_peaks(
+            tuple(_with_exact_peaks(peak, span.peaks) for peak in self._stacks.peaks)
         )
         from hfmem_widget.features.stacks.html import stacks_bundle
 
@@ -106,12 +106,12 @@ class StacksCompanion(Companion):
         recorded = next(filter(None, ended), None)
         tracked, self._tracked = self._tracked, None
         if recorded is not None:
-            self._found = _of_allocator(recorded, session)
+            self._stacks = _of_allocator(recorded, session)
         elif tracked is not None:
-            self._found = _of_operators(tracked, session)
-        session.stacks = self._found or session.stacks
+            self._stacks = _of_operators(tracked, session)
+        session.stacks = self._stacks or session.stacks
         note = next(filter(None, (history.obstacle for history in self._histories)), "")
-        if not note and self._found is None:
+        if not note and self._stacks is None:
             note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
         if note and note not in session.notes:
             session.notes.append(note)
@@ -149,8 +149,8 @@ def _of_operators(tracked: Tracked, session: Session) -> Stacks:
         notes += (
             f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
         )
-    taken = time.perf_counter() - began
-    recording = StackRecording("operators", seconds=tracked.seconds, snapshot=taken, notes=notes)
+    seconds = time.perf_counter() - began
+    recording = StackRecording("operators", seconds=tracked.seconds, snapshot=seconds, notes=notes)
     return Stacks((peak,), recording, pickled)
 
 
@@ -158,20 +158,20 @@ def _live_peak(
     snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
     """Return a device's peak; `began` is None if older events had to make room."""
-    found = replay(snapshot, device)
+    at_peak = replay(snapshot, device)
 
     def seconds(time_us: int | None) -> float:
         return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
 
     return LivePeak(
         device=key,
-        bytes=found.bytes,
-        highest=found.active,
-        sites=sites_of(found.blocks, cells_of(running_shell())),
-        time=seconds(found.time_us),
-        entries=found.events,
+        bytes=at_peak.bytes,
+        highest=at_peak.active,
+        sites=sites_of(at_peak.blocks, cells_of(running_shell())),
+        time=seconds(at_peak.time_us),
+        entries=at_peak.events,
         wrapped=began is None,
-        since=max(0.0, seconds(found.first_us)) if began is None else began,
+        since=max(0.0, seconds(at_peak.first_us)) if began is None else began,
     )
 
 

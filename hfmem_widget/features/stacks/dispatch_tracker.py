@@ -166,7 +166,7 @@ class OperatorTracker:
         self._seconds += time.thread_time() - began
         return name
 
-    def after(self, name: str, found: Any) -> None:
+    def after(self, name: str, result: Any) -> None:
         """Note what an operator made."""
         if not name or not self._following:
             return
@@ -174,7 +174,7 @@ class OperatorTracker:
         try:
             self._operators += 1
             self._note_gone()
-            self._look((found,), name)
+            self._look((result,), name)
         except RecursionError:
             pass
         except Exception as error:  # noqa: BLE001
@@ -200,14 +200,14 @@ class OperatorTracker:
         try:
             storage = tensor.untyped_storage()
             address, size = storage._cdata, storage.nbytes()
-            known = self._live.get(address)
-            is_known = known is not None and known.size == size
+            tracked = self._live.get(address)
+            is_known = tracked is not None and tracked.size == size
             if is_known or storage.device.type != "cpu" or not size:
                 return
         except (RuntimeError, NotImplementedError, AttributeError):
             return  # sparse, fake, functional: a tensor without a storage of its own
-        if known is not None:  # resized: its bytes lie elsewhere now
-            self._free(known)
+        if tracked is not None:  # resized: its bytes lie elsewhere now
+            self._free(tracked)
         # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
         noted = self._live[address] = _Storage(storage, self._gone.append)
         noted.address, noted.size, noted.place = address, size, 0
@@ -230,16 +230,16 @@ class OperatorTracker:
 
     def _stack(self) -> Stack:
         """Return the Python frames that lead here, innermost first, without IPython's."""
-        found: list[tuple[CodeType, int]] = []
+        frames: list[tuple[CodeType, int]] = []
         frame: Any = sys._getframe(1)
-        while frame is not None and len(found) < DEEPEST:
+        while frame is not None and len(frames) < DEEPEST:
             code = frame.f_code
             if code.co_name in {"run_code", "run_ast_nodes"} and "IPython" in code.co_filename:
                 break
             if code.co_filename not in OUR_FILES:
-                found.append((code, frame.f_lineno))
+                frames.append((code, frame.f_lineno))
             frame = frame.f_back
-        return tuple(found)
+        return tuple(frames)
 
 
 def _name_of(func: Any) -> str:

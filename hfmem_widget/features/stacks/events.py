@@ -82,17 +82,17 @@ def as_snapshot(events: Iterable[Event], blocks: Iterable[LiveBlock]) -> dict[st
 
     Each block is a segment of its own: how the host's allocator lays them out is unknown.
     """
-    known: dict[Made, Frames] = {NOWHERE: []}
+    frames_of: dict[Made, Frames] = {NOWHERE: []}
 
     def frames(made: Made) -> Frames:
         # One list for all that share a stack, as the allocator's snapshot has it.
-        if made not in known:
+        if made not in frames_of:
             operator, stack = made
-            known[made] = [{"filename": OPERATOR, "line": 0, "name": operator}] + [
+            frames_of[made] = [{"filename": OPERATOR, "line": 0, "name": operator}] + [
                 {"filename": code.co_filename, "line": line, "name": code.co_qualname}
                 for code, line in stack
             ]
-        return known[made]
+        return frames_of[made]
 
     trace = [
         {

@@ -18,8 +18,7 @@ from hfmem_widget.text import (
     plain,
 )
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.table import Column, table
-from hfmem_widget.view.table import Row as TableRow
+from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_ROWS = 15
 NAME_LENGTH = 100
@@ -134,7 +133,7 @@ def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
     blocks = sum(site.blocks for site in peak.sites)
     counted = format_counted(blocks, "tensor" if peak.device == "cpu" else "block")
     title = f"{peak.device}: {_size(peak.bytes)} in {counted}{when}"
-    head = kit.Fragment(kit.quiet(title).html, f"live at the peak of {plain(title)}")
+    head = kit.Fragment(kit.faint(title).html, f"live at the peak of {plain(title)}")
     tables = (_table(peak, by, name, is_open=is_first and by == "line") for by, name in HEADS)
     return kit.block(
         "margin:0 0 6px", kit.words(head, kit.Fragment(icicle_html(peak)), *tables, between="\n\n")
@@ -142,9 +141,9 @@ def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
 
 
 def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
-    found = peak.rows(by)
-    rows = [_row(row) for row in found[:MOST_ROWS]]
-    if others := found[MOST_ROWS:]:
+    rows_of_peak = peak.rows(by)
+    rows = [_row(row) for row in rows_of_peak[:MOST_ROWS]]
+    if others := rows_of_peak[MOST_ROWS:]:
         size, share = sum(row.bytes for row in others), sum(row.share for row in others)
         name = f"everything else ({format_count(len(others))})"
         rows.append(TableRow((name, _size(size), format_share(share)), is_quiet=True))
@@ -159,7 +158,7 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
     ]
     columns = (Column(), Column(is_bold=True), Column(is_quiet=True))
     return kit.fold(
-        kit.Fragment(f"{head} {format_count(len(found))}", head),
+        kit.Fragment(f"{head} {format_count(len(rows_of_peak))}", head),
         table(columns, rows, names_last=True, fills=True),
         is_open=is_open,
         style="margin:3px 0",
@@ -170,9 +169,9 @@ def _row(row: Row) -> TableRow:
     name = plain(row.name, NAME_LENGTH)
     contents: list[kit.Content] = [name if name in NO_NAMES else kit.code(name)]
     if row.source:
-        contents.append(kit.code(row.source, NAME_LENGTH, kit.QUIET))
+        contents.append(kit.code(row.source, NAME_LENGTH, kit.FAINT))
     if row.blocks > 1:
-        contents.append(kit.quiet(f"\u00d7 {format_count(row.blocks)}", style=kit.SMALL))
+        contents.append(kit.faint(f"\u00d7 {format_count(row.blocks)}", style=kit.SMALL))
     cells = kit.words(*contents, between="  "), _size(row.bytes), format_share(row.share)
     return TableRow(cells)
 

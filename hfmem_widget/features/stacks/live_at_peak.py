@@ -66,16 +66,16 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
 
 
 def _blocks_at_end(snapshot: Snapshot, device: int) -> dict[int, Mapping[str, Any]]:
-    found: dict[int, Mapping[str, Any]] = {}
+    blocks: dict[int, Mapping[str, Any]] = {}
     for segment in snapshot.get("segments", ()):
         if segment.get("device", 0) != device:
             continue
         address = segment["address"]
         for block in segment["blocks"]:
             # Before torch 2.1 a block did not say where it lies.
-            found[block.get("address", address)] = block
+            blocks[block.get("address", address)] = block
             address += block["size"]
-    return found
+    return blocks
 
 
 def _size_of(block: Mapping[str, Any]) -> int:
@@ -132,17 +132,17 @@ def _with_stacks(
 ) -> tuple[LiveBlock, ...]:
     """Return the live blocks with the stacks that allocated them: each one's last event before the peak."""
     sought = dict(live)
-    found: list[LiveBlock] = []
+    live_blocks: list[LiveBlock] = []
     for event in reversed(events[:position]):
         if not sought:
             break
         if event["action"] == "alloc" and event["addr"] in sought:
             size = sought.pop(event["addr"])
-            found.append(LiveBlock(event["addr"], size, event.get("frames") or (), seen=True))
+            live_blocks.append(LiveBlock(event["addr"], size, event.get("frames") or (), seen=True))
     reused = {event["addr"] for event in events[position:] if event["action"] == "alloc"}
     for address, size in sought.items():
         # A block that is still there keeps its stack, even where its event has made room for others.
         kept = {} if address in reused else blocks.get(address, {})
         frames = kept.get("frames") or ()
-        found.append(LiveBlock(address, size, frames, seen=bool(frames)))
-    return tuple(found)
+        live_blocks.append(LiveBlock(address, size, frames, seen=bool(frames)))
+    return tuple(live_blocks)

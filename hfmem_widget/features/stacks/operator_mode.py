@@ -19,7 +19,7 @@ TRIED = 50  # operators that are run to see what following them costs
 _PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
 
 _watches: list[ProfilerWatch] = []
-"""Those that have begun and not ended."""
+"""The watches that have begun and not ended."""
 
 
 def mode_class(torch: Any) -> Any:
@@ -107,7 +107,7 @@ def remove(mode: Any) -> int:
 
     -1 if it was not there.
     """
-    depth = next((at for at, found in enumerate(_stack()) if found is mode), -1)
+    depth = next((at for at, other in enumerate(_stack()) if other is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
     return depth

@@ -35,7 +35,7 @@ _BYTES_OF_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # of a pixel; all others 
 _name_of = lru_cache(256)(str)
 
 
-class Memory(NamedTuple):
+class HeapMemory(NamedTuple):
     """One piece of memory on the host, by its address or that of the object whose own it is.
 
     What is lent may be a mapped file's.
@@ -53,7 +53,11 @@ class Memory(NamedTuple):
 def role_of(kind: type) -> tuple[Role, Kind]:
     """Return how objects of a type hold memory, and whose kind it is; ``""`` for other libraries' types."""
     for library, names, role, held in _ROLES:
-        if any(issubclass(kind, found) for name in names if (found := type_in(library, name))):
+        if any(
+            issubclass(kind, kind_of_library)
+            for name in names
+            if (kind_of_library := type_in(library, name))
+        ):
             return role, held
     # A type of an extension has no entry for its module, but type's own getter knows it.
     module = str(vars(type)["__module__"].__get__(kind))
@@ -98,35 +102,37 @@ def base_of(array: Any) -> Any:
     return base.obj if type(base) is memoryview else base
 
 
-def memory_of(array: Any) -> Memory:
+def memory_of(array: Any) -> HeapMemory:
     """Return the memory of an array that is no view."""
     size, shape, dtype, base = (
         _of_numpy()[name].__get__(array) for name in ("nbytes", "shape", "dtype", "base")
     )
     start = int(_of_numpy()["__array_interface__"].__get__(array)["data"][0])  # 1 µs
     key = id(array) if base is None else start
-    return Memory(key, int(size), shape, _name_of(dtype), start, is_lent=base is not None)
+    return HeapMemory(key, int(size), shape, _name_of(dtype), start, is_lent=base is not None)
 
 
-def buffers_of(value: Any, kind: Kind) -> Iterator[Memory]:
+def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
     """Yield the buffers of a table of Arrow, or all of a frame of polars as one."""
     if kind == "PIL":
         fields = fields_of(value)
         # An image that was opened has none before it is loaded.
         if (image := fields.get("_im", fields.get("im"))) is not None:
             size = math.prod(image.size) * _BYTES_OF_MODES.get(image.mode[:4], 4)
-            yield Memory(id(image), size, image.size, image.mode)
+            yield HeapMemory(id(image), size, image.size, image.mode)
         return
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":
         inner = vars(value)["_df" if len(shape) > 1 else "_s"]
-        yield Memory(id(inner), int(inner.estimated_size()), shape)
+        yield HeapMemory(id(inner), int(inner.estimated_size()), shape)
         return
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
-            for each in chunk.buffers():
-                if each is not None and each.is_cpu and each.size:
-                    yield Memory(each.address, each.size, shape, start=each.address, is_lent=True)
+            for buffer in chunk.buffers():
+                if buffer is not None and buffer.is_cpu and buffer.size:
+                    yield HeapMemory(
+                        buffer.address, buffer.size, shape, start=buffer.address, is_lent=True
+                    )
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:

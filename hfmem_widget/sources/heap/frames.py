@@ -65,10 +65,10 @@ def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
     # function has let go since. One that was made for us is emptied again.
     has_own_dict = sys.version_info < (3, 13)
     kept = {id(held) for held in gc.get_referents(frame, owner) if type(held) is dict}
-    found = frame.f_locals
-    items = list(found.items())
-    if has_own_dict and id(found) not in kept:
-        found.clear()
+    variables = frame.f_locals
+    items = list(variables.items())
+    if has_own_dict and id(variables) not in kept:
+        variables.clear()
     for name, held in items:
         if type(held) not in ATOMS or is_big(held):
             yield f"{ARROW}{name}", held

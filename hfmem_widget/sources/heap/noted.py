@@ -54,8 +54,12 @@ class NotedNames:
 
     def new(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> set[str]:
         """Return the names that were not there, or named another object, as far as an address can tell."""
-        known = set(self._hashes)
-        return {each[0] for each in list(_bindings(namespace, others)) if hash(each) not in known}
+        hashes = set(self._hashes)
+        return {
+            binding[0]
+            for binding in list(_bindings(namespace, others))
+            if hash(binding) not in hashes
+        }
 
 
 def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterator[tuple[str, int]]:

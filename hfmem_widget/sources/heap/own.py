@@ -1,6 +1,6 @@
 """The bytes of Python's own objects: of lists, dicts, texts, numbers, and of instances and their fields.
 
-Python's own types tell them; no ``__sizeof__`` of a user's class runs.
+Python's own types report them; no ``__sizeof__`` of a user's class runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def basic_size(value: object) -> int:
 
 
 def sizer(kind: type) -> Callable[[Any], int]:
-    """Return what tells the bytes of a type's objects, as CPython allocates them, by a method in C."""
+    """Return a function for the bytes of a type's objects, as CPython allocates them, by a method in C."""
     methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
     own = next(method for method in methods if type(method) is MethodDescriptorType)
     header = _STEP if kind.__flags__ & _IS_COLLECTED else 0
@@ -101,12 +101,12 @@ class Scales:
 
     def _weigh(self, value: Any, deeper: int, most: int) -> float:
         kind = type(value)
-        known = self.kinds[kind]
-        size: int = known.size_of(value)
-        if not known.is_plain:  # an atom, or what has rows of another kind
+        traits = self.kinds[kind]
+        size: int = traits.size_of(value)
+        if not traits.is_plain:  # an atom, or what has rows of another kind
             return size
         self.count()
-        items, of_fields = gc.get_referents(value), known.look is in_object
+        items, of_fields = gc.get_referents(value), traits.look is in_object
         if of_fields and _dict_at(kind) and not _TELLS_FIELDS:
             size += _rounded(_WORD * len(items))
         self._above.add(id(value))
@@ -117,14 +117,14 @@ class Scales:
     def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
         number = len(items)
         is_flat = ATOMS.issuperset(set(map(type, items)))
-        taken = min(number, most if is_flat else max(round(most**_SPREAD), 1))
-        if taken < number:
+        sampled = min(number, most if is_flat else max(round(most**_SPREAD), 1))
+        if sampled < number:
             self.is_estimate = True
-            items[:] = self._random.sample(items, taken)  # in place: no other list refers to them
+            items[:] = self._random.sample(items, sampled)  # in place: no other list refers to them
         inside = 0.0
         for held, references in _counted(items):
             is_own = type(held) in ATOMS or (of_fields and type(held) is dict)
             if (is_own or deeper) and id(held) not in self._above and id(held) not in self.apart:
-                share = self._weigh(held, max(deeper - 1, 0), max(most // taken, 1))
+                share = self._weigh(held, max(deeper - 1, 0), max(most // sampled, 1))
                 inside += share / max(references - _OURS, 1)
-        return inside * number / taken if taken else 0.0
+        return inside * number / sampled if sampled else 0.0

@@ -38,8 +38,8 @@ def fields_of(value: object) -> dict[str, Any]:
         own = vars(kind).get("__dict__")
         if own is not None:
             # A module's is a member, everybody else's a getter; anything else is the user's own code.
-            found = own.__get__(value) if type(own) in _NATIVE_DESCRIPTORS else None
-            return found if type(found) is dict else {}
+            fields = own.__get__(value) if type(own) in _NATIVE_DESCRIPTORS else None
+            return fields if type(fields) is dict else {}
     return {}
 
 

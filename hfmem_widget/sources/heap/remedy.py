@@ -21,7 +21,7 @@ _BEYOND_NAMES = {
 
 def beyond_names(row: Holder) -> str:
     """Return how to free what no name of the notebook leads to, as a sentence; empty where one does."""
-    return next((said for path, said in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
+    return next((remedy for path, remedy in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
 
 
 def remedy(row: Holder) -> str:

@@ -30,7 +30,7 @@ _OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allo
 
 _HOLDS_ONE = [object()]
 _ALONE = next(map(getrefcount, gc.get_referents(_HOLDS_ONE)))
-"""How many references an object has that one container holds, counted so."""
+"""The reference count of an object that one container holds, as counted here."""
 
 
 class Group(NamedTuple):
@@ -72,7 +72,7 @@ def reach(
     for group in groups:
         numbers[group.name] = len(parents)
         parents.append(numbers[group.within])
-    search = _Search(parents, most_objects, most_seconds)
+    search = _SearchForRetained(parents, most_objects, most_seconds)
     roots = [(numbers[group.name], value) for group in groups for value in group.values]
     fields = (
         item for module in search.modules.values() for item in list(fields_of(module).items())
@@ -99,13 +99,13 @@ def _key_of(value: object) -> Key:
     return id(value), MANAGED if type(value) is mmap else "cpu"
 
 
-class _Search(Search):
+class _SearchForRetained(Search):
     def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
         super().__init__(most_objects, most_seconds)
         self.memory: dict[Key, tuple[int, int]] = {}
         """By what has it, and its device: which group reaches it, and its bytes."""
         self.may_be_shared: set[Key] = set()
-        """Of these, those of which other objects may have a part, unseen."""
+        """The keys of memory that other objects may share, unseen."""
         self._parents = parents
         self._group_of: dict[int, int] = {}
         # Whatever was looked at is held until the end, lest another get its address.
@@ -118,8 +118,8 @@ class _Search(Search):
         if kind not in _BYTES:
             if kind in ATOMS:
                 return
-            known = self.kinds[kind]
-            if known.look is None and not known.role:
+            traits = self.kinds[kind]
+            if traits.look is None and not traits.role:
                 return
         before = self._group_of.get(id(value))
         if before is None:
@@ -152,26 +152,26 @@ class _Search(Search):
 
     def _look(self, group: int, value: Any) -> None:
         kind = type(value)
-        known = self.kinds[kind]
+        traits = self.kinds[kind]
         if kind in _BYTES:
-            key, size = _key_of(value), len(value) if kind is mmap else known.size_of(value)
+            key, size = _key_of(value), len(value) if kind is mmap else traits.size_of(value)
             self._note(group, key, size)
             if kind is bytes:
                 self.where[key] = id(value), id(value) + size
-        elif known.is_plain:
-            self._note_plain(group, _key_of(value), known.size_of(value), gc.get_referents(value))
+        elif traits.is_plain:
+            self._note_plain(group, _key_of(value), traits.size_of(value), gc.get_referents(value))
         else:
             self._note_memory_of(group, value)
             for held in gc.get_referents(value):  # such as text among a function's variables
                 if type(held) in _BYTES:
                     self.arrive(group, held)
-            look = kept_fields if known.role == "array" else known.look
+            look = kept_fields if traits.role == "array" else traits.look
             for _, held in look(value) if look is not None else ():
                 self.arrive(group, held)
 
     def _note_memory_of(self, group: int, value: Any) -> None:
-        known = self.kinds[type(value)]
-        if known.role == "array":
+        traits = self.kinds[type(value)]
+        if traits.role == "array":
             value = arrays.owner_of(value)
             if self.kinds[type(value)].role == "tensor":
                 self.arrive(group, value)
@@ -184,10 +184,10 @@ class _Search(Search):
                 return
             if objects := arrays.objects_in(value):
                 self._note_plain(group, (id(value) + 1, "cpu"), 0, objects)  # beside its own bytes
-        if known.role in {"tensor", "array", "buffers"}:
+        if traits.role in {"tensor", "array", "buffers"}:
             for key, memory in self.memory_of(value):
                 self._note(group, key, memory.bytes)
-                if known.held == "polars":
+                if traits.held == "polars":
                     self.may_be_shared.add(key)
 
     def _note(self, group: int, key: Key, size: int) -> None:
@@ -216,8 +216,8 @@ class _Search(Search):
                         size += _OF_A_NUMBER
                     elif kind in TEXTS:
                         size += self.kinds[kind].size_of(held)
-                    elif (known := self.kinds[kind]).is_plain and kind is not mmap:
-                        size += known.size_of(held)
+                    elif (traits := self.kinds[kind]).is_plain and kind is not mmap:
+                        size += traits.size_of(held)
                         waiting.append(held)
                     else:
                         self.arrive(group, held)

@@ -23,8 +23,8 @@ from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import type_in
 
 
-class Rank(IntEnum):
-    """Who is named first of several that reach the same bytes."""
+class Precedence(IntEnum):
+    """The order in which a name is chosen among several that reach the same bytes: the lowest first."""
 
     MODEL = 0
     VARIABLE = 1
@@ -43,7 +43,7 @@ class Root:
 
     name: str
     value: Any
-    rank: Rank
+    precedence: Precedence
 
 
 _OF_THE_SHELL = re.compile(
@@ -61,18 +61,18 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
         if type(name) is not str or issubclass(type(value), ModuleType):
             continue
         if name == "Out":
-            yield Root(name, value, Rank.OUTPUT)
+            yield Root(name, value, Precedence.OUTPUT)
         elif LAST_OUTPUTS.fullmatch(name):
-            yield Root(name, value, Rank.LAST_OUTPUT)
+            yield Root(name, value, Precedence.LAST_OUTPUT)
         elif not _OF_THE_SHELL.fullmatch(name):
-            yield Root(name, value, Rank.VARIABLE)
+            yield Root(name, value, Precedence.VARIABLE)
 
 
 def kernel_roots(shell: Any = None) -> list[Root]:
     """Return what is kept without a variable: errors, outputs, open figures, what functions that run hold."""
     cells = cells_of(shell)
     return [
-        Root(error_name(value, cells) or slot.name, value, Rank.ERROR)
+        Root(error_name(value, cells) or slot.name, value, Precedence.ERROR)
         for slot in (*errors_kept(shell), *outputs_without_variable(shell))
         if (value := slot.value()) is not None
     ] + [*open_figures(), *running()]
@@ -82,15 +82,15 @@ def running() -> Iterator[Root]:
     """Yield the functions of the user's that run, in any thread, and hold their variables."""
     for frame in running_frames():
         if is_users_function(frame) and not frame.f_code.co_filename.startswith(_installed()):
-            yield Root(f"the running {frame.f_code.co_name}()", frame, Rank.RUNNING)
+            yield Root(f"the running {frame.f_code.co_name}()", frame, Precedence.RUNNING)
 
 
 def open_figures() -> Iterator[Root]:
     """Yield the figures that pyplot holds until it is told to let them go."""
     manager = type_in("matplotlib._pylab_helpers", "Gcf")
-    found = None if manager is None else vars(manager).get("figs")
-    if isinstance(found, dict) and found:
-        yield Root(OPEN_FIGURES, list(found.values()), Rank.LIBRARY)
+    figures = None if manager is None else vars(manager).get("figs")
+    if isinstance(figures, dict) and figures:
+        yield Root(OPEN_FIGURES, list(figures.values()), Precedence.LIBRARY)
 
 
 def modules_of_libraries() -> dict[str, ModuleType]:
@@ -114,14 +114,14 @@ def known_to_the_collector() -> Iterator[list[Any]]:
 
 def user_modules() -> dict[str, ModuleType]:
     """Return the modules that were imported from outside of the standard library and site-packages."""
-    found = {}
+    modules = {}
     for name, module in list(sys.modules.items()):
         if not issubclass(type(module), ModuleType) or name.partition(".")[0] in _NOT_THE_USERS:
             continue
         file = fields_of(module).get("__file__")
         if type(file) is str and not file.startswith(_installed()):
-            found[name] = module
-    return found
+            modules[name] = module
+    return modules
 
 
 @lru_cache(1)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.model import Kind as Held
+from hfmem_widget.sources.heap.model import Kind
 from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
@@ -35,46 +35,48 @@ class SearchEnded(BaseException):
     """A bound was reached. No error: it ends all loops of a search, through every ``except Exception``."""
 
 
-class Kind(NamedTuple):
+class Traits(NamedTuple):
     """How the objects of one type are followed; `look` is None where they hold nothing of interest."""
 
     look: Look | None
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
     is_plain: bool = False
-    held: Held = "tensors"
+    held: Kind = "tensors"
     size_of: Callable[[Any], int] = basic_size
 
 
-class Kinds(dict[type, Kind]):
-    """The `Kind` of each type, worked out once. It refers to no search, which would keep itself."""
+class TraitsOfTypes(dict[type, Traits]):
+    """The `Traits` of each type, worked out once. It refers to no search, which would keep itself."""
 
     def __init__(self, modules: Collection[str]) -> None:
         super().__init__()
         self.user_modules = {"__main__", *modules}
 
-    def __missing__(self, type_: type) -> Kind:
+    def __missing__(self, type_: type) -> Traits:
         """Work out how objects of a type are followed."""
         tensor, module, optimizer = tensors.kinds() or ((), (), ())
         look = look_into(type_, self.user_modules)
         if issubclass(type_, tensor):
-            known = Kind(tensors.in_tensor, "tensor")
+            traits = Traits(tensors.in_tensor, "tensor")
         elif tensors.is_node(type_):
-            known = Kind(unnamed(tensors.in_node))
+            traits = Traits(unnamed(tensors.in_node))
         elif tensors.is_saved(type_):
-            known = Kind(unnamed(tensors.in_saved))
-        elif (found := arrays.role_of(type_))[0]:
-            known = Kind(arrays.LOOKS.get(found[0]), found[0], held=found[1])
+            traits = Traits(unnamed(tensors.in_saved))
+        elif (role_and_kind := arrays.role_of(type_))[0]:
+            traits = Traits(
+                arrays.LOOKS.get(role_and_kind[0]), role_and_kind[0], held=role_and_kind[1]
+            )
         elif issubclass(type_, module):
-            known = Kind(look, "module")
+            traits = Traits(look, "module")
         elif issubclass(type_, optimizer):
-            known = Kind(look, "optimizer")
+            traits = Traits(look, "optimizer")
         else:
             is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
             is_plain = is_container or look is in_object
             size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
-            known = Kind(look, is_plain=is_plain, size_of=size_of)
-        self[type_] = known
-        return known
+            traits = Traits(look, is_plain=is_plain, size_of=size_of)
+        self[type_] = traits
+        return traits
 
 
 class Search(Scales):
@@ -83,13 +85,13 @@ class Search(Scales):
     def __init__(self, most_objects: int, most_seconds: float) -> None:
         super().__init__()
         self.modules = user_modules()
-        self.kinds: Kinds = Kinds(self.modules)
+        self.kinds: TraitsOfTypes = TraitsOfTypes(self.modules)
         self.objects = 0
-        """How many were counted."""
+        """Objects counted so far."""
         self.bound = ""
         """Which bound was reached, as a sentence; empty if none was."""
         self.where: dict[Key, tuple[int, int]] = {}
-        """Where memory begins and ends of which others may have a part."""
+        """The beginning and the end of memory that other objects may share, by its key."""
         self._mapped = MappedFiles()
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
@@ -116,36 +118,36 @@ class Search(Scales):
         if self.bound:
             raise SearchEnded
 
-    def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.Memory]]:
+    def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.HeapMemory]]:
         """Yield what a tensor, an array that is no view, a table or an image has."""
-        known = self.kinds[type(value)]
-        if known.role == "tensor":
+        traits = self.kinds[type(value)]
+        if traits.role == "tensor":
             for number, device, size, dtype in storages_of(value):
                 on_the_host = device == "cpu"
                 start, is_shared = arrays.lent_or_shared(value) if on_the_host else (0, False)
-                memory = arrays.Memory(number, size, (), dtype, start)
-                yield self._known(memory, MANAGED if is_shared else device)
+                memory = arrays.HeapMemory(number, size, (), dtype, start)
+                yield self._keyed(memory, MANAGED if is_shared else device)
             return
-        is_array = known.role == "array"
-        found = [arrays.memory_of(value)] if is_array else arrays.buffers_of(value, known.held)
-        for memory in found:
+        is_array = traits.role == "array"
+        memories = [arrays.memory_of(value)] if is_array else arrays.buffers_of(value, traits.held)
+        for memory in memories:
             is_mapped = memory.is_lent and self._mapped.hold(memory.key, 0)
-            yield self._known(memory, MANAGED if is_mapped else "cpu")
+            yield self._keyed(memory, MANAGED if is_mapped else "cpu")
 
-    def _known(self, memory: arrays.Memory, device: str) -> tuple[Key, arrays.Memory]:
+    def _keyed(self, memory: arrays.HeapMemory, device: str) -> tuple[Key, arrays.HeapMemory]:
         key = memory.key, device
         if memory.start and memory.bytes:
             self.where[key] = memory.start, memory.start + memory.bytes
         return key, memory
 
-    def overlapping(self, found: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
+    def overlapping(self, keys: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
         """Yield what is a part of other memory, such as a tensor that was made of an array.
 
         First comes the memory that begins first, then the part, then the bytes of all until there.
         """
         first, end = (0, ""), 0
-        known = [item for item in self.where.items() if item[0] in found]
-        for key, (start, stop) in sorted(known, key=itemgetter(1)):
+        spans = [item for item in self.where.items() if item[0] in keys]
+        for key, (start, stop) in sorted(spans, key=itemgetter(1)):
             if start >= end:
                 first, end = key, stop
             else:

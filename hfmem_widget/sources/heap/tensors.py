@@ -34,11 +34,11 @@ def kinds() -> tuple[type, type, type] | None:
 
 def type_in(library: str, path: str) -> type | None:
     """Return a class of a library that was imported; None where another of that name has none."""
-    found: Any = sys.modules.get(library)
+    value: Any = sys.modules.get(library)
     for name in path.split("."):
         # Not `getattr` on the module: its `__getattr__` may raise anything for an unknown name.
-        found = getattr(found, "__dict__", {}).get(name)
-    return found if isinstance(found, type) else None
+        value = getattr(value, "__dict__", {}).get(name)
+    return value if isinstance(value, type) else None
 
 
 def in_tensor(tensor: Any) -> Iterator[Held]:

@@ -15,7 +15,7 @@ _TIME_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Where ticks stand, and what is written at them."""
+    """The places of ticks, and their labels."""
 
     values: tuple[float, ...]
     texts: tuple[str, ...]

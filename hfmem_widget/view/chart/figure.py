@@ -43,7 +43,7 @@ LAYER_COSTS = 1.5  # a layer's points have three figures, a line's two
 CONFIG = {"displayModeBar": False}
 """Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
 
-JupyterLab's renderer tells Plotly of every new width by itself.
+JupyterLab's renderer notifies Plotly of every new width.
 """
 
 HOVER, ON_HOVER = "rgba(32,36,42,.94)", "#f2f4f6"  # Plotly's own is as clear as the background
@@ -107,11 +107,11 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
         return None
     label = (span.label or span.kind) if span else session.label
     peak = f", {scene.peak.text}" if scene.peak else ""
-    said = f"{plain(scene.device.key)} over {format_duration(scene.duration)}{plain(peak)}"
+    summary = f"{plain(scene.device.key)} over {format_duration(scene.duration)}{plain(peak)}"
     return {
         PLOTLY_MIME: for_notebook(_drawn(scene)),
         "text/html": chart_svg(scene.coarser(chart_columns(session))),
-        "text/plain": f'memwatch "{plain(label)}" chart: {said}',
+        "text/plain": f'memwatch "{plain(label)}" chart: {summary}',
     }
 
 
@@ -225,11 +225,11 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
 
 
 def _too_short() -> dict[str, Any]:
-    said = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
+    note = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
     hidden = {"visible": False}
     return paint.BASE | {
         "height": 120,
         "xaxis": hidden,
         "yaxis": hidden,
-        "annotations": [said | {"xref": "paper", "yref": "paper"}],
+        "annotations": [note | {"xref": "paper", "yref": "paper"}],
     }

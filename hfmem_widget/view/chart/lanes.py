@@ -28,7 +28,7 @@ TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
 LaneOf = Callable[[int], int]
 PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}
-"""Of what is numbered most often; any other word stays as it is."""
+"""The plurals of what is usually numbered; any other word is not changed."""
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
@@ -158,14 +158,14 @@ def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
     if count == 1:
         return worst
     # Where it would be if all steps of the group took as long.
-    each = (worst.stop - worst.start) / count
-    start = worst.start + min(max(memory.worst - worst.first, 0), count - 1) * each
+    step_seconds = (worst.stop - worst.start) / count
+    start = worst.start + min(max(memory.worst - worst.first, 0), count - 1) * step_seconds
     return replace(
         worst,
         first=memory.worst,
         last=memory.worst,
         start=start,
-        stop=start + each,
+        stop=start + step_seconds,
         samples=math.nan,
         longest=math.nan,
         tokens=memory.worst_tokens,

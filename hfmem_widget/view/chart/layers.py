@@ -15,7 +15,7 @@ STACK = tuple(name for name, row in PARTS.items() if row.stacked)
 """The parts without what rounding adds, which is too little to be seen; the last are cut first."""
 
 UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
-"""From the bottom to the top of the chart: what was there before, and stays, is the ground."""
+"""From the bottom to the top of the chart; *here before* is at the bottom."""
 
 SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
 
@@ -81,11 +81,11 @@ def layers(
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
         wanted = {name: read[:, at] for name, at in known_at.items()}
         time = (part.time[rows].clip(start, stop) - start).tolist()
-        known, edge = _cut(read[:, own], wanted), np.zeros(len(rows))
+        read_parts, edge = _cut(read[:, own], wanted), np.zeros(len(rows))
         for name in UPWARDS:
-            edge = edge + known[name]
+            edge = edge + read_parts[name]
             runs[name].append(list(zip(time, edge.tolist(), strict=True)))
-            heights[name].append(known[name].tolist())
+            heights[name].append(read_parts[name].tolist())
     least = SLIVER * max((edge for run in runs[UPWARDS[-1]] for _, edge in run), default=0.0)
     return tuple(
         Layer(name, tuple(runs[name]), tuple(heights[name]))

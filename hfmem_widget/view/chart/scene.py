@@ -22,14 +22,14 @@ from hfmem_widget.analysis.curve import (
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.moved import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
-from hfmem_widget.session.series import LINES, OVERVIEW, Row, is_charted, over_ranks, row_of
+from hfmem_widget.session.series import LINES, OVERVIEW, SeriesLook, is_charted, over_ranks, row_of
 from hfmem_widget.text import MIB, unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
 from hfmem_widget.view.chart.shapes import Bar, Frame, Word
-from hfmem_widget.view.ranks import peak_name
+from hfmem_widget.view.rank_words import peak_name
 
 _Item = TypeVar("_Item")
 
@@ -58,7 +58,7 @@ class Line:
     points: Points
 
     @property
-    def row(self) -> Row:
+    def row(self) -> SeriesLook:
         """How it is drawn."""
         return row_of(self.device, self.metric)
 
@@ -208,7 +208,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     found_moved = movement(session, span)
     moved = found_moved.devices if found_moved.leads else ()
     metric = METRIC if moved else "allocated"
-    devices = tuple(found.device for found in moved) or devices
+    devices = tuple(facts.device for facts in moved) or devices
     peaks = {device.key: _highest(session, span, f"{device.key}/{metric}") for device in devices}
     primary = max(
         devices, key=lambda device: -1.0 if (top := peaks[device.key]) is None else top.value
@@ -223,8 +223,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     metrics = [each for each in LINES if each != METRIC and is_charted(primary.key, each)]
     if primary.key == OVERVIEW:
         worst = session.ranks.worst if session.ranks is not None else None
-        known = (series.metric for series in session.series if series.device == OVERVIEW)
-        metrics = over_ranks(known, None if worst is None else worst.rank)
+        of_overview = (series.metric for series in session.series if series.device == OVERVIEW)
+        metrics = over_ranks(of_overview, None if worst is None else worst.rank)
     lines = [] if moved else [line(primary, each) for each in metrics]
     lines = [each for each in lines if not each.row.least > _highest_point([each])]
     others = [line(device, metric) for device in devices if device.key != primary.key]
@@ -234,10 +234,10 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         return None
     if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
         lines.insert(0, used)
-    lines = [found for found in (*lines, *others) if found.points]
+    lines = [drawn for drawn in (*lines, *others) if drawn.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
     guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data)
-    also = dict.fromkeys(found.device for found in lines if found.device != primary.key)
+    also = dict.fromkeys(drawn.device for drawn in lines if drawn.device != primary.key)
     guides += marks_in(session, also, (start, stop))
     # What a sampled peak missed, the allocator reported as it ran out.
     oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
@@ -265,9 +265,9 @@ def _highest(session: Session, span: Span | None, key: str) -> Peak | None:
     peaks = [peak_of(session, each, key) for each in (session.spans if span is None else [span])]
     if span is None:
         peaks.append(Peak(session.peak(key), "sampled"))
-    known = [peak for peak in peaks if not math.isnan(peak.value)]
+    known_peaks = [peak for peak in peaks if not math.isnan(peak.value)]
     # max() returns the first of equals: a span's own peak comes before that of the samples.
-    return max(known, key=lambda peak: peak.value, default=None)
+    return max(known_peaks, key=lambda peak: peak.value, default=None)
 
 
 def _highest_point(lines: list[Line], peak: Peak | None = None) -> float:

@@ -80,8 +80,8 @@ def _of_guide(guide: DrawnGuide) -> list[Curve]:
 def _of_line(line: Line, scene: Scene) -> list[Curve]:
     points, name = line.points, scene.name(line)
     if line.device != scene.device.key:
-        known = palette.DEVICES
-        colour, dash = known[scene.devices.index(line.device) % len(known)]
+        strokes = palette.DEVICES
+        colour, dash = strokes[scene.devices.index(line.device) % len(strokes)]
         return [Curve(points, Stroke(colour, 1.2, dash), name=name, tip=name)]
     fill, drawn = line.row.color, line.row.drawn
     if drawn == "dashes":

@@ -63,11 +63,11 @@ def _columns(session: Session, most: int) -> int:
 
 
 def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
-    said = [f"{scene.device.key} memory over {format_duration(scene.duration)}"]
-    said += [scene.peak.text] if scene.peak is not None else []
-    said += [guide.label for guide in scene.guides if guide.kind != "oom"]
-    said += [mark.label for mark in scene.marks[-1:]]
-    return paint.picture(", ".join(said), height, "".join(drawn))
+    phrases = [f"{scene.device.key} memory over {format_duration(scene.duration)}"]
+    phrases += [scene.peak.text] if scene.peak is not None else []
+    phrases += [guide.label for guide in scene.guides if guide.kind != "oom"]
+    phrases += [mark.label for mark in scene.marks[-1:]]
+    return paint.picture(", ".join(phrases), height, "".join(drawn))
 
 
 def _curves(scene: Scene, height: int, offset: int) -> str:

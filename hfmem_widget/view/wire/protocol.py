@@ -127,8 +127,8 @@ def describe_status(session: Session) -> Message:
         "cost": _number(round(polling.cost, 7)),
         "text": polling.stopped,
     }
-    told = {"path": _path(session), "lead": _lead(session), "limited": polling.limited}
-    return status | {name: each for name, each in told.items() if each}
+    extras = {"path": _path(session), "lead": _lead(session), "limited": polling.limited}
+    return status | {name: value for name, value in extras.items() if value}
 
 
 def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:

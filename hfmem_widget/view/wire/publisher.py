@@ -14,14 +14,14 @@ from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import NOTHING, Judgements
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
-from hfmem_widget.view.wire.ranks import RanksNews, with_ranks
+from hfmem_widget.view.wire.rank_messages import RanksNews, with_ranks
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How often what is sent while nobody has been seen for up to `unseen` seconds."""
+class SendingPace:
+    """How often messages are sent while nobody has been seen for up to `unseen` seconds."""
 
     unseen: float
     news: float  # seconds between messages
@@ -29,14 +29,18 @@ class Pace:
     full: float  # seconds between full snapshots
     detail: Detail = NEWS  # how much news goes into one message
     rate: float = math.inf  # bytes a second without full snapshots; more makes messages rarer
-    ranks: float = 1.0  # seconds between what is said of all ranks of a run
+    ranks: float = 1.0  # seconds between two messages about all ranks of a run
 
 
 PACES = (
-    Pace(unseen=30.0, news=0.25, outline=20, full=30.0),
-    Pace(unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0, ranks=2.0),
-    Pace(unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0, ranks=5.0),
-    Pace(
+    SendingPace(unseen=30.0, news=0.25, outline=20, full=30.0),
+    SendingPace(
+        unseen=150.0, news=0.5, outline=15, full=60.0, detail=BRIEF_NEWS, rate=3500.0, ranks=2.0
+    ),
+    SendingPace(
+        unseen=300.0, news=1.5, outline=5, full=90.0, detail=BRIEF_NEWS, rate=1750.0, ranks=5.0
+    ),
+    SendingPace(
         unseen=math.inf, news=2.6, outline=3, full=600.0, detail=BRIEF_NEWS, rate=1000.0, ranks=15.0
     ),
 )
@@ -96,7 +100,7 @@ class Publisher:
         pace = self._pace(now)
         if self._columns != _columns(session) or now - self._full_at >= pace.full:
             self._send_everything(now, pace.detail)
-        elif now - self._sent_at >= pace.news and self._owed(now, pace) <= BURST:
+        elif now - self._sent_at >= pace.news and self._bytes_ahead(now, pace) <= BURST:
             if self._since_snapshot >= pace.outline - 1:
                 self._send_outline(now)
             else:
@@ -171,17 +175,17 @@ class Publisher:
         self._judged = self._judgements.now()
         return {name: rows for name, rows in self._judged.items() if rows}
 
-    def _owed(self, now: float, pace: Pace) -> float:
+    def _bytes_ahead(self, now: float, pace: SendingPace) -> float:
         """Return the bytes that were sent ahead of the rate."""
         return max(0.0, self._debt - (now - self._sent_at) * pace.rate)
 
     def _pass_on(self, now: float, message: protocol.Message, buffers: protocol.Buffers) -> None:
         size = ENVELOPE + len(json.dumps(message)) + sum(map(len, buffers))
-        self._debt = self._owed(now, self._pace(now)) + size
+        self._debt = self._bytes_ahead(now, self._pace(now)) + size
         self._sent_at = now
         self._send(message, buffers)
 
-    def _pace(self, now: float) -> Pace:
+    def _pace(self, now: float) -> SendingPace:
         return next(pace for pace in PACES if now - self._seen_at <= pace.unseen)
 
     def _remember(self, spans: list[Span] | tuple[Span, ...]) -> None:

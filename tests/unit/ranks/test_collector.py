@@ -16,7 +16,7 @@ from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import Device, Rank, Recorder, Sample, Series
-from hfmem_widget.session.ranks import SHOWN_SINGLY, SILENT_CELL
+from hfmem_widget.session.rank_records import SHOWN_SINGLY, SILENT_CELL
 from hfmem_widget.text import GIB
 from tests.data.garbage import garbage
 from tests.fakes.ranks import Script, SimulatedRun

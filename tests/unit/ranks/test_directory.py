@@ -21,7 +21,7 @@ from hfmem_widget.ranks.directory import (
     refusal,
     streams,
 )
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 
 RANK = Rank(7, 3, 8, 0, "node0001", 4711, "torchrun")
 NAME = "r00007-a0-node0001-4711.jsonl"

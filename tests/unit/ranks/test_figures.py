@@ -17,10 +17,10 @@ from hfmem_widget.ranks.aggregate import (
     peers,
     spread,
 )
-from hfmem_widget.ranks.overview import MOST_OPEN, Buckets, Strip
+from hfmem_widget.ranks.overview import MOST_OPEN, Strip, WaitingBuckets
 from hfmem_widget.ranks.roster import KEPT, RecentSteps
 from hfmem_widget.ranks.stream import Finished
-from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
+from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
 
 NAN = math.nan
@@ -136,7 +136,7 @@ def test_a_second_training_begins_anew() -> None:
 
 def test_buckets_are_passed_on_in_order() -> None:
     """Each has the highest of every place; what comes too late is counted and left out."""
-    buckets = Buckets(1.0)
+    buckets = WaitingBuckets(1.0)
     buckets.add(0, np.array([0.2, 0.8, 1.5]), np.array([1.0, 3.0, 2.0]), None)
     buckets.add(2, np.array([1.1]), np.array([7.0]), np.array([[7.0, 8.0]]))
 
@@ -153,7 +153,7 @@ def test_buckets_are_passed_on_in_order() -> None:
 
 def test_buckets_do_not_grow_without_bound() -> None:
     """Beyond a number of them the oldest wait for nobody."""
-    buckets = Buckets(1.0)
+    buckets = WaitingBuckets(1.0)
     time = np.arange(MOST_OPEN + 100.0)
     buckets.add(0, time, time, None)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.ranks.identity import ENGINES, runs_here, safe_host, who
-from hfmem_widget.session.ranks import Rank
+from hfmem_widget.session.rank_records import Rank
 
 TORCH = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}

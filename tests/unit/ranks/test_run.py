@@ -13,7 +13,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.directory import make_or_join
 from hfmem_widget.ranks.files import AT_ONCE
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.session.ranks import SILENT_CELL
+from hfmem_widget.session.rank_records import SILENT_CELL
 from tests.fakes.ranks import Script, SimulatedRun
 
 
@@ -179,5 +179,5 @@ def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path
 
     run = hfmem_widget.open(nodes[0])
     assert list(run.ranks) == [0, 1, 2, 3]
-    assert not list(run.collector.said())
+    assert not list(run.collector.notes_on_left_out())
     assert not run.running

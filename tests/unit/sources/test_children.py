@@ -30,7 +30,7 @@ class Fake:
         self.cpu = 0.0
         self.read: list[int] = []
 
-    def found(self) -> list[int]:
+    def pids(self) -> list[int]:
         return list(self.now)
 
     def held(self, pid: int) -> Held:
@@ -120,7 +120,7 @@ def test_without_children_nothing_is_listed(
     monkeypatch.setattr(os, "waitid", none)
     processes = LinuxProcesses(tmp_path / "missing")
 
-    assert list(processes.found()) == []
+    assert list(processes.pids()) == []
     assert values(ChildSource(processes), 0.0) == {}
 
 
@@ -134,7 +134,7 @@ def test_a_fork_shares_what_it_has_not_written() -> None:
             os.read(0, 0)
     try:
         processes = LinuxProcesses()
-        assert child in processes.found()
+        assert child in processes.pids()
         held = processes.held(child)
         assert 20 * MB < held.bytes < 0.75 * LinuxMemory().own().resident
         assert held.is_proportional
@@ -143,7 +143,7 @@ def test_a_fork_shares_what_it_has_not_written() -> None:
         del common
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert math.isnan(processes.held(child).bytes)
-    processes.found()
+    processes.pids()
     assert os.waitpid(child, 0)[0] == child
 
 
@@ -165,7 +165,7 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
     source = ChildSource(PsutilProcesses())
     read = values(source, 0.0)
 
-    assert child.pid in PsutilProcesses().found()
+    assert child.pid in PsutilProcesses().pids()
     assert read["children"] > 60 * MB
     assert read["child_processes"] >= 1
     assert source.series[0].label == "child processes (resident)"
@@ -181,7 +181,7 @@ def test_to_psutil_a_child_that_has_ended_is_none(child: subprocess.Popen[str]) 
         assert math.isnan(processes.held(child.pid).bytes)
     assert child.wait() != 0
     assert math.isnan(processes.held(child.pid).bytes)
-    assert child.pid not in processes.found()
+    assert child.pid not in processes.pids()
 
 
 def test_looking_for_children_takes_a_hundredth_of_the_time() -> None:
@@ -189,12 +189,12 @@ def test_looking_for_children_takes_a_hundredth_of_the_time() -> None:
     fake = Fake({1: Held(10.0)})
     looks = []
 
-    def found() -> list[int]:
+    def pids() -> list[int]:
         fake.cpu += 0.05
         looks.append(fake.cpu)
         return list(fake.now)
 
-    fake.found = found  # type: ignore[method-assign]  # it takes its place
+    fake.pids = pids  # type: ignore[method-assign]  # it takes its place
     source = fake.source()
     for tick in range(1000):
         source.read(tick / 10)
@@ -254,7 +254,7 @@ def test_so_many_at_most_are_counted() -> None:
     assert len(source.notes) == 1
 
 
-@pytest.mark.parametrize("method", ["found", "held"])
+@pytest.mark.parametrize("method", ["pids", "held"])
 def test_a_fault_is_one_note(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All else is read on."""
     fake = Fake({1: Held(10.0)})

@@ -88,7 +88,7 @@ def children_that_come_and_go() -> tuple[Source, list[Step]]:
     held = {7: Held(100.0)}
 
     class Fake:
-        def found(self) -> Collection[int]:
+        def pids(self) -> Collection[int]:
             return held
 
         def held(self, pid: int) -> Held:

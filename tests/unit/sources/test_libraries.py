@@ -32,7 +32,9 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
 
 def test_a_reducer_tells_how_large_its_buckets_are() -> None:
     """They are all on the device of the model."""
-    assert list(libraries.buckets_of([FakeDdp()])) == [libraries.Buckets("cpu", 12288, False)]
+    assert list(libraries.buckets_of([FakeDdp()])) == [
+        libraries.GradientBuckets("cpu", 12288, False)
+    ]
 
 
 @pytest.mark.parametrize("field", ["mixed_precision", "is_multi_device_module"])
@@ -47,7 +49,7 @@ def test_of_buckets_whose_type_or_place_is_not_told_nothing_is_said(field: str) 
 def test_a_reducer_that_tells_something_else_is_passed_over() -> None:
     """Another version of torch costs a figure, not the watch."""
     assert list(libraries.buckets_of([FakeDdp("many"), FakeDdp("1")])) == [
-        libraries.Buckets("cpu", 1, False)
+        libraries.GradientBuckets("cpu", 1, False)
     ]
 
 

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 
@@ -19,14 +19,14 @@ def seen(fragment: kit.Fragment) -> str:
 
 def everything(text: str) -> list[kit.Fragment]:
     """Return a text in each place that the kit has for one."""
-    row = Row(
+    row = TableRow(
         (kit.marked("#000", text), text, (text, text)), facts=text, below=(text, kit.code(text))
     )
     columns = (Column(text), Column(text, is_quiet=True), Column(text, is_words=True))
     return [
         kit.headed(text, text, at_right=text),
         kit.note(text),
-        kit.line(kit.strong(text), kit.quiet(text)),
+        kit.line(kit.strong(text), kit.faint(text)),
         kit.phrases([text, text]),
         kit.fold(
             text,
@@ -55,8 +55,8 @@ def test_no_place_of_the_kit_lets_a_text_become_markup(text: str) -> None:
 def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
     """Each name and figure of the HTML is a word of the text."""
     rows = [
-        Row((kit.code("a.b"), "1", "10 %"), facts="two tensors", below=("also c",)),
-        Row(("sum", "3"), is_sum=True, is_ruled=True),
+        TableRow((kit.code("a.b"), "1", "10 %"), facts="two tensors", below=("also c",)),
+        TableRow(("sum", "3"), is_sum=True, is_ruled=True),
     ]
     made = table((Column(""), Column(""), Column("")), rows, names_last=names_last)
     told = set(re.sub(r"[()]", " ", made.text).replace("\u2500", " ").split())
@@ -66,7 +66,7 @@ def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
 
 def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
     """Aligned with its figure; where nobody has any there is no line."""
-    rows = [Row(("a", ("5", "", "+4"), ("55", "1-2", ""))), Row(("bb", "6", "7"))]
+    rows = [TableRow(("a", ("5", "", "+4"), ("55", "1-2", ""))), TableRow(("bb", "6", "7"))]
 
     assert table((Column("n"), Column("x"), Column("y")), rows).text.splitlines() == [
         "n    x    y",

@@ -18,7 +18,7 @@ from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.sources.heap.model import Grown, Kind
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import _scale, anatomy_bundle, bars_html
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 from tests.data.parted import NAN
 from tests.unit.features.compare.test_html import two
 from tests.unit.features.memory_map.test_html_read_back import segment
@@ -211,7 +211,7 @@ def test_a_bar_of_nothing_is_none() -> None:
 def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:
     """They break in a few lines, not in one for each word."""
     columns = [Column("phase"), Column("peak"), Column(is_words=True)]
-    drawn = table(columns, [Row(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
+    drawn = table(columns, [TableRow(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
     widths = [int(width) for width in re.findall(r"min-width:(\d+)px", drawn)]
     assert len(widths) == 2
     assert widths[1] > 100

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.features.fit.allocator import Block, CachingAllocator, Heap, Moment, Peak, play
+from hfmem_widget.features.fit.allocator import (
+    CachingAllocator,
+    Heap,
+    Moment,
+    ReplayBlock,
+    ReplayPeak,
+    play,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -120,7 +127,7 @@ def test_segments_do_not_become_one() -> None:
 def test_every_byte_of_a_segment_is_in_one_block(requests: list[tuple[int, int]]) -> None:
     """Given or free: blocks are large enough, never overlap, and together are what is reserved."""
     allocator = CachingAllocator()
-    blocks: list[Block] = []
+    blocks: list[ReplayBlock] = []
     for at, size in requests:
         if at < len(blocks):
             allocator.take_back(blocks.pop(at))
@@ -152,7 +159,7 @@ def test_peaks_between_restarts() -> None:
     )
     played = play(events, Heap())
 
-    assert played.peaks == (Peak(100, 0), Peak(150, 0), Peak(550, 50))
+    assert played.peaks == (ReplayPeak(100, 0), ReplayPeak(150, 0), ReplayPeak(550, 50))
     assert played.left == ()
     assert played.marked == 0
 
@@ -163,5 +170,5 @@ def test_what_was_freed_before_is_not_always_used_tightly() -> None:
     fresh, used = CachingAllocator(), CachingAllocator()
     play(((MADE, 1, 40 * MIB), (GONE, 1, 0), (MADE, 2, 27 * MIB)), used)
 
-    assert play(request, fresh).peaks == (Peak(12 * MIB + 512 * KIB, 0),)
-    assert play(request, used).peaks == (Peak(40 * MIB, 0),)
+    assert play(request, fresh).peaks == (ReplayPeak(12 * MIB + 512 * KIB, 0),)
+    assert play(request, used).peaks == (ReplayPeak(40 * MIB, 0),)

@@ -22,7 +22,7 @@ from hfmem_widget.features.free import act
 from hfmem_widget.features.free.api import HANDLED
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.features.free.request import asked
+from hfmem_widget.features.free.request import parse_request
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
@@ -193,11 +193,11 @@ def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
     """The allocator's cache is emptied on request alone, and never where its device was not initialised."""
     fake = FakeAllocator()
-    done = act.carry_out(asked(["cache"], shell=None), fake)
+    done = act.carry_out(parse_request(["cache"], shell=None), fake)
     assert done.steps == ("CUDA's cache emptied",)
-    act.carry_out(asked(["garbage"], shell=None, empty_cache=False), fake)
+    act.carry_out(parse_request(["garbage"], shell=None, empty_cache=False), fake)
     fake.initialized = False
-    act.carry_out(asked(["garbage"], shell=None), fake)
+    act.carry_out(parse_request(["garbage"], shell=None), fake)
     assert fake.calls["empty_cache"] == 1
 
 
@@ -205,7 +205,7 @@ def test_cudas_cache_is_emptied_through_torch() -> None:
     """The allocator of the torch that is loaded does it."""
     torch: Any = FakeTorch(FakeAllocator())
     torch.cuda.empty_cache = torch.allocator.empty_cache
-    act.carry_out(asked(["cache"], shell=None), CudaAllocator({"torch": torch}))
+    act.carry_out(parse_request(["cache"], shell=None), CudaAllocator({"torch": torch}))
     assert torch.allocator.calls["empty_cache"] == 1
 
 
@@ -220,7 +220,7 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
         raise RuntimeError(message)
 
     monkeypatch.setattr(fake, "empty_cache", broken)
-    done = act.carry_out(asked(["garbage"], shell=None), fake)
+    done = act.carry_out(parse_request(["garbage"], shell=None), fake)
     assert done.notes == (
         "%memfree ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )
@@ -246,7 +246,7 @@ def test_an_object_that_raises_as_it_goes_keeps_nothing_back(
     ignored: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
     namespace: dict[str, Any] = {"angry": Angry(), "other": [1]}
-    request = asked(["garbage"], shell=None)
+    request = parse_request(["garbage"], shell=None)
     done = act.carry_out(type(request)(slots(namespace)))
     assert namespace == {}
     assert ignored == ["no"]
@@ -262,7 +262,7 @@ def test_an_interrupt_in_the_middle_says_what_stays() -> None:
 
     namespace: dict[str, Any] = {"first": [1]}
     others = Interrupted(second=[2])
-    request = asked(["garbage"], shell=None)
+    request = parse_request(["garbage"], shell=None)
     done = act.carry_out(type(request)(slots(namespace) | slots(others)))
     assert done.interrupted
     assert namespace == {}
@@ -412,9 +412,9 @@ def test_a_trim_returns_what_arrow_keeps_too(monkeypatch: pytest.MonkeyPatch) ->
     pool = SimpleNamespace(release_unused=lambda: calls.append("release"))
     fake = SimpleNamespace(default_memory_pool=lambda: pool)
     monkeypatch.setitem(sys.modules, "pyarrow", fake)
-    act.carry_out(asked(["garbage"], shell=None), FakeAllocator())
+    act.carry_out(parse_request(["garbage"], shell=None), FakeAllocator())
     assert calls == []
-    act.carry_out(asked(["garbage"], shell=None, trim=True), FakeAllocator())
+    act.carry_out(parse_request(["garbage"], shell=None, trim=True), FakeAllocator())
     assert calls == ["release"]
 
 
@@ -444,11 +444,11 @@ def shell_with(output: object, **variables: object) -> Any:
 def test_a_variable_is_let_go_by_its_name_where_there_is_an_output() -> None:
     """A notebook with an output lets go of the variable that is named, not of the output."""
     shell = shell_with([1], model=[2])
-    (slots,) = asked(["model"], shell=shell).items.values()
+    (slots,) = parse_request(["model"], shell=shell).items.values()
     assert [(slot.key, slot.value()) for slot in slots] == [("model", [2])]
 
 
 def test_the_last_output_is_let_go_by_its_name() -> None:
     """Naming `_` lets go of every place in which IPython keeps the last output."""
-    (slots,) = asked(["_"], shell=shell_with([1])).items.values()
+    (slots,) = parse_request(["_"], shell=shell_with([1])).items.values()
     assert {slot.name for slot in slots} >= {"_", "Out[3]", "_3"}

@@ -14,7 +14,12 @@ import torch
 
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.holders import left_behind
-from hfmem_widget.features.holders.left_behind import Known, LeftBehind, LeftBehindHolders, named
+from hfmem_widget.features.holders.left_behind import (
+    LeftBehind,
+    LeftBehindHolders,
+    NotedBefore,
+    named,
+)
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
@@ -40,7 +45,7 @@ def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBeh
 def title(
     what: LeftBehind, *rows: Holder, seen: tuple[Holder, ...] = (), new: tuple[str, ...] = ()
 ) -> str:
-    known = Known(new, Holders(seen) if seen else None)
+    known = NotedBefore(new, Holders(seen) if seen else None)
     finding = named(what, Holders(rows, seconds=0.12, objects=1500), known, 1)
     return "" if finding is None else finding.title
 
@@ -138,14 +143,14 @@ def test_a_name_that_was_not_there_before_is_to_blame() -> None:
 )
 def test_what_lets_go_of_it_is_said(path: str, said: str) -> None:
     """The advice for an error or an output is the `%memfree` that lets go of it."""
-    finding = named(left(), Holders((row(path, GIB),)), Known(), 1)
+    finding = named(left(), Holders((row(path, GIB),)), NotedBefore(), 1)
     assert finding is not None
     assert said in finding.advice[0]
 
 
 def test_the_advice_ends_with_what_looking_cost() -> None:
     """Where to see everything is said with how many objects were looked at, and for how long."""
-    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), Known(), 1)
+    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), NotedBefore(), 1)
     assert finding is not None
     assert finding.advice[-1] == (
         "%memholders lists everything that is held (inspected 1,500 objects in 120 ms)."
@@ -155,14 +160,14 @@ def test_the_advice_ends_with_what_looking_cost() -> None:
 def test_who_keeps_graphs_is_told_what_to_keep_instead() -> None:
     """Where graphs are held, the first advice is to detach."""
     held = row("losses", GIB, graphs=100, graph=GIB)
-    finding = named(left(), Holders((held,)), Known(), 1)
+    finding = named(left(), Holders((held,)), NotedBefore(), 1)
     assert finding is not None
     assert ".detach()" in finding.advice[0]
 
 
 def test_the_evidence_is_in_bytes() -> None:
     """The finding is a remark on its span, with each holder's bytes."""
-    finding = named(left(), Holders((row("losses", GIB),)), Known(), 7)
+    finding = named(left(), Holders((row("losses", GIB),)), NotedBefore(), 7)
     assert finding is not None
     assert finding.evidence["holders"] == {"losses": GIB}
     assert (finding.severity, finding.span_id) == ("info", 7)
@@ -344,18 +349,18 @@ def test_what_one_error_keeps_is_told_as_one() -> None:
 def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
     """A heap of a million objects may be too large for a glance."""
     early = Holders((), seconds=0.3, objects=300_000, bound="the search ended early, for time")
-    finding = named(left(), early, Known(), 1)
+    finding = named(left(), early, NotedBefore(), 1)
 
     assert finding is not None
     assert finding.title == "1.00 GiB left behind; a quick search did not find what holds it"
     assert finding.advice == ("%memholders searches longer (the search ended early, for time).",)
-    assert named(left(), Holders((), seconds=0.1, objects=1000), Known(), 1) is None
+    assert named(left(), Holders((), seconds=0.1, objects=1000), NotedBefore(), 1) is None
 
 
 def test_after_an_error_the_error_is_what_to_try_first() -> None:
     """Where a search ended before it came to the error, the error is the likeliest all the same."""
     early = Holders((), seconds=1.5, objects=300_000, bound="the search ended early, for time")
-    finding = named(left(), early, Known(raised=True), 1)
+    finding = named(left(), early, NotedBefore(raised=True), 1)
 
     assert finding is not None
     assert "%memfree errors frees it" in finding.advice[0]

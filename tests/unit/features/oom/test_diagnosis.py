@@ -17,7 +17,7 @@ from hfmem_widget.features.oom.diagnosis import diagnose, in_optimizer, is_logit
 from hfmem_widget.features.oom.errors import Origin, OutOfMemoryText
 from hfmem_widget.features.oom.html import WHO, batch, where
 from hfmem_widget.features.oom.incident import _others
-from hfmem_widget.features.oom.model import NAMES, Diagnosis, Incident
+from hfmem_widget.features.oom.model import NAMES, Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.features.oom.report import finding_of
 from hfmem_widget.text import GIB, MIB, size_text
@@ -173,7 +173,7 @@ def test_the_documented_order_is_the_codes_order() -> None:
 
 def test_a_guess_at_why_memory_ran_out_says_so_in_its_name() -> None:
     """The name of a cause that is not certain has a "probably"."""
-    assert Diagnosis("huge", "It may be.", is_sure=False).name == f"probably {NAMES['huge']}"
+    assert OomDiagnosis("huge", "It may be.", is_sure=False).name == f"probably {NAMES['huge']}"
 
 
 @pytest.mark.parametrize(

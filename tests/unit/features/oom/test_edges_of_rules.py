@@ -20,7 +20,7 @@ from hfmem_widget.features.oom.advice import advise, remedies, savings
 from hfmem_widget.features.oom.diagnosis import is_logits
 from hfmem_widget.features.oom.errors import MOST_ERRORS, about_memory
 from hfmem_widget.features.oom.incident import failure_of
-from hfmem_widget.features.oom.model import Advice, Cause, Diagnosis, Incident, ModelFacts, Seen
+from hfmem_widget.features.oom.model import Advice, Cause, Incident, ModelFacts, OomDiagnosis, Seen
 from hfmem_widget.session import Contents, Sample
 from hfmem_widget.text import GIB, MIB
 from tests.data.oom_incidents import blocks, incident, spans
@@ -118,7 +118,7 @@ def test_the_cache_is_given_back_to_a_library_that_asked_beside_it(
 def test_what_an_error_keeps_is_told(left: int, *, said: bool) -> None:
     """Where nothing else holds it, so that `%memfree errors` would free it."""
     known = incident(asked=1.0, free=0.1, seen=Seen(freed=left))
-    told = advise(known, Diagnosis("unknown", "It is."))
+    told = advise(known, OomDiagnosis("unknown", "It is."))
 
     assert any("%memfree errors" in one.action for one in told) is said
 

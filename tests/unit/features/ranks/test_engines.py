@@ -10,7 +10,7 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.ranks import engines
-from hfmem_widget.magics.ranks import take_engines
+from hfmem_widget.magics.engines import take_engines
 
 Call = tuple[int, str, tuple[Any, ...]]
 
@@ -85,7 +85,7 @@ def test_what_is_no_cluster_is_refused(client: object, said: str) -> None:
     """In a sentence that says what is taken."""
     with pytest.raises(OptionError, match=said):
         engines.take(client)
-    assert engines.taken() is None
+    assert engines.engines_in_use() is None
 
 
 def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
@@ -93,9 +93,9 @@ def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
     client = Client(0, 1)
 
     assert "2 engines" in take_engines(["rc"], {"rc": client})
-    assert engines.taken() is not None
+    assert engines.engines_in_use() is not None
     assert "no longer shown" in take_engines(["off"], {})
-    assert engines.taken() is None
+    assert engines.engines_in_use() is None
 
 
 def test_an_engine_joins_by_what_drivers_offer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.sources.heap.kept import errors_kept, outputs_kept
-from hfmem_widget.sources.heap.roots import Rank, kernel_roots
+from hfmem_widget.sources.heap.roots import Precedence, kernel_roots
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_users_own_underscore_is_no_output(shell: SimpleNamespace) -> None:
 
 def errors_and_outputs(shell: SimpleNamespace) -> set[str]:
     """Return the names of roots but those of functions that run, this test's among them."""
-    return {root.name for root in kernel_roots(shell) if root.rank < Rank.RUNNING}
+    return {root.name for root in kernel_roots(shell) if root.precedence < Precedence.RUNNING}
 
 
 def test_a_copy_that_no_variable_tells_of_is_a_root(shell: SimpleNamespace) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hfmem_widget.session import Ranks, RankStrip, Sample, Session
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.ranks import describe_ranks, folded, newest
+from hfmem_widget.view.wire.rank_messages import describe_ranks, folded, newest
 from tests.data.overviews import EIGHT, MANY, TWO, overview, overview_recorder
 from tests.scenes import FakeClock
 

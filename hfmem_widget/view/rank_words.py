@@ -1,4 +1,4 @@
-"""How the ranks of a run stand: figures, a table, and phases compared; as HTML and as plain text."""
+"""The words for the ranks of a run: figures, a table, and phases compared; as HTML and as plain text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hfmem_widget.session import Peak, RankRow, Ranks, Session
-from hfmem_widget.session.ranks import TABLE_ROWS
+from hfmem_widget.session.rank_records import TABLE_ROWS
 from hfmem_widget.text import (
     format_bytes,
     format_count,
@@ -21,10 +21,10 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.line import FEW, NAME, headroom_text, length, peak_text
 from hfmem_widget.view.strip import strip_html
-from hfmem_widget.view.table import Column, Row, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 SAME = 0.01
-"""Share of a peak by which the rank that has it may differ: it was told a moment earlier or later."""
+"""Share of a peak by which the rank that has it may differ: it was reported a moment earlier or later."""
 
 Cells = list[list[str]]
 
@@ -47,28 +47,28 @@ def skew_of(ranks: Ranks) -> tuple[str, int, float] | None:
     Without phases it is that of the peaks.
     """
     compared: list[tuple[str, int, float, float, float]] = [
-        (one.kind, one.rank, one.low, one.median, one.high) for one in ranks.phases
+        (phase.kind, phase.rank, phase.low, phase.median, phase.high) for phase in ranks.phases
     ]
     if not compared and (worst := ranks.worst) is not None:
         compared = [("peak", worst.rank, ranks.lowest, ranks.median, worst.peak)]
-    known = [
+    skews = [
         (kind, rank, high / reference - 1)
         for kind, rank, low, median, high in compared
         if (reference := median if ranks.world > FEW else low) > 0 and high > 0
     ]
-    return max(known, key=lambda found: found[2], default=None)
+    return max(skews, key=lambda skew: skew[2], default=None)
 
 
 def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
     """Return the figures of a card: the label, the value, and the small text below it."""
     worst = ranks.worst or RankRow(0)
     has_peak = not math.isnan(worst.peak)
-    known = f" ({worst.certainty})" if has_peak else ""
+    certainty = f" ({worst.certainty})" if has_peak else ""
     where = kit.UNBROKEN.join(("rank", str(worst.rank)))
     bound = "≥ " if worst.certainty == "at least" else ""
     name = "worst peak" if ranks.world > 1 else "peak"
     on = f" · {plain(worst.host, NAME)}" if worst.host and ranks.nodes > 1 else ""
-    figures = [(f"{name}{known}", bound + format_bytes(worst.peak), f"{where}{on}" * has_peak)]
+    figures = [(f"{name}{certainty}", bound + format_bytes(worst.peak), f"{where}{on}" * has_peak)]
     if ranks.world > FEW:
         of = f"of {format_counted(ranks.world, 'rank')}"
         figures.append(("median peak", format_bytes(ranks.median), of))
@@ -114,13 +114,13 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
         "restarts": [format_count(row.attempt) if row.attempt > 0 else "" for row in rows],
         "": [flag_text(row) for row in rows],
     }
-    said = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
-    return list(said), [list(row) for row in zip(*said.values(), strict=True)]
+    telling = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
+    return list(telling), [list(row) for row in zip(*telling.values(), strict=True)]
 
 
 def _differing(texts: Iterable[str]) -> list[str]:
-    found = list(texts)
-    return found if len(set(found)) > 1 else [""] * len(found)
+    listed = list(texts)
+    return listed if len(set(listed)) > 1 else [""] * len(listed)
 
 
 def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:
@@ -144,8 +144,10 @@ def ranks_html(session: Session) -> kit.Fragment:
     flagged = [bool(row.flag) for row in ranks.table]
     drawn = [_drawn(*rank_cells(ranks), flagged), _drawn(*phase_cells(ranks))]
     tables = "".join(f'<div style="min-width:0">{each.html}</div>' for each in drawn if each)
-    beside = f'<div style="display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0">{tables}</div>'
-    return kit.Fragment(strip_html(ranks, length(session)).html + beside * bool(tables))
+    side_by_side = (
+        f'<div style="display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0">{tables}</div>'
+    )
+    return kit.Fragment(strip_html(ranks, length(session)).html + side_by_side * bool(tables))
 
 
 def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.Fragment:
@@ -156,5 +158,5 @@ def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.F
         # One that is not marked keeps the mark's place, so that all stand below each other.
         colour = palette.BAD if at < len(flagged) and flagged[at] else "transparent"
         name = kit.marked(colour, first, kit.BULLET) if any(flagged) else first
-        lines.append(Row((name, *rest), is_sum=bool(flagged) and at == 0))
+        lines.append(TableRow((name, *rest), is_sum=bool(flagged) and at == 0))
     return table(columns, lines, size=12)

@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from hfmem_widget.features.ranks.engines import take, taken
+from hfmem_widget.features.ranks.engines import engines_in_use, take
 from hfmem_widget.magics.usage import usage_errors
 from hfmem_widget.text import format_counted, plain
 
@@ -18,7 +18,7 @@ USAGE = "name a client of ipyparallel, such as: %memwatch ranks rc; or %memwatch
 def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
     """Do what the words after ``%memwatch ranks`` say, and return what to print."""
     if words == ["off"]:
-        had = taken() is not None
+        had = engines_in_use() is not None
         take(None)
         return (
             "The engines are no longer shown as ranks." if had else "No engines are shown as ranks."

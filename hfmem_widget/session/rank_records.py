@@ -8,13 +8,13 @@ from typing import Literal
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, SpanKind
 
 SHOWN_SINGLY = 8
-"""Ranks that are drawn one by one; of a larger world those that were the worst."""
+"""Ranks that are drawn one by one; in a larger world the worst."""
 
 STRIP_ROWS, STRIP_COLUMNS = 64, 240
 """The most rows and columns of a strip."""
 
 FULL_CELL, SILENT_CELL = 200, 255
-"""What stands in a strip where a device is full, and where a rank said nothing."""
+"""The cell of a full device, and that of a rank that sent no data."""
 
 TABLE_ROWS = 16
 """The most rows of the table of ranks."""

@@ -1,4 +1,4 @@
-"""How all ranks stand, as the wire has it: a table and phases each time, and of the strip what is new."""
+"""The ranks on the wire: a table and phases each time, and the new columns of the strip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.session import RankRow, Ranks, RankStrip, Session
-from hfmem_widget.session.ranks import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
+from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
 from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.text import plain
 from hfmem_widget.view.line import NAME
@@ -20,9 +20,9 @@ MOST_DEVICES = 4
 
 NEWEST_COLUMNS = 8
 OUTLINE_BYTES, FEWEST_COLUMNS = 1_400, 16
-"""Of a strip in an outline."""
+"""Bytes at most, and columns at least, of a strip in an outline."""
 
-Told = tuple[dict[str, Any], bytes]
+RanksMessage = tuple[dict[str, Any], bytes]
 
 
 class RanksNews:
@@ -34,51 +34,55 @@ class RanksNews:
         self._sent_at = -math.inf
         self._until = -math.inf
 
-    def news(self, now: float, interval: float) -> Told | None:
+    def news(self, now: float, interval: float) -> RanksMessage | None:
         """Return the table and the newest columns; None where nothing is new, or it is too early."""
         ranks = self._session.ranks
         if ranks is None or ranks is self._sent or now - self._sent_at < interval:
             return None
         # The last that was sent may have grown since.
         new = sum(at >= self._until for at in ranks.strip.at)
-        return self._told(now, ranks, newest(ranks.strip, min(new, NEWEST_COLUMNS)))
+        return self._message_of(now, ranks, newest(ranks.strip, min(new, NEWEST_COLUMNS)))
 
-    def all(self, now: float, *, is_outline: bool = False) -> Told | None:
+    def all(self, now: float, *, is_outline: bool = False) -> RanksMessage | None:
         """Return everything; for an outline with a coarser strip."""
         ranks = self._session.ranks
         if ranks is None:
             return None
         rows = max(1, len(ranks.strip.first))
         most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
-        return self._told(now, ranks, folded(ranks.strip, most), is_whole=True)
+        return self._message_of(now, ranks, folded(ranks.strip, most), is_whole=True)
 
-    def _told(self, now: float, ranks: Ranks, strip: RankStrip, *, is_whole: bool = False) -> Told:
+    def _message_of(
+        self, now: float, ranks: Ranks, strip: RankStrip, *, is_whole: bool = False
+    ) -> RanksMessage:
         self._sent, self._sent_at = ranks, now
         self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
         return described(ranks, strip, is_whole=is_whole)
 
 
-def describe_ranks(ranks: Ranks) -> Told:
+def describe_ranks(ranks: Ranks) -> RanksMessage:
     """Return all ranks as JSON, and the cells of the whole strip."""
     return described(ranks, folded(ranks.strip, STRIP_COLUMNS), is_whole=True)
 
 
-def with_ranks(message: Message, buffers: Buffers, told: Told | None) -> tuple[Message, Buffers]:
+def with_ranks(
+    message: Message, buffers: Buffers, described_ranks: RanksMessage | None
+) -> tuple[Message, Buffers]:
     """Return a message that also says how all ranks stand, if that is known; the strip comes last."""
-    if told is None:
+    if described_ranks is None:
         return message, buffers
-    ranks, cells = told
+    ranks, cells = described_ranks
     return {**message, "ranks": ranks}, [*buffers, cells]
 
 
-def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> Told:
+def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> RanksMessage:
     """Return all ranks as JSON, and the cells of a strip; one that is whole says whose its rows are."""
     rows = ranks.table[:TABLE_ROWS]
     devices = list(dict.fromkeys(map(_device, rows)))[:MOST_DEVICES]
     columns: dict[str, Any] = {"at": [round(at, 3) for at in strip.at]}
     if is_whole:
         columns["first"] = list(strip.first)
-    told = {
+    message = {
         "world": ranks.world,
         "nodes": ranks.nodes,
         "reporting": ranks.reporting,
@@ -94,7 +98,7 @@ def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> Told:
         ],
         "strip": columns,
     }
-    return told, strip.cells
+    return message, strip.cells
 
 
 def _device(row: RankRow) -> tuple[str, int | None]:
