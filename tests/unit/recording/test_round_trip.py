@@ -81,12 +81,12 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
     """For the whole run and for each phase, and so what is said of it."""
     session = scripted_run("steps")
     session.polling.steps, session.polling.steps_with_phases = 100, 26
-    session.polling.share = 0.03125
+    session.polling.groups, session.polling.share = 37, 0.03125
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
     root = session.spans[0].id
 
     assert opened.polling.limited == session.polling.limited
-    assert "on 26 of 100 steps; measuring still took 3.1 %" in opened.polling.limited
+    assert "on 26 of 100 steps, exact peaks for about 2 steps at a time; measuring takes 3.1 %" in opened.polling.limited
     assert [phase.steps for phase in opened.phases(root)] == [
         phase.steps for phase in session.phases(root)
     ]
