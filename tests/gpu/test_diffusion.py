@@ -13,11 +13,11 @@ def test_a_picture_is_the_same_and_its_peak_is_the_bare_ones(run_python: Run) ->
     same, bare, ours, phases, unexplained = run_python(
         """
 import numpy as np, torch, hfmem_widget
-from hfmem_widget.drivers import diffusion
+from hfmem_widget.monitor import grouping
 from hfmem_widget.drivers.install import attach
 from tests.data import diffusers_tiny as tiny
 
-diffusion.ALLOWANCE = 1e9
+grouping.ALLOWANCE = 1e9
 attach()
 pipeline = tiny.stable_diffusion().to("cuda")
 def picture():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import loop as following
+from hfmem_widget.monitor import grouping
 
 STEPS = 5
 WIDTH = 1024
@@ -18,7 +18,7 @@ WIDTH = 1024
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each step followed by itself."""
-    monkeypatch.setattr(following, "ALLOWANCE", 1e9)
+    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
 
 
 def parts() -> tuple[Any, Any, Iterable[Any]]:

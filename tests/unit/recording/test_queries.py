@@ -18,7 +18,9 @@ from tests.scenes import scripted_run
 from tests.unit.recording.written import recorded
 
 PAGE = (
-    (ROOT / "docs/recording.md").read_text(encoding="utf-8").partition("## Read it with other tools")[2]
+    (ROOT / "docs/recording.md")
+    .read_text(encoding="utf-8")
+    .partition("## Read it with other tools")[2]
 )
 WORST, SAMPLES, *FOLDS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 COMPRESSED = (

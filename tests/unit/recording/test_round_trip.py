@@ -86,7 +86,10 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
     root = session.spans[0].id
 
     assert opened.polling.limited == session.polling.limited
-    assert "on 26 of 100 steps, exact peaks for about 2 steps at a time; measuring takes 3.1 %" in opened.polling.limited
+    assert (
+        "on 26 of 100 steps, exact peaks for about 2 steps at a time; measuring takes 3.1 %"
+        in opened.polling.limited
+    )
     assert [phase.steps for phase in opened.phases(root)] == [
         phase.steps for phase in session.phases(root)
     ]
