@@ -160,7 +160,7 @@ report([*compared, session.polling.limited, [block.certainty, block.value - max(
 
     assert wrong == []
     assert kinds["train"] == kinds["epoch"] == 1
-    assert kinds["step"] == 96 if steps == "each" else 8 <= kinds["step"] < 96
+    assert kinds["step"] == 96 if steps == "each" else 3 <= kinds["step"] < 96
     assert 0 < kinds["forward"] == kinds["backward"] == kinds["optimizer"] < 48
     assert certainties == ["exact"]
     assert distinct >= kinds["step"] // 2
