@@ -29,13 +29,13 @@ from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from hfmem_widget.view.table import aligned
 from tests.data.modules import loaded_by
 from tests.data.plotly_words import plain_words
-from tests.scenes import scripted_run
+from tests.scenes import shared_run
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
 
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
     """Return a record of a scripted run, its peaks scaled."""
-    session = scripted_run(run)
+    session = shared_run(run)
     cell = Cell(number, "", "")
     record = record_of(session, whole(session), label=label, cell=cell)
     devices = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,7 @@ from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
-from tests.scenes import scripted_run
+from tests.scenes import scripted_run, shared_run
 from tests.unit.view.chart.test_figure import CHARTED
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_layers import session_of
@@ -58,9 +59,14 @@ def scene_of(session: Session) -> Scene:
     return built
 
 
+@cache
+def drawn_once(name: str) -> Shown:
+    """Return the chart of a scripted run, drawn once for all tests, none of which changes it."""
+    return Shown(shared_run(name), scene_of(shared_run(name)))
+
+
 def shown(session: Session | str) -> Shown:
-    session = scripted_run(session) if isinstance(session, str) else session
-    return Shown(session, scene_of(session))
+    return drawn_once(session) if isinstance(session, str) else Shown(session, scene_of(session))
 
 
 def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
