@@ -99,7 +99,7 @@ def faults_at(
 
 
 def reached_by(scenario: Callable[[Bench], str], make: Callable[[], Bench]) -> list[Place]:
-    """Return the lines below an entry that a scenario goes through, without a fault and not for the first time."""
+    """Return the lines below an entry that a scenario goes through when it is run again, without a fault."""
     result_of(scenario, make())
     bench, counting = make(), Injection()
     assert counting(lambda: result_of(scenario, bench)) == RESULT

@@ -29,7 +29,7 @@ from hfmem_widget.session.model import Polling
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
 from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
 from hfmem_widget.session.timeline import Timeline
-from tests.unit.features.memory_map.test_html_read_back import segment
+from tests.data.segments import segment
 
 GPU = "cuda:0"
 KEY = f"{GPU}/allocated"

@@ -82,7 +82,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
 """By class: those in whose text tokens stand for images."""
 
 RAISES = {"Llama4ForConditionalGeneration": "5.24.0"}
-"""By class, the release of transformers in which its own forward pass raises an error: it is left out there."""
+"""By class, the release of transformers whose own forward pass raises an error, and so is not tried."""
 
 WITH_IMAGES = some_of(
     [kind for kind in PARTS if RAISES.get(kind) != transformers.__version__],

@@ -25,9 +25,9 @@ from hfmem_widget.session import Contents, Sample
 from hfmem_widget.text import GIB, MIB
 from tests.data.oom_incidents import blocks, incident, spans
 from tests.data.parted import Script
+from tests.data.segments import segment
 from tests.scenes.stage import Stage
 from tests.unit.features.memory_map.test_holes import found_in
-from tests.unit.features.memory_map.test_html_read_back import segment
 
 NAN = math.nan
 

@@ -442,3 +442,12 @@ def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
     ((x, _),) = Drawing(chart_html(session)).dots()
 
     assert x == pytest.approx(1000 * 3 / 6, abs=0.1)
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2, 3])
+def test_of_marks_the_newest_is_said(marks: int) -> None:
+    """To who cannot see the chart; the others by themselves, where pointing finds them."""
+    session = run(*(oom(1.0 + at, label=f"mark {at}") for at in range(marks)))
+    told = Drawing(chart_html(session, session.spans[0])).label
+
+    assert [at for at in range(3) if f"mark {at}" in told] == ([marks - 1] if marks else [])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.session import Recorder, Sample
 from hfmem_widget.session.steps import Table
+from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import ENVELOPE, Publisher
 from tests.scenes import FakeClock
@@ -286,3 +287,51 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
         within = [size for at, _, size in line.sent if start <= at < start + 1]
         assert len(within) <= 6
         assert sum(within) <= 100_000
+
+
+class Read(Line):
+    """A wire whose rows are read."""
+
+    def send(self, message: protocol.Message, buffers: protocol.Buffers) -> None:
+        super().send(message, buffers)
+        if message["kind"] == "rows":
+            wide = len(protocol.charted(self.session))
+            found = np.frombuffer(buffers[1], "<f4").reshape(-1, wide)
+            times = np.frombuffer(buffers[0], "<f8")
+            self.breaks += times[np.isnan(found).all(axis=1)].tolist()
+
+    def __init__(self) -> None:
+        self.breaks: list[float] = []
+        super().__init__(make_recorder(samples=0))
+
+    def sleep(self, seconds: float) -> float:
+        """Sample nothing for so long; return the middle of that."""
+        began = self.session.last_sample.time
+        self.clock.advance(seconds)
+        self.session.timeline.add_gap(began, self.clock.now)
+        middle = (began + self.clock.now) / 2
+        self.recorder.append(Sample(self.clock.now, tuple(1.0 for _ in self.session.series)))
+        self.recorder.publish()
+        return middle
+
+
+def test_a_gap_breaks_the_line_of_a_page_that_watches() -> None:
+    """Each gap once, in its middle, between the readings around it."""
+    line = Read()
+    line.run(1.0)
+    middles = []
+    for seconds in (2.0, 3.0):
+        middles.append(line.sleep(seconds))
+        line.run(1.0)
+
+    assert line.breaks == pytest.approx(middles)
+    assert line.times == sorted(line.times)
+
+
+def test_a_run_without_gaps_has_no_breaks() -> None:
+    """Rows between ticks are readings."""
+    line = Read()
+    line.run(3.0)
+
+    assert line.times != []
+    assert line.breaks == []
