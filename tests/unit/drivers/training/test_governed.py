@@ -168,7 +168,7 @@ def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(WHOLE_STEPS, st.booleans())
 def test_no_peak_of_a_step_depends_on_whether_its_phases_are_measured(
     steps: list[tuple[float, list[str]]], accumulates: bool

@@ -223,3 +223,21 @@ def test_private_pools_are_counted_with_what_is_free_in_them(
     found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01).fragmentation("cuda:0")
 
     assert [one for one in sentences(found) if one.endswith(said)] != []
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        ((7,), "60.0 MiB is free for stream 0x7 alone"),
+        ((7, 8), "120.0 MiB is free for 2 streams, for each alone"),
+    ],
+)
+def test_what_is_free_for_other_streams_says_for_how_many(
+    streams: tuple[int, ...], said: str
+) -> None:
+    """One is named."""
+    made = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in streams]
+    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01)
+    told = list(sentences(found.fragmentation("cuda:0")))
+
+    assert [one for one in told if one.startswith(said)] != [], told

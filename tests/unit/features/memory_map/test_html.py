@@ -418,3 +418,12 @@ def test_a_map_shows_itself_as_the_last_value_of_a_cell() -> None:
 def test_a_bar_of_a_map_is_called_what_it_is(of: MemoryMap, unit: str) -> None:
     """A heap has no segments."""
     assert f"one bar per {unit}," in memory_map_bundle(of)["text/html"]
+
+
+def test_a_map_of_some_devices_has_theirs_alone() -> None:
+    """Their segments and notes; how long it took to read was that of all."""
+    told = {"cuda:0": "a", "cuda:1": "b"}
+    found = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, told)
+
+    assert found.only({"cuda:0"}) == MemoryMap(("cuda:0",), found.segments, 0.5, {"cuda:0": "a"})
+    assert found.only({"cuda:1"}) == MemoryMap(("cuda:1",), (), 0.5, {"cuda:1": "b"})
