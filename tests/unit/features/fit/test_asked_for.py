@@ -49,6 +49,8 @@ def test_no_length_is_longer_than_the_model_takes() -> None:
     "choices",
     [
         {"optimizer": "sgd", "checkpointing": True},
+        pytest.param({"optimizer": FUSED, "checkpointing": True}, marks=pytest.mark.full),
+        pytest.param({"optimizer": FUSED, "precision": "bf16"}, marks=pytest.mark.full),
         {"optimizer": FUSED, "precision": "pure bf16", "accumulation": 2},
         {"training": False, "precision": "bf16"},
     ],

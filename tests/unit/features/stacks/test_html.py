@@ -12,9 +12,9 @@ import pytest
 
 from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, TINTS, icicle_html, stacks_bundle
 from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
-from hfmem_widget.text import MIB
 from hfmem_widget.view import palette
 
+MIB = 1024**2
 HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
 
 
