@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 PYTEST := $(PY) -m pytest -q $(if $(CI),--reruns 2 -rR)
 # Each of two processes has files of its own, and takes over some of the other's when it has done them. Threads
 # of OpenMP that wait for a core keep it from the other process.
-PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal
+PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not full"
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
@@ -35,7 +35,7 @@ unexport VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab build check test test-js test-python test-kernel test-browser test-hosts test-gpu bench demo docs release-check notebooks clean
+.PHONY: help setup lab build check test test-js test-python test-full test-kernel test-browser test-hosts test-gpu bench demo docs release-check notebooks clean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-js: setup ## the front end's tests
 
 test-python: setup ## unit and contract tests, and those beside a real Trainer
 	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/loops tests/ranks
+
+test-full: setup ## what `make test` has only some of: every line that may fail, every type of model; long
+	@$(PYTEST_IN_TWO) -m full tests/unit
 
 test-kernel: setup $(HOSTS:%=$(PINS)/%/.made) ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel

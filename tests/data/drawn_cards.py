@@ -28,10 +28,10 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.one_line import compact_bundle, lost_bundle
 from hfmem_widget.view.session import session_bundle
 from tests.data.drawn_scenes import GPU, MAP, Bundle, training
+from tests.data.segments import heap, segment
 from tests.scenes.stage import Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.holders.test_html import LOSSES, MODEL
-from tests.unit.features.memory_map.test_html_read_back import heap, segment
 from tests.unit.features.stacks.test_html import peak
 from tests.unit.view.chart.test_guides import budget
 from tests.unit.view.test_anatomy import made

@@ -30,11 +30,11 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import anatomy_dict, figure_dict
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from hfmem_widget.view.one_line import compact_bundle
+from tests.data.segments import segment
 from tests.scenes.stage import H200_TOTAL, Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.free.test_api import DONE, RELEASED
 from tests.unit.features.holders.test_html import LOSSES, MODEL
-from tests.unit.features.memory_map.test_html_read_back import segment
 from tests.unit.features.oom.test_html import bundle, case
 from tests.unit.features.stacks.test_html import peak
 from tests.unit.view.chart.test_guides import budget, crossing, oom, trend

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 KINDS = {
     "lists of ints": (
-        "import random\n"
-        "kept = [[random.randrange(1000, 50000) for _ in range(128)] for _ in range(20_000)]\n"
+        "kept = np.random.randint(1000, 50000, (20_000, 128)).tolist()\n"
         "OBJECTS = sum(map(sys.getsizeof, kept)) + sum(sys.getsizeof(i) for r in kept for i in r)"
     ),
     "dicts": "kept = [{'id': i, 'score': i / 3} for i in range(400_000)]\nOBJECTS = 400_000 * 240",
@@ -35,7 +34,7 @@ KINDS = {
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nOBJECTS = 3_200_000"
     ),
     "lists of ints, most of them freed": (
-        "many = [[i * 1000 + j for j in range(128)] for i in range(20_000)]\n"
+        "many = np.arange(1000, 2_561_000).reshape(20_000, 128).tolist()\n"
         "kept = many[::100]\ndel many\nOBJECTS = 200 * 128 * 32"
     ),
     "an array that nobody wrote": "kept = np.empty(50_000_000)\nOBJECTS = 0",

@@ -7,7 +7,7 @@ that the same name always gives the same session.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from hfmem_widget.session import Session
@@ -15,7 +15,7 @@ from hfmem_widget.text import GIB
 from tests.scenes import runs, steps
 from tests.scenes.stage import FakeClock
 
-__all__ = ["SCRIPTED_RUNS", "FakeClock", "scripted_run"]
+__all__ = ["SCRIPTED_RUNS", "FakeClock", "scripted_run", "shared_run"]
 
 _EIGHT: Final = [f"cuda:{index}" for index in range(8)]
 _NO_GPU: Final = "No GPU is visible to this process, so its own memory is shown."
@@ -77,3 +77,9 @@ def scripted_run(name: str = "training") -> Session:
         message = f"there is no scripted run {name!r}; there is {', '.join(_RUNS)}"
         raise ValueError(message)
     return _RUNS[name]()
+
+
+@cache
+def shared_run(name: str = "training") -> Session:
+    """Return a session of one of the `SCRIPTED_RUNS` that is made once, for tests that only read it."""
+    return scripted_run(name)

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,8 +19,11 @@ from transformers import Trainer
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers import install as attaching
+from hfmem_widget.drivers import trainer as followed
+from hfmem_widget.drivers.trainer import _Following
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.options import WatchOptions
 from tests.trainer.tiny import InOrder, make_trainer, of_kind, outline
 
 METHODS = ("train", "evaluate", "predict", "save_model")
@@ -402,3 +406,51 @@ def test_a_training_is_followed_though_a_library_has_undone_its_patch_in_a_watch
 
     assert [span.kind for span in session.spans][:2] == ["block", "train"]
     assert Trainer.train is original
+
+
+class Given:
+    """A Trainer as far as its callbacks are concerned."""
+
+    def __init__(self, *callbacks: Any) -> None:
+        self.callback_handler = SimpleNamespace(callbacks=[*callbacks])
+        self.args = SimpleNamespace(gradient_accumulation_steps=1)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
+    """Ours is the first while it follows; one that somebody took away meanwhile is not put back."""
+    ours = MemoryCallback(options=WatchOptions(quiet=True))
+    trainer = Given("a", *([ours] if own else []), "b")
+    callbacks = trainer.callback_handler.callbacks
+    before = [*callbacks]
+    following = _Following(trainer, callbacks, ours if own else None)
+    following._callback.begins = lambda *_, **__: None  # type: ignore[method-assign]
+    with following:
+        assert isinstance(callbacks[0], MemoryCallback)
+        assert callbacks[1:] == ["a", "b"]
+        if removed:
+            del callbacks[0]
+
+    assert callbacks == (["a", "b"] if removed else before)
+
+
+def test_of_several_callbacks_of_ours_the_first_follows() -> None:
+    """The others are told nothing."""
+    first, second = MemoryCallback(), MemoryCallback()
+
+    assert followed.callback_of(Given("a", first, second)) is first
+
+
+@pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])
+def test_a_label_of_its_own_comes_first(label: str, named: str) -> None:
+    """Before that of the options; a copy has both, and no part in the training."""
+    made = MemoryCallback(log=True, label=label, options=WatchOptions(label="kept", quiet=True))
+    make, args = made.__reduce__()
+    copy = make(*args)
+
+    assert isinstance(copy, MemoryCallback)
+    assert (copy.log, copy.options) == (True, made.options)
+    assert made.options.label == named
+    assert made.options.quiet
+    assert copy._run is None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import pytest
 import torch
 
 import hfmem_widget
+from hfmem_widget.drivers.trainer import MemoryCallback
 from hfmem_widget.session import Finding, Session
 from tests.trainer.tiny import InOrder, make_trainer, of_kind
 
@@ -102,3 +106,35 @@ def test_a_plain_loop_is_told_that_it_cannot_be_stopped() -> None:
 
     assert len(finding.advice) == 1
     assert "no Trainer was training" in finding.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "most", "world", "is_last", "alone"),
+    [
+        (9, 10, 1, False, True),
+        (10, 10, 1, True, True),
+        (11, 10, 2, True, False),
+        (5, 0, 1, False, True),
+    ],
+)
+@pytest.mark.parametrize("ends", [True, False])
+def test_whoever_ends_a_training_knows_whether_others_train(
+    monkeypatch: pytest.MonkeyPatch, step: int, most: int, world: int,
+    *, is_last: bool, alone: bool, ends: bool,
+) -> None:  # fmt: skip
+    """And its step, and whether that is the last; a training that is ended is saved first."""
+    asked: list[Any] = []
+
+    def should_end(at: int, **more: bool) -> bool:
+        asked.append((at, more))
+        return ends
+
+    monkeypatch.setattr("hfmem_widget.monitor.ending.asked", [should_end])
+    callback = MemoryCallback()
+    callback._run = mock.MagicMock()
+    control = SimpleNamespace(should_save=False, should_training_stop=False)
+    state = SimpleNamespace(max_steps=most, global_step=step, log_history=[])
+    callback.on_step_end(SimpleNamespace(world_size=world), state, control)
+
+    assert asked == [(step, {"alone": alone, "is_last": is_last})]
+    assert (control.should_save, control.should_training_stop) == (ends, ends)

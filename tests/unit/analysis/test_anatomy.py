@@ -453,3 +453,19 @@ def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
 
     assert "2.00 GiB" in now.notes[0]
     assert [part.bytes for part in now.parts] == [GIB]
+
+
+def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie() -> None:
+    """In the pass within a batch within the step, whose edges tell what was held."""
+    script = Script()
+    script.read(allocated=2 * GIB, reserved=4 * GIB, weights=GIB)
+    with script.span("train"), script.span("step", counts={"step": 1}):
+        script.read()
+        with script.span("substep"):
+            script.read()
+            with script.span("forward", peak=6 * GIB) as forward:
+                script.read()
+    found = script.session.anatomy(at=1)
+
+    assert found.time == forward.start
+    assert found.allocated == 6 * GIB

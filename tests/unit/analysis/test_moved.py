@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hfmem_widget
-from hfmem_widget.analysis.moved import movement
-from hfmem_widget.session import Session, Span
+from hfmem_widget.analysis.moved import Moved, Movement, movement
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.scene import build_scene
@@ -198,3 +200,68 @@ def test_an_open_cell_tells_of_its_children_so_far() -> None:
     assert (
         told == "cuda:0 rose by 15.5 GiB to 16.1 GiB, by 1 child process; this process used no GPU"
     )
+
+
+NAN = math.nan
+
+
+GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ((256 * MIB,), "by this process, but outside PyTorch"),
+        ((256 * MIB - 1,), "by other processes; this one used no GPU"),
+        ((0.0, 300 * MIB), "by this process, but outside PyTorch"),
+        ((0.0, NAN), "by other processes or by this one outside PyTorch"),
+        ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
+    ],
+)
+def test_who_moved_a_device_is_told_as_far_as_it_is_known(
+    own: tuple[float, ...], told: str
+) -> None:
+    """What any device says of this process decides."""
+    devices = tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)
+
+    assert Movement(devices, leads=True).lead.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("rises", "told"),
+    [
+        ((2.0,), "cuda:0 rose by 2.00 GiB to 2.00 GiB"),
+        ((1.0, 1.0), "2 devices rose by 1.00 GiB each, highest 1.00 GiB on cuda:0"),
+        ((98.0, 100.0), "2 devices rose by 100.0 GiB each, highest 100.0 GiB on cuda:0"),
+        ((97.0, 100.0), "2 devices rose by 97.0 GiB to 100.0 GiB, highest 100.0 GiB on cuda:0"),
+    ],
+)
+def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], told: str) -> None:
+    """Within a fiftieth of each other; else from the least to the most."""
+    moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
+
+    assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")
+
+
+@pytest.mark.parametrize(
+    ("total", "rise", "told"),
+    [
+        (100.0, 1.0, True),
+        (100.0, 0.999, False),
+        (10.0, 0.25, True),
+        (10.0, 0.249, False),
+        (NAN, 0.25, True),
+    ],
+)
+def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told: bool) -> None:
+    """A quarter of a GiB at least; where nobody knows how large it is, that alone."""
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt(
+        [replace(GPU, total=total * GIB)],
+        [Series(GPU.key, "allocated"), Series(GPU.key, "device_used")],
+    )
+    for at, used in enumerate((GIB, (1 + rise) * GIB)):
+        recorder.append(Sample(float(at), (0.0, used)))
+
+    assert bool(movement(session).devices) is told

@@ -21,10 +21,10 @@ from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
 from hfmem_widget.text import GIB, MIB, ordinal
 from tests.data.leak_rows import SHAPES, row
+from tests.data.segments import segment
 from tests.scenes.stage import Stage
 from tests.unit.features.leaks.test_reruns import ran
 from tests.unit.features.memory_map.test_holes import found_in
-from tests.unit.features.memory_map.test_html_read_back import segment
 
 NAN = math.nan
 

@@ -97,7 +97,7 @@ ACTIONS = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(ACTIONS), max_size=60))
 def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
     """Spans, allocations, the user's own resets and readings, and the poller, however they interleave."""

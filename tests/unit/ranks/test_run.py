@@ -74,11 +74,11 @@ def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -
 
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
     """Also those that are only heard of after the first has been judged: all is read at once."""
-    SimulatedRun(Script(world=256, per_node=4, interval=1.0)).write(tmp_path / "run", 4.0)
+    SimulatedRun(Script(world=128, per_node=4, interval=1.0)).write(tmp_path / "run", 4.0)
     strip = hfmem_widget.open(tmp_path / "run").overview.ranks.strip
     cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
 
-    assert strip.first == tuple(range(0, 256, 4))
+    assert strip.first == tuple(range(0, 128, 4))
     assert (cells[-1] != SILENT_CELL).all()
 
 

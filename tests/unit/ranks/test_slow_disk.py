@@ -19,10 +19,10 @@ from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
 from tests.fakes.ranks import Script
 from tests.unit.ranks.slow_disk import Followed
 
-SLOW = 0.25
-"""Seconds that each call takes: a round over 24 files takes longer than a rank may be silent, or behind."""
+SLOW = 0.5
+"""Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
 
-MANY = Script(world=24, interval=1.0)
+MANY = Script(world=12, interval=1.0)
 
 
 def open_in(directory: Path) -> int:
@@ -38,7 +38,7 @@ def test_one_thread_reads_a_quick_disk(tmp_path: Path) -> None:
     run.goes_on(5.0)
 
     assert run.disk.threads == {threading.get_ident()}
-    assert len(run.collector.streams) == 24
+    assert len(run.collector.streams) == 12
 
 
 def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.Monke
     assert max(asked) == MOST_THREADS
     assert len(run.disk.threads) > 1
     assert threading.active_count() == before
-    assert len(run.collector.streams) == 24
+    assert len(run.collector.streams) == 12
     assert all(one.holes == one.dropped == 0 for one in run.collector.streams.values())
 
 
@@ -87,32 +87,32 @@ def test_nothing_is_said_of_ranks_that_were_not_read_yet(tmp_path: Path) -> None
     """Neither that one is behind nor that it is silent, however long a round over all files takes."""
     run = Followed(tmp_path / "run", MANY, SLOW)
     said = []
-    for _ in range(20):
+    for _ in range(10):
         run.goes_on(5.0)
         said += run.said
 
     assert said == []
     ranks = run.collector.session.ranks
     assert ranks is not None
-    assert ranks.reporting == 24
+    assert ranks.reporting == 12
 
 
 def test_a_rank_that_is_behind_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
     """It is found later, by as long as a round takes, and no other is."""
-    run = Followed(tmp_path / "run", Script(world=24, interval=1.0, stuck={20: 20}), SLOW)
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, stuck={10: 20}), SLOW)
     run.goes_on(90.0)
 
     (said,) = run.said
-    assert said.startswith("Rank 20 (node0002) has finished no step after step 20")
+    assert said.startswith("Rank 10 (node0001) has finished no step after step 20")
 
 
 def test_a_silent_rank_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
     """It was looked at, and had nothing new."""
-    run = Followed(tmp_path / "run", Script(world=24, interval=1.0, killed={20: 10.0}), SLOW)
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, killed={10: 10.0}), SLOW)
     run.goes_on(90.0)
 
     (said,) = run.said
-    assert said.startswith("Rank 20 (node0002) has been silent")
+    assert said.startswith("Rank 10 (node0001) has been silent")
 
 
 def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path
 
 def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
     """Those of all ranks, once each: the end of a rank is the end of its file."""
-    run = Followed(tmp_path / "run", MANY, 0.15)
+    run = Followed(tmp_path / "run", MANY, 0.3)
     run.goes_on(20.0)
     run.run.write(run.directory, 1.0)
     run.tail.finish()
@@ -174,22 +174,22 @@ def test_files_stay_open_between_two_looks(tmp_path: Path) -> None:
     """Each is opened once, and closed at the end."""
     run = Followed(tmp_path / "run", MANY, 1e-5)
     run.goes_on(5.0)
-    assert run.disk.calls["opened"] == open_in(run.directory) == 24
+    assert run.disk.calls["opened"] == open_in(run.directory) == 12
     run.run.write(run.directory, 1.0)
     run.tail.finish()
 
-    assert run.disk.calls["opened"] == 24
+    assert run.disk.calls["opened"] == 12
     assert open_in(run.directory) == 0
 
 
 def test_few_files_stay_open_where_few_may_be(tmp_path: Path) -> None:
     """The others are opened when they have got more."""
     run = Followed(tmp_path / "run", MANY, 1e-5)
-    run.tail._most_handles = 10
+    run.tail._most_handles = 5
     run.goes_on(5.0)
 
-    assert open_in(run.directory) == 10
-    assert len(run.collector.streams) == 24
+    assert open_in(run.directory) == 5
+    assert len(run.collector.streams) == 12
 
 
 def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path) -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, SpanKind
+from hfmem_widget.session import (
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Span,
+    SpanKind,
+)
+from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
 
 KEY = "cuda:0/allocated"
 
@@ -145,3 +156,36 @@ def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
         ("warm up", 1, 2.0),
         ("", 1, 7.0),
     }
+
+
+GPU = "cuda:0"
+
+
+ALLOCATED_KEY = f"{GPU}/allocated"
+
+
+def block(label: str, *, peak: float = 1.0, number: int = 1, kind: Any = "block") -> Span:
+    sample = Sample(0.0, (0.0,))
+    peaks = {ALLOCATED_KEY: Peak(peak, "exact")}
+    return Span(number, kind, label, 0.0, sample, stop=2.0, after=sample, peaks=peaks)
+
+
+def test_names_of_blocks_are_kept_up_to_a_number_of_them() -> None:
+    """Those that came first; each of them goes on being counted."""
+    phases = Phases()
+    for name in [*range(MOST_PHASES), "one too many", 0]:
+        phases.add(1, block(f"block {name}"))
+    found = phases.within(1)
+
+    assert [one.label for one in found] == [f"block {at}" for at in range(MOST_PHASES)]
+    assert [one.count for one in found] == [2, *[1] * (MOST_PHASES - 1)]
+    assert (found[0].seconds, found[1].seconds) == (4.0, 2.0)
+
+
+def test_the_oldest_cells_lose_their_phases() -> None:
+    """There are as many cells that have some as there may be."""
+    phases = Phases()
+    for root in range(MOST_ROOTS + 2):
+        phases.add(root, block("x"))
+
+    assert [root for root in range(MOST_ROOTS + 2) if not phases.within(root)] == [0, 1]

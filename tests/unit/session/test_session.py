@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+import sys
 
+import plotly.graph_objects as go
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, StepGroup, Steps
+from hfmem_widget.session import (
+    Device,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+    StepGroup,
+    Steps,
+)
+from hfmem_widget.session.blocks import BLOCK
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
+from hfmem_widget.session.timeline import Timeline
 
 ALLOCATED = Series("cuda:0", "allocated")
 RESERVED = Series("cuda:0", "reserved")
@@ -199,3 +213,116 @@ def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
     """Only the two extremes that a timeline keeps can be asked for."""
     with pytest.raises(ValueError, match="'high' or 'low'"):
         session.to_pandas(fold="mean")
+
+
+GPU = "cuda:0"
+
+
+KEY = f"{GPU}/allocated"
+
+
+def session_of(*values: float) -> Session:
+    return recorder_of(*values).session
+
+
+def recorder_of(*values: float) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
+    for at, value in enumerate(values):
+        recorder.append(Sample(float(at), (value,)))
+    return recorder
+
+
+def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
+    """It may never have been, or be forgotten."""
+    with pytest.raises(WatchStateError, match="no span 7"):
+        session_of(1.0).span(7)
+
+
+@pytest.mark.parametrize("of", [session_of(1.0), Stacks((), StackRecording("allocator"))])
+def test_without_pandas_a_frame_says_what_is_missing(
+    of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how it is had."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        of.to_pandas()
+
+
+def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
+    """Where rows stand for several samples, the highest of each by default."""
+    recorder = Recorder("run", timeline=Timeline(0, 2))
+    session = recorder.session
+    recorder.adopt([Device(GPU, "")], [Series(GPU, "allocated")])
+    for at in range(2 * BLOCK):
+        recorder.append(Sample(float(at), (float(at % 5),)))
+
+    assert session.to_pandas()[KEY].max() == 4.0
+    assert session.to_pandas(fold="high")[KEY].min() > 0.0
+    assert session.to_pandas(fold="low")[KEY].max() == 0.0
+
+
+def test_a_session_has_its_chart_as_a_figure() -> None:
+    """The same that its card has."""
+    assert isinstance(session_of(1.0, 2.0, 3.0).figure(), go.Figure)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_listener_that_fails_is_left_out(*, listens: bool) -> None:
+    """It is told once; the steps go on, and the session says so."""
+    recorder = recorder_of(1.0)
+    heard: list[int] = []
+    session = recorder.session
+
+    def listener(step: Span) -> None:
+        heard.append(step.id)
+        if not listens:
+            message = "no"
+            raise ValueError(message)
+
+    recorder.on_step(listener)
+    for number in (1.0, 2.0):
+        span = recorder.open_span("step", "step", session.last_sample)
+        recorder.count(span.id, {"step": number})
+        recorder.close_span(span.id, recorder.append(Sample(number, (1.0,))), {})
+
+    assert len(heard) == (2 if listens else 1)
+    assert len(session.steps) == 2
+    assert [("ValueError: no" in note) for note in session.notes] == ([] if listens else [True])
+
+
+def test_a_session_that_broke_off_ends_what_was_open() -> None:
+    """At its newest reading; why is noted once, and of what it might have read nothing is an error."""
+    recorder = Recorder("run")
+    session = recorder.session
+    span = recorder.open_span("cell", "cell", recorder.append(Sample(1.0, ())))
+    recorder.append(Sample(3.0, ()))
+    for _ in range(2):
+        recorder.break_off(99.0, "It broke.")
+    ended = session.span(span.id)
+
+    assert (session.broken_off, session.running, session.notes) == (True, False, ["It broke."])
+    assert (ended.stop, ended.after) == (3.0, session.last_sample)
+    assert math.isnan(session.peak(KEY))
+
+
+@pytest.mark.parametrize(("series", "kept"), [(1, 24), (2, 12), (0, 24)])
+def test_the_oldest_spans_go_an_eighth_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, series: int, kept: int
+) -> None:
+    """Once they have more readings than are kept; those that are open stay."""
+    monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 24)
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device(GPU, "")], [Series(GPU, str(at)) for at in range(series)])
+    first = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, ())))
+    counts = []
+    for _ in range(60):
+        span = recorder.open_span("block", "block", recorder.append(Sample(0.0, ())))
+        recorder.close_span(span.id, session.last_sample, {})
+        counts.append(len(session.spans))
+
+    assert max(counts) == kept
+    assert counts[kept - 1] == kept + 1 - max(1, (kept - 1) // 8)
+    assert session.spans[0].id == first.id
+    assert session.spans[-1].id == 61

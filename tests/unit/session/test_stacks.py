@@ -140,3 +140,23 @@ def test_without_a_snapshot_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(WatchStateError, match="no snapshot"):
         stacks(b"").save(tmp_path / "peak.pickle")
     assert list(tmp_path.iterdir()) == []
+
+
+GPU = "cuda:0"
+
+
+def live(size: int, device: str = GPU) -> LivePeak:
+    site = Site("cell [1] line 1", "Net", "aten::op", "forward", size, 1, "y")
+    return LivePeak(device, size, size, (site,), time=1.0, entries=1)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "told"),
+    [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
+)
+def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
+    """In a list of them, and they show themselves as they do below the card."""
+    stacks = Stacks(peaks, StackRecording("allocator"))
+
+    assert repr(stacks) == f"<Stacks: live at the peak: {told}>"
+    assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

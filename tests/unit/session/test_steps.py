@@ -215,3 +215,34 @@ def test_a_data_frames_names_are_no_series() -> None:
     assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(of_session.columns)
     assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(of_steps.columns)
     assert session.peak("cuda:0/peak") == 1.0
+
+
+def recorder_of(*values: float) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
+    for at, value in enumerate(values):
+        recorder.append(Sample(float(at), (value,)))
+    return recorder
+
+
+def stepped(counts: dict[str, float]) -> StepGroup:
+    recorder = recorder_of(1.0)
+    session = recorder.session
+    span = recorder.open_span("step", "step", session.last_sample)
+    recorder.count(span.id, {"step": 3.0, **counts})
+    recorder.append(Sample(2.0, (9.0,)))
+    recorder.close_span(span.id, session.last_sample, {})
+    (step,) = session.steps
+    return step
+
+
+@pytest.mark.parametrize(
+    ("counts", "worst"),
+    [({}, math.nan), ({"tokens": 8.0}, 8.0), ({"tokens": 8.0, "largest_batch": 4.0}, 4.0)],
+)
+def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: float) -> None:
+    """All of its tokens, where it is one batch."""
+    step = stepped(counts)
+
+    assert step.devices[GPU].worst_tokens == pytest.approx(worst, nan_ok=True)
+    assert step.tokens == pytest.approx(counts.get("tokens", math.nan), nan_ok=True)

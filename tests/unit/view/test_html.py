@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from typing import NamedTuple
 
 import pytest
 
+from hfmem_widget.features.compare.html import table_bundle
 from hfmem_widget.view import html as kit
+from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.table import Column, TableRow, table
+from tests.unit.features.compare.test_html import two
+from tests.unit.view.test_anatomy import WHOLE
 from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 
@@ -107,3 +112,59 @@ def test_figures_side_by_side_are_kept_apart() -> None:
     assert gap is not None
     assert int(gap[1]) >= 12
     assert "grid-template-columns" in drawn
+
+
+class Cell(NamedTuple):
+    """One cell of a table."""
+
+    text: str
+    style: str
+
+    @property
+    def side(self) -> str:
+        return str(re.findall(r"text-align:(\w+)", self.style)[-1])
+
+    @property
+    def is_bold(self) -> bool:
+        return "font-weight:600" in self.style
+
+    @property
+    def is_quiet(self) -> bool:
+        return "opacity" in self.style
+
+
+def rows(html: str) -> list[list[Cell]]:
+    """Return the rows of the first table, its heads among them."""
+    table = html.partition("<table")[2].partition("</table>")[0]
+    return [
+        [
+            Cell(" ".join(re.sub(r"<[^>]*>|\u25a0", " ", text).split()), style)
+            for style, text in re.findall(r'<t[hd][^>]*?style="([^"]*)"[^>]*>(.*?)</t[hd]>', row)
+        ]
+        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table)
+    ]
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        pytest.param(table_bundle(two())["text/html"], id="comparison"),
+        pytest.param(anatomy_bundle([WHOLE], {"cuda:0": {}})["text/html"], id="anatomy"),
+    ],
+)
+def test_names_stand_at_the_left_and_figures_at_the_right(html: str) -> None:
+    """Heads as what is below them; every row has a cell for every head."""
+    head, *below = rows(html)
+
+    assert len(below) >= 2
+    assert [one.side for one in head] == ["left", *["right"] * (len(head) - 1)]
+    assert all([one.side for one in row] == [one.side for one in head] for row in below)
+
+
+def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:
+    """They break in a few lines, not in one for each word."""
+    columns = [Column("phase"), Column("peak"), Column(is_words=True)]
+    drawn = table(columns, [TableRow(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
+    widths = [int(width) for width in re.findall(r"min-width:(\d+)px", drawn)]
+    assert len(widths) == 2
+    assert widths[1] > 100

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import re
 
-from hfmem_widget.session import NO_STEP, Device, Peak, Recorder, Sample, Series, Span, SpanKind
+import pytest
+
+from hfmem_widget.session import (
+    NO_STEP,
+    Device,
+    Peak,
+    Phase,
+    Recorder,
+    Sample,
+    Series,
+    Span,
+    SpanKind,
+)
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.phases import (
     MOST_IN_SIGHT,
+    _note_of,
     pace_text,
     phase_rows,
     phases_html,
@@ -257,3 +270,24 @@ def test_a_rate_of_thousands_has_no_exponent() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [
         "300 tokens, 1,234 a second"
     ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({}, "worst: a step"),
+        ({"step": 3.0}, "worst: step 3"),
+        ({"step": 3.0, "tokens": 0.0}, "worst: step 3"),
+        ({"step": 3.0, "tokens": 1.0}, "worst: step 3 (1 tokens)"),
+        ({"tokens": 8.0, "largest_batch": 4.0}, "worst: a step (4 tokens)"),
+    ],
+)
+def test_the_worst_step_is_called_by_its_number_and_tokens(
+    counts: dict[str, float], told: str
+) -> None:
+    """As far as they are known; where there is no worst, or it does not stand out, by nothing."""
+    span = Span(1, "step", "a step", 0.0, Sample(0.0, ()), counts=counts)
+
+    assert _note_of(Phase("step", "", 3), span, is_marked=True) == told
+    assert _note_of(Phase("step", "", 3), span) == ""
+    assert _note_of(Phase("step", "", 3), None) == ""

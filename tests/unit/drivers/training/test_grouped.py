@@ -196,7 +196,7 @@ def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(WHOLE_STEPS, st.booleans(), st.booleans())
 def test_every_peak_is_that_of_the_trace(
     steps: list[tuple[float, list[str]]], accumulates: bool, each: bool

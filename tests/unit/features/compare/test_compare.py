@@ -345,3 +345,36 @@ def test_runs_by_time_keep_the_highest_of_each_column() -> None:
     assert line.high.max() == 9.0
     assert line.high.tolist()[2:] == [5.0, 1.0]
     assert line.low.tolist()[3] == 1.0
+
+
+NAN = math.nan
+
+
+def test_runs_by_time_have_their_line_between_far_readings() -> None:
+    """Columns stand at their middles; where one has no reading, it has what lies between its neighbours'."""
+    sparse = np.array([[0.0, 1.0, 7.0, 8.0], [1.0, 2.0, 8.0, 9.0]])
+    short = np.array([[0.0, 4.0], [3.0, 3.0]])
+    line = by_time([sparse, short], 4)
+
+    assert line.at.tolist() == [1.0, 3.0, 5.0, 7.0]
+    assert line.high.tolist() == [3.0, 4.0, 6.0, 9.0]
+    assert line.low.tolist() == [2.0, 3.0, 3.0, 9.0]
+
+
+def test_a_run_that_knows_nothing_leaves_the_others() -> None:
+    """A curve of breaks alone is none."""
+    known = np.array([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]])
+    none = np.array([[0.0, 1.0, 2.0], [NAN, NAN, NAN]])
+    line = by_time([known, none], 2)
+
+    assert line.middle.tolist() == line.high.tolist() == line.low.tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(("width", "at"), [(1, [1.0, 2.0, 3.0, 4.0]), (2, [1.5, 3.5]), (4, [2.5])])
+def test_steps_stand_in_the_middle_of_those_they_stand_for(width: int, at: list[float]) -> None:
+    """A point of one step stands at its number."""
+    table = np.array([[n, n, 1.0, float(n), n] for n in range(1, 5)])
+    line = by_step([table], width)
+
+    assert line.at.tolist() == at
+    assert line.high.tolist() == [float(n * width) for n in range(1, len(at) + 1)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,31 +13,38 @@ import numpy as np
 import pytest
 
 from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole_bundle
-from hfmem_widget.features.compare.model import Comparison, Difference, difference
+from hfmem_widget.features.compare.model import Comparison, Difference, Figure, difference
 from hfmem_widget.features.compare.scene import step_ticks
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import (
+    _part,
+    _signed_bytes,
+    _spread,
     change_text,
     of_something,
     part_columns,
     percent_text,
 )
-from hfmem_widget.session import Peak
-from hfmem_widget.text import MIB, format_bytes, format_rate
+from hfmem_widget.session import (
+    Peak,
+)
+from hfmem_widget.text import GIB, MIB, format_bytes, format_duration, format_rate
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from hfmem_widget.view.table import aligned
 from tests.data.modules import loaded_by
+from tests.data.parted import NAN
 from tests.data.plotly_words import plain_words
-from tests.scenes import scripted_run
+from tests.scenes import shared_run
 from tests.unit.view.test_hostile_text import CORPUS, Strict, strings
 
 
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
     """Return a record of a scripted run, its peaks scaled."""
-    session = scripted_run(run)
+    session = shared_run(run)
     cell = Cell(number, "", "")
     record = record_of(session, whole(session), label=label, cell=cell)
     devices = []
@@ -307,3 +316,106 @@ def test_parts_are_told_of_the_cells_that_have_them() -> None:
     assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
     column = part_columns(compare({"bare": [bare], "whole": [whole]}))[0]
     assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value", "change"),
+    [
+        (2 * GIB, 3 * GIB, "3.00 GiB", "+1.00 GiB · +50 %"),
+        (None, 3 * GIB, "3.00 GiB", "+3.00 GiB"),
+        (3 * GIB, None, "0", "\u22123.00 GiB"),
+        (None, None, "0", "±0"),
+    ],
+)
+def test_a_part_that_one_cell_lacks_is_nothing_there(
+    before: float | None, after: float | None, value: str, change: str
+) -> None:
+    """It went, or it came, and in percent of nothing there is no saying."""
+    base, other = two().cells
+    one = replace(base, at_peak={"x": GIB} | ({} if before is None else {"weights": before}))
+    two_ = replace(other, at_peak={"x": GIB} | ({} if after is None else {"weights": after}))
+
+    assert _part(two_, one, "weights") == (value, "", change)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.0, "0.00"), (9.994, "9.99"), (34.84, "34.8"), (999.4, "999.4"), (999.5, "1,000"),
+     (-999.5, "\u22121,000"), (2804.4, "2,804")],
+)  # fmt: skip
+def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, told: str) -> None:
+    """From a thousand on they are whole numbers."""
+    assert format_rate(value).replace("-", "\u2212") == told
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"),
+    [(NAN, ""), (0.0, "±0 %"), (0.04, "±0 %"), (0.06, "+0.1 %"), (-0.06, "\u22120.1 %"),
+     (9.94, "+9.9 %"), (9.95, "+10 %"), (-9.95, "\u221210 %"), (156.4, "+156 %")],
+)  # fmt: skip
+def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, told: str) -> None:
+    """And a sign, unless it reads as nothing."""
+    assert percent_text(percent) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "percent", "told"),
+    [
+        (NAN, NAN, ""),
+        (0.0, 0.0, "±0"),
+        (1000.0, 50.0, "±0"),
+        (-GIB, NAN, "\u22121.00 GiB"),
+        (GIB, 50.0, "+1.00 GiB · +50 %"),
+    ],
+)
+def test_a_change_that_cannot_be_seen_is_none(change: float, percent: float, told: str) -> None:
+    """Whatever it is in percent."""
+    assert change_text(Difference(change, percent), format_bytes) == told
+
+
+@pytest.mark.parametrize(
+    ("base", "said"), [(NEXT_TO_NOTHING - 1, False), (NEXT_TO_NOTHING, True), (GIB, True)]
+)
+def test_of_next_to_nothing_no_percentage_is_told(base: float, *, said: bool) -> None:
+    """From a MiB on it is."""
+    told = of_something(Difference(-0.5 * base, -50.0), 0.5 * base)
+
+    assert math.isnan(told.percent) is not said
+    assert NEXT_TO_NOTHING == MIB
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "runs", "shown", "told"),
+    [
+        (GIB, 2 * GIB, 1, format_bytes, ""),
+        (GIB, 2 * GIB, 2, format_bytes, "1.00\u20132.00 GiB"),
+        (GIB, GIB + 1000, 2, format_bytes, ""),
+        (-GIB, GIB, 2, _signed_bytes, "\u22121.00 \u2013 1.00 GiB"),
+        (0.0, 512 * MIB, 2, format_bytes, "0.00\u2013512.0 MiB"),
+        (1.0, 2.0, 2, format_rate, "1.00\u20132.00"),
+        (1.0, 1.001, 2, format_rate, ""),
+        (1.0, 2.0, 2, format_duration, "1.0 s\u20132.0 s"),
+    ],
+)
+def test_a_range_has_its_unit_once(
+    low: float, high: float, runs: int, shown: Callable[[float], str], told: str
+) -> None:
+    """Of runs that read alike there is none."""
+    assert _spread(Figure(low, low, high, runs), shown) == told
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "texts"),
+    [
+        (1, 6, ["step 1", "2", "3", "4", "5", "6"]),
+        (1, 60, ["step 1", "10", "20", "30", "40", "50", "60"]),
+        (5, 60, ["step 10", "20", "30", "40", "50", "60"]),
+        (4, 60, ["step 4", "10", "20", "30", "40", "50", "60"]),
+        (1.5, 1.5, ["step 2"]),
+        (0, 1, ["step 0", "1"]),
+        (0, 30_000, ["step 0", "5,000", "10,000", "15,000", "20,000", "25,000", "30,000"]),
+    ],
+)
+def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: list[str]) -> None:
+    """And at the first, where the next one is more than half of their distance away."""
+    assert list(step_ticks(first, last).texts) == texts

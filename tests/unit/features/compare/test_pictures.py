@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,12 @@ class Shown:
         return [one for one in self.figure["data"] if one["type"] == kind]
 
 
+@cache
+def shown_of(make: Make) -> Shown:
+    """Return the pictures of a comparison, drawn once for all tests, none of which changes it."""
+    return Shown(make())
+
+
 def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
     """Return the runs of a line between its missing values."""
     runs: list[list[tuple[float, float]]] = [[]]
@@ -79,7 +86,7 @@ def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
 @EACH
 def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
     """In the SVG, a break as a break; in its own colour and dash."""
-    shown = Shown(make())
+    shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
     cells = [cell for cell in shown.scene.cells if cell.line is not None]
 
@@ -96,7 +103,7 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
 @EACH
 def test_plotly_has_the_same_lines(make: Make) -> None:
     """With all their points, in the unit of the axis; a point alone is a mark."""
-    shown = Shown(make())
+    shown = shown_of(make)
     lines = [one for one in shown.traces("scatter") if "fill" not in one]
     cells = [cell for cell in shown.scene.cells if cell.line is not None]
     divisor, unit = shown.scene.frame.unit
@@ -117,7 +124,7 @@ def test_plotly_has_the_same_lines(make: Make) -> None:
 
 def test_only_repeats_have_a_band_about_their_line() -> None:
     """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
-    shown = Shown(repeated())
+    shown = shown_of(repeated)
     (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
     cell = shown.scene.cells[0]
     assert cell.line is not None
@@ -146,14 +153,14 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
     assert all(
         math.dist(one, two) < 2 * FINE for one, two in zip(area.runs[0], corners, strict=True)
     )
-    assert not [one for one in Shown(two()).figure["data"] if one.get("fill") == "toself"]
-    assert not [one for one in Shown(two()).drawing.frames()[0] if one.fill != "none"]
+    assert not [one for one in shown_of(two).figure["data"] if one.get("fill") == "toself"]
+    assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
 
 
 @EACH
 def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
     """One part after the other, from zero; the longest bar takes the whole width, in both pictures."""
-    shown = Shown(make())
+    shown = shown_of(make)
     scene = shown.scene
     divisor, _ = scene.frame.unit
     rows = [
@@ -189,7 +196,7 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
 @EACH
 def test_ticks_stand_at_what_they_say(make: Make) -> None:
     """Bytes and times, or steps; the lowest at zero bytes, none outside."""
-    shown = Shown(make())
+    shown = shown_of(make)
     scene, words = shown.scene, shown.drawing.words()
     divisor, unit = scene.frame.unit
     values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
@@ -223,7 +230,7 @@ def test_ticks_stand_at_what_they_say(make: Make) -> None:
 @EACH
 def test_the_axes_hold_all_that_is_drawn(make: Make) -> None:
     """From the first reading to the last, and a little above the highest."""
-    scene = Shown(make()).scene
+    scene = shown_of(make).scene
     lines = [cell.line for cell in scene.cells if cell.line is not None]
     highest = max(float(np.nanmax(line.high)) for line in lines)
 
@@ -236,7 +243,7 @@ def test_the_axes_hold_all_that_is_drawn(make: Make) -> None:
 @EACH
 def test_nothing_of_a_figure_lies_over_another(make: Make) -> None:
     """From top to bottom: lines with their times, then a row for each cell, then the legend."""
-    shown = Shown(make())
+    shown = shown_of(make)
     layout, cells = shown.layout, len(shown.scene.cells)
     margin = layout["margin"]
     plot = layout["height"] - margin["t"] - margin["b"]
@@ -275,7 +282,7 @@ def test_nothing_of_a_figure_lies_over_another(make: Make) -> None:
 @EACH
 def test_the_svg_names_each_cell_beside_a_piece_of_its_line(make: Make) -> None:
     """With its peak, and the parts of all bars below."""
-    shown = Shown(make())
+    shown = shown_of(make)
     rows = shown.html.split('<div style="margin:5px 4px 0')[1:]
     for cell, row in zip(shown.scene.cells, rows, strict=True):
         key = Drawing(row.partition("<strong")[0] + "").svg

@@ -18,7 +18,6 @@ from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
 from tests.data.fit_models import BATCH, CONFIGS, LENGTH, Step, batch, bert, built, gpt2, llama
 
-every_model = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 LOSS = 8
 """Bytes of a scalar or two, which the engine lets go of at another moment."""
 
@@ -29,19 +28,17 @@ def dry(config: Any, **more: Any) -> DryStep:
     return training_step(model, inputs, device="cpu", **more)
 
 
-@every_model
-def test_what_is_kept_for_backward_is_told_to_the_byte(config: Any) -> None:
-    """After the forward pass as much is alive on the meta device as in a real run."""
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_step_is_told_to_the_byte(config: Any) -> None:
+    """What is alive after the forward pass, and the peak of the backward pass, as in a real run.
+
+    Gradients come and activations go in the engine's order, without the engine.
+    """
     told, real = dry(config), Step(built(config), config)
 
     assert told.kept == real.kept
     assert told.forward.bytes == real.forward
-
-
-@every_model
-def test_the_peak_of_the_backward_pass_is_told_to_the_byte(config: Any) -> None:
-    """Gradients come and activations go in the engine's order, without the engine."""
-    assert abs(dry(config).backward.bytes - Step(built(config), config).backward) <= LOSS
+    assert abs(told.backward.bytes - real.backward) <= LOSS
 
 
 @pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])

@@ -13,6 +13,7 @@ from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
+from tests.data.breadth import some_of
 from tests.data.fit_models import BATCH, LENGTH, VOCABULARY, Step, built
 from tests.data.forecasts import predict
 
@@ -88,6 +89,9 @@ IN_HALF = ("mixtral", "gpt_oss", "glm4_moe", "deepseek_v3")
 SLOW = ("qwen3_5_moe_text", "mimo_v2_flash")
 """Those that are built like another and take seconds to run."""
 
+ALWAYS = ("mixtral", "gpt_oss")
+"""Experts without biases and with them; `make test-full` tries the others."""
+
 CHOICES = [
     {"precision": precision, "training": training}
     for training in (True, False)
@@ -110,7 +114,7 @@ def tiny(name: str, own: Mapping[str, Any]) -> Any:
 
 @pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(str, choice.values())))
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("name", some_of(MIXTURES, ALWAYS))
 def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[str, Any]) -> None:
     """Trained with autocast or run forward, all of it."""
     told = predict(tiny(name, MIXTURES[name]), length=32, **choice)
@@ -121,11 +125,16 @@ def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[st
 
 @pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
 @pytest.mark.parametrize(
-    ("name", "half"),
-    [(name, False) for name in MIXTURES if name not in SLOW] + [(name, True) for name in IN_HALF],
+    "both",
+    some_of(
+        [(name, False) for name in MIXTURES if name not in SLOW]
+        + [(name, True) for name in IN_HALF],
+        [("mixtral", False), ("jamba", False), ("gpt_oss", True)],
+    ),
 )
-def test_as_much_is_kept_as_in_a_real_run(name: str, half: bool) -> None:
+def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
     """Wherever the tokens really go, to the byte; the backward pass of state spaces within three percent."""
+    name, half = both
     config = tiny(name, MIXTURES[name])
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
@@ -150,7 +159,7 @@ def test_of_experts_nothing_is_called_exact(*, training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", ONE_BY_ONE)
+@pytest.mark.parametrize("name", some_of(ONE_BY_ONE, ["jetmoe"]))
 def test_where_experts_go_one_by_one_tokens_are_spread_evenly(name: str, *, training: bool) -> None:
     """It runs, and the note says what is assumed."""
     told = predict(tiny(name, ONE_BY_ONE[name]), length=32, device="cpu", training=training)

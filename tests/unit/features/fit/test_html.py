@@ -268,3 +268,18 @@ def test_what_the_allocator_keeps_is_told_where_it_is_known() -> None:
 
     assert re.search(r"^allocated +8\.00 GiB .*\n(.*\n)?reserved +9\.00 GiB ", told, re.MULTILINE)
     assert "reserved" not in repr(Fit("config", FORECAST, (), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [
+        (math.nan, "free memory unknown"),
+        (
+            4.0,
+            "needs more than 8.00 GiB of 4.00 GiB available; whether it fits is unknown",
+        ),
+    ],
+)
+def test_where_it_is_not_known_what_is_known_is_said(free: float, told: str) -> None:
+    """What is needed at least, where it is known how much is free."""
+    assert verdict(free, fits=None, headroom=0.0) == f"cuda:0 H200: {told}"

@@ -30,13 +30,7 @@ def test_no_device_is_asked_and_no_engine_run(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("torch.autograd.graph._engine_run_backward", never)
     monkeypatch.setattr("torch.autograd._engine_run_backward", never)
 
-    for choice in (
-        {},
-        {"checkpointing": True},
-        {"precision": "bf16"},
-        {"lora": 4},
-        {"training": False},
-    ):
+    for choice in ({"checkpointing": True, "precision": "bf16", "lora": 4}, {"training": False}):
         assert predict(llama(), batch=2, length=32, **choice).total > 0
     assert predict(built(gpt2(0.1)), batch=2, length=32).total > 0
     assert torch.cuda.is_current_stream_capturing is never

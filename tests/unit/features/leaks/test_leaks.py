@@ -12,7 +12,13 @@ from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.leaks.comparable_points import ComparablePoints, comparable_points
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
-from hfmem_widget.features.leaks.trends import Trend, _after_drop, _slows_down, trend_in, trends_of
+from hfmem_widget.features.leaks.trends import (
+    Trend,
+    _after_drop,
+    _slows_down,
+    trend_in,
+    trends_of,
+)
 from hfmem_widget.session import (
     DeviceSteps,
     Finding,
@@ -543,3 +549,55 @@ def test_how_soon_is_seen_from_how_long_it_grew(first: int, *, told: bool) -> No
     trend = Trend(GPU, "a step", 1, first, 1000, 0, 1, slope, slope, slope, 0, GIB, 0, 9)
 
     assert ("full in about" in finding_of(session, session.spans[0], trend).title) is told
+
+
+def test_a_trends_band_is_as_wide_as_its_slope_is_unsure() -> None:
+    """Half of the range of the slope, over half of its length, at both ends alike."""
+    trend = Trend(
+        "cpu", "a step", 1, first=10, last=110, start=0.5, stop=9.0, slope=5.0, low=4.0, high=8.0,
+        intercept=100.0, grown=500.0, spread=1.0, points=100,
+    )  # fmt: skip
+    guide = guide_of(trend)
+
+    assert guide.band == (100.0, 100.0)
+    assert (guide.first, guide.last) == (150.0, 650.0)
+    assert (guide.start, guide.stop, guide.device) == (0.5, 9.0, "cpu")
+
+
+def test_what_came_within_an_evaluation_is_what_was_there_after_it_and_not_before() -> None:
+    """Of each of them."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"):
+        for number in range(20):
+            with stage.span("evaluate", "evaluate"):
+                stage.hold({"cuda:0": (500 + 30 * number) * MIB}, 0.1)
+            stage.hold({"cuda:0": (520 + 30 * number) * MIB}, 0.1)
+    (row,) = [one for one in comparable_points(stage.finish()) if one.what == "an evaluation"][:1]
+
+    assert row.device == "cuda:0"
+    assert row.within.tolist()[1:] == pytest.approx([10 * MIB] * 19)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rows"),
+    [
+        ([*range(1, 25)], [24]),
+        ([*range(1, 13), *range(1, 13)], [12, 12]),
+        ([*range(5, 17), *range(9, 21)], [12, 12]),
+        ([*range(5, 17), *range(16, 28)], [12, 12]),
+        ([*range(5, 17), *range(17, 29)], [24]),
+    ],
+)
+def test_a_training_that_was_resumed_is_a_row_of_its_own(
+    numbers: list[int], rows: list[int]
+) -> None:
+    """Where its numbers do not go on after those before it."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"), stage.span("train", "train"):
+        for number in numbers:
+            with stage.span("step", f"step {number}") as span:
+                stage.recorder.count(span.id, {"step": float(number)})
+                stage.hold({"cuda:0": (500 + number) * MIB}, 0.1)
+    found = [one for one in comparable_points(stage.finish()) if one.what == "a step"]
+
+    assert [len(one) for one in found if one.device == "cuda:0"] == rows

@@ -19,6 +19,7 @@ from hfmem_widget.features.memory_map.segments import (
 )
 from hfmem_widget.features.memory_map.sentences import sentences
 from tests.data.recorded import NAMES, recorded, recorded_map
+from tests.data.segments import segment
 
 M = 2**20
 ROOM = st.sampled_from([512, 1024, 4096, M, 2 * M, 7 * M, 20 * M, 30 * M, 64 * M])
@@ -201,3 +202,42 @@ def test_places_come_by_size() -> None:
         (True, False), (False, False), (False, False), (False, True), (False, True),
     ]  # fmt: skip
     assert all(first.size >= second.size for first, second in pairwise(places[0].segments))
+
+
+@pytest.mark.parametrize(
+    ("pools", "free", "said"),
+    [
+        (1, 0, "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
+        (2, 0, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
+        (1, 1, "torch.cuda.MemPool); 1.00 MiB of that is free, for its owner only."),
+    ],
+)
+def test_private_pools_are_counted_with_what_is_free_in_them(
+    pools: int, free: int, said: str
+) -> None:
+    """From a MiB on."""
+    made = [
+        segment(("used", 300), *([("free", free)] if free else []), at=at, pool=(0, at))
+        for at in range(1, pools + 1)
+    ]
+    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01).fragmentation("cuda:0")
+
+    assert [one for one in sentences(found) if one.endswith(said)] != []
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        ((7,), "60.0 MiB is free for stream 0x7 alone"),
+        ((7, 8), "120.0 MiB is free for 2 streams, for each alone"),
+    ],
+)
+def test_what_is_free_for_other_streams_says_for_how_many(
+    streams: tuple[int, ...], said: str
+) -> None:
+    """One is named."""
+    made = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in streams]
+    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01)
+    told = list(sentences(found.fragmentation("cuda:0")))
+
+    assert [one for one in told if one.startswith(said)] != [], told

@@ -109,3 +109,23 @@ def test_small_figures_are_bytes() -> None:
     """The evidence is in bytes and exact, also where it is small."""
     (finding,) = found_in((2.0, 3.0, 513 * MIB / GIB, 0, 0))
     assert finding.evidence["holes"] == 513 * MIB
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("rows", "holes"),
+    [
+        ([(5.0, 8.0, 2.5, 0, 0), (6.0, 8.0, NAN, 0, 0)], 2.0),
+        ([(5.0, 8.0, 2.5, 0, 0), (NAN, 8.0, 7.0, 0, 0)], 2.5),
+        ([(5.0, 8.0, 2.5, 0, 0), (5.5, 8.0, 2.2, 0, 0)], 2.2),
+    ],
+)
+def test_holes_are_those_of_the_fullest_moment_that_is_known(
+    rows: list[tuple[float, ...]], holes: float
+) -> None:
+    """A moment of which either figure is missing is passed over."""
+    (finding,) = found_in(*rows)
+
+    assert finding.evidence["holes"] == pytest.approx(holes * GIB)

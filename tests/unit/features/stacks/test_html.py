@@ -223,3 +223,26 @@ def test_a_name_on_a_box_can_be_read(tint: str, ink: str, page: int) -> None:
     *channels, share = (float(one) for one in re.findall(r"[\d.]+", tint))
     mixed = (round(share * one + (1 - share) * page) for one in channels)
     assert palette.contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5
+
+
+def test_the_boxes_of_what_was_live_are_three_rows_high() -> None:
+    """Lines, modules and operators, with a seam of a pixel below each."""
+    peak = LivePeak("cuda:0", 100, 100, (Site("a", "m", "o", "forward", 100, 1, ""),))
+    html = icicle_html(peak)
+    (whole,) = re.findall(r"line-height:21px;height:(\d+)px", html)
+
+    assert int(whole) == 66
+    assert len(re.findall(r'title="[^"]*" style="height:21px;margin:0 1px 1px 0', html)) == 3
+
+
+@pytest.mark.parametrize(("size", "own"), [(5, False), (6, True), (7, True)])
+def test_boxes_too_narrow_to_see_are_one(size: int, *, own: bool) -> None:
+    """Below six thousandths of the width they stand together, told as smaller."""
+    sites = tuple(
+        Site(name, "m", "o", "forward", share, 1, "")
+        for name, share in (("big", 1000 - 2 * size), ("b", size), ("c", size))
+    )
+    titles = re.findall(r'title="([^"]*)"', icicle_html(LivePeak("cuda:0", 1000, 1000, sites)))
+
+    assert ([one for one in titles if one.startswith(("b:", "c:"))] != []) is own
+    assert any(one.startswith("smaller") for one in titles) is not own

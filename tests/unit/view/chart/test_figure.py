@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.modules import loaded_by
 from tests.data.plotly_words import INKED, plain_words
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
 
+@cache
 def drawn(name: str) -> dict[str, Any]:
-    session = scripted_run(name)
+    session = shared_run(name)
     return figure_dict(session, session.spans[0])
 
 
@@ -47,6 +49,7 @@ def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.frombuffer(base64.b64decode(values["bdata"]), "<f4")
 
 
+@cache
 def many_steps(count: int) -> Session:
     recorder = Recorder("long")
     session = recorder.session
@@ -73,7 +76,7 @@ def test_plotlys_tool_bar_is_off(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property(name: str) -> None:
     """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
-    session = scripted_run(name)
+    session = shared_run(name)
     assert isinstance(figure(session), go.Figure)
     assert isinstance(figure(session, session.spans[0]), go.Figure)
 
@@ -91,7 +94,7 @@ def test_thousands_of_steps_stay_below_60_kb() -> None:
     assert len(json.dumps(bundle, separators=(",", ":")).encode()) < 60_000
 
 
-@pytest.mark.parametrize("session", [*map(scripted_run, SCRIPTED_RUNS), many_steps(3000)], ids=repr)
+@pytest.mark.parametrize("session", [*map(shared_run, SCRIPTED_RUNS), many_steps(3000)], ids=repr)
 def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session) -> None:
     """Measured as notebooks are saved: indented, with every item of a list on its own line."""
     span = session.spans[0]
@@ -102,7 +105,7 @@ def test_all_outputs_of_a_cell_take_less_than_80_kb_in_the_file(session: Session
 
 def test_a_card_stays_below_13_kb() -> None:
     """Even the card of eight GPUs, of which one was nearly full, is less than 13 kB of HTML."""
-    session = scripted_run("eight gpus")
+    session = shared_run("eight gpus")
     assert (
         len(card_bundle(session, session.spans[0], with_chart=True)["text/html"].encode()) < 13_000
     )
@@ -110,13 +113,13 @@ def test_a_card_stays_below_13_kb() -> None:
 
 def test_too_few_samples_make_no_chart() -> None:
     """A cell that was over at once has a card and no chart."""
-    session = scripted_run("short")
+    session = shared_run("short")
     assert chart_bundle(session, session.spans[0]) is None
 
 
 def test_the_bundle_has_a_form_for_every_front_end() -> None:
     """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
-    session = scripted_run("training")
+    session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
     assert set(bundle) == {PLOTLY_MIME, "text/html", "text/plain"}
@@ -137,7 +140,7 @@ def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
 
 def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     """The mark stands in the step with the highest exact peak, wherever the samples were."""
-    session = scripted_run("training")
+    session = shared_run("training")
     cell = session.spans[0]
     highest = max(
         (span for span in session.spans if span.kind == "step"),
@@ -166,7 +169,7 @@ def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
 @pytest.mark.parametrize("name", CHARTED)
 def test_the_peaks_label_stands_clear_of_every_line(name: str) -> None:
     """Above all that is drawn, off the capacity's line, and within the axis."""
-    session = scripted_run(name)
+    session = shared_run(name)
     scene = build_scene(session, session.spans[0], columns=300)
     assert scene is not None
     assert scene.peak is not None
@@ -189,7 +192,7 @@ def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
 
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
     """The time axis of a span counts from the span's own start to its end."""
-    session = scripted_run("training")
+    session = shared_run("training")
     evaluate = next(span for span in session.spans if span.kind == "evaluate")
     times = unpacked(trace(figure_dict(session, evaluate), "allocated")["x"])
     assert times.min() == 0.0
@@ -208,7 +211,7 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
 @pytest.mark.parametrize("name", ["steps", "100,000 steps"])
 def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> None:
     """Epochs and steps have a lane each; evaluations and the worst step are drawn last."""
-    session = scripted_run(name)
+    session = shared_run(name)
     bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
     assert {bar.lane for bar in bars if bar.kind == "epoch"} == {1}
     assert {bar.lane for bar in bars if bar.kind == "step"} == {2}
@@ -219,7 +222,7 @@ def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> Non
 
 def test_a_group_of_steps_tells_its_worst() -> None:
     """Pointing at a group names its worst step, with its tokens and its peak."""
-    session = scripted_run("100,000 steps")
+    session = shared_run("100,000 steps")
     bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
     told = next(bar.lines for bar in bars if "61337" in bar.lines[-1])
     assert told[0].startswith("steps ")
@@ -228,7 +231,7 @@ def test_a_group_of_steps_tells_its_worst() -> None:
 
 def test_a_single_step_tells_its_batch_and_its_phases() -> None:
     """Pointing at a step tells its time, its batch, its peak and those of its phases."""
-    session = scripted_run("steps")
+    session = shared_run("steps")
     told = next(
         bar.lines
         for bar in lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
@@ -256,7 +259,7 @@ def test_steps_of_very_many_parents_are_bounded_too() -> None:
 
 def test_the_chart_of_a_very_long_run_stays_small() -> None:
     """A hundred thousand steps fit into 60 kB, in all forms together."""
-    session = scripted_run("100,000 steps")
+    session = shared_run("100,000 steps")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
     assert len(json.dumps(bundle)) < 60_000
@@ -270,7 +273,7 @@ def test_steps_that_are_all_alike_have_no_worst() -> None:
 
 def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
     """The axes', the legend's and those in the plot; the box at the pointer is dark on every page."""
-    session = scripted_run("training")
+    session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
     data, layout = bundle[PLOTLY_MIME]["data"], bundle[PLOTLY_MIME]["layout"]
@@ -321,7 +324,7 @@ def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
 
 def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
     """Grey print has no colours: each part's upper edge is drawn."""
-    session = scripted_run("training")
+    session = shared_run("training")
     assert '<g stroke="#000"' in chart_html(session, session.spans[0])
 
 
@@ -331,7 +334,7 @@ def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
 def test_an_instant_is_told_in_a_unit_that_suits_the_run(name: str, unit: str) -> None:
     """Pointing says 12.3 ms, 7.2 s and 36.5 min, not 2,192 s."""
     if name == "evaluation":
-        session = scripted_run("training")
+        session = shared_run("training")
         span = next(one for one in session.spans if one.kind == "evaluate")
         shown = figure_dict(session, span)
     else:
@@ -352,7 +355,7 @@ def test_the_worst_of_three_steps_is_marked(steps: int, *, marked: bool) -> None
 
 def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
     """Without axes, for whoever asks for one of a cell that was over at once."""
-    session = scripted_run("short")
+    session = shared_run("short")
     drawn = figure_dict(session, session.spans[0])
     (word,) = drawn["layout"]["annotations"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Finding, Guide, Session
+from hfmem_widget.session import Finding, Guide, Recorder, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
-from hfmem_widget.view.chart.guides import guides_in
+from hfmem_widget.view.chart.guides import MOST, NEAR, DrawnGuide, guides_in
 from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
@@ -294,3 +294,91 @@ def test_the_capacity_is_named_where_no_budget_is_near(
     """Two words over each other would be none; without a capacity there is nothing to name."""
     assert scene(run(*map(budget, budgets), name="failed")).names_capacity is names
     assert not scene(run(*map(budget, (6.0,)))).names_capacity
+
+
+NAN = math.nan
+
+
+GPU = "cuda:0"
+
+
+def drawn(
+    session: Session, *, highest: float = 5.0, view: tuple[float, float] = (0.0, 10.0)
+) -> list[DrawnGuide]:
+    return list(guides_in(session, GPU, view, highest * GIB))
+
+
+def guided(*guides: object, findings: tuple[Finding, ...] = ()) -> Session:
+    recorder = Recorder("run")
+    session = recorder.session
+    session.guides += guides  # type: ignore[arg-type]
+    session.findings += findings
+    return session
+
+
+@pytest.mark.parametrize(
+    ("share", "there", "crossed"),
+    [(NEAR, True, False), (NEAR - 0.01, False, False), (1.0, True, False), (1.01, True, True)],
+)
+def test_a_budget_is_there_from_a_share_on(share: float, *, there: bool, crossed: bool) -> None:
+    """And crossed by what is above it, not by what just reaches it."""
+    found = drawn(guided(budget(8.0)), highest=share * 8.0)
+
+    assert bool(found) is there
+    assert [one.is_crossed for one in found] == [crossed] * there
+
+
+@pytest.mark.parametrize(
+    ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (NAN, None)]
+)
+def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None) -> None:
+    """Its edges among it; counted from where the drawing begins."""
+    (one,) = drawn(guided(budget(8.0), findings=(crossing(time),)), view=(2.0, 9.0))
+
+    assert one.crossed_at == at
+    assert one.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
+
+
+@pytest.mark.parametrize("time", [1.9, 2.0, 5.0, 9.0, 9.1])
+def test_a_mark_is_drawn_within_what_is_drawn(time: float) -> None:
+    """Its edges among it."""
+    found = drawn(guided(oom(time)), view=(2.0, 9.0))
+
+    assert [one.time for one in found] == ([time - 2.0] if 2.0 <= time <= 9.0 else [])
+
+
+def test_of_many_marks_the_newest_are_drawn() -> None:
+    """And of many lines the first."""
+    marks = [oom(float(at)) for at in range(MOST + 2)]
+    lines = [budget(8.0 + at) for at in range(MOST + 2)]
+
+    assert [one.time for one in drawn(guided(*marks), view=(0.0, 99.0))] == [
+        float(at) for at in range(2, MOST + 2)
+    ]
+    assert len(drawn(guided(*lines), highest=99.0)) == MOST
+
+
+@pytest.mark.parametrize(
+    ("view", "line", "band"),
+    [
+        ((0.0, 20.0), [(2.0, 1.0), (10.0, 5.0)], (0.5, 1.0)),
+        ((4.0, 20.0), [(0.0, 2.0), (6.0, 5.0)], (0.625, 1.0)),
+        ((0.0, 6.0), [(2.0, 1.0), (6.0, 3.0)], (0.5, 0.75)),
+        ((0.0, 2.0), None, None),
+        ((10.0, 20.0), None, None),
+    ],
+)
+def test_of_a_trend_the_part_is_drawn_that_is_seen(
+    view: tuple[float, float],
+    line: list[tuple[float, float]] | None,
+    band: tuple[float, ...] | None,
+) -> None:
+    """With its band, which widens along it; of one that only touches the edge nothing."""
+    found = drawn(guided(trend()), view=view)
+
+    assert [[(time, value / GIB) for time, value in one.line] for one in found] == (
+        [] if line is None else [line]
+    )
+    assert [tuple(value / GIB for value in one.band) for one in found] == (
+        [] if band is None else [band]
+    )

@@ -23,7 +23,7 @@ from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dic
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
-from tests.scenes import scripted_run
+from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import trace, unpacked
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
@@ -60,41 +60,31 @@ def instant(**values: float) -> dict[str, float]:
 
 
 @given(ROWS, st.integers(1, 40), st.sampled_from([4, 4096]))
-def test_the_stack_is_as_high_as_the_allocated_line_at_every_point_of_it(
+def test_layers_stand_on_each_other_up_to_the_allocated_line(
     rows: list[tuple[float, ...]], columns: int, capacity: int
 ) -> None:
-    """Whatever is known of the parts, and whether or not the timeline has folded."""
+    """At every point of it, whatever is known of the parts, and whether or not the timeline has folded.
+
+    They are there where anything was ever found, and something was allocated; nothing known is nothing drawn.
+    """
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))
-    found = stack(session, columns)
+    found = list(stack(session, columns).values())
     line = curve(session.between(*view), 0, *view, columns=columns)
     drawn = [point for point in line if not math.isnan(point[1])]
-    for one in found.values():
+
+    known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
+    assert bool(found) == (known and any(row[0] > 0 for row in rows))
+    for one in found:
         times = [time for run in one.runs for time, _ in run]
         assert times == [time for time, _ in drawn]
-    if found:
-        heights = np.sum([np.concatenate(one.heights) for one in found.values()], axis=0)
-        left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
-        assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
-
-
-@given(ROWS, st.integers(1, 40))
-def test_every_layer_stands_on_the_one_below_it(
-    rows: list[tuple[float, ...]], columns: int
-) -> None:
-    """No layer is anywhere below the one that it is stacked upon."""
-    found = list(stack(session_of(rows), columns).values())
     for lower, upper in pairwise(found):
         for below, above in zip(lower.runs, upper.runs, strict=True):
             assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))
-
-
-@given(ROWS)
-def test_a_stack_is_there_where_anything_was_ever_found(rows: list[tuple[float, ...]]) -> None:
-    """And something was allocated; nothing known is nothing drawn."""
-    known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
-    allocated = any(row[0] > 0 for row in rows)
-    assert bool(stack(session_of(rows))) == (known and allocated)
+    if found:
+        heights = np.sum([np.concatenate(one.heights) for one in found], axis=0)
+        left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
+        assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
 
 
 def test_what_was_found_beyond_the_allocated_bytes_is_cut_off_at_the_top() -> None:
@@ -147,7 +137,7 @@ def test_a_gap_breaks_every_layer() -> None:
 
 def test_a_session_that_knows_no_parts_has_no_layers() -> None:
     """Layers are told for a training with its model, and none where nothing was found."""
-    session = scripted_run("two gpus")
+    session = shared_run("two gpus")
     assert layers_of(session) == 0
     assert stack(session) == {}
     # Nothing says what was there before, or what libraries, caches, Python or Arrow have.
@@ -195,7 +185,7 @@ def test_the_peak_is_marked_above_the_stack() -> None:
 
 def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
     """Plotly fills across breaks."""
-    layer = trace(drawn(scripted_run("hour with gaps")), "weights")
+    layer = trace(drawn(shared_run("hour with gaps")), "weights")
     assert not np.isnan(unpacked(layer["y"])).any()
     assert (unpacked(layer["y"]) == 0).sum() >= 2 * 3
     assert len(layer["customdata"]["bdata"]) == len(layer["y"]["bdata"])
@@ -203,7 +193,7 @@ def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
 
 def test_where_nothing_is_known_there_is_one_area() -> None:
     """Without known parts, the area under the allocated line is filled as one."""
-    figure = drawn(scripted_run("two gpus"))
+    figure = drawn(shared_run("two gpus"))
     assert not any("customdata" in one for one in figure["data"])
     assert trace(figure, "cuda:0")["fill"] == "tozeroy"
 

@@ -16,7 +16,7 @@ from hfmem_widget.view.chart.figure import _columns, anatomy_dict, figure_dict
 from hfmem_widget.view.chart.paint_plotly import _fitting
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.shapes import Bar
-from tests.scenes import scripted_run
+from tests.scenes import scripted_run, shared_run
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_still_svg import seconds_of, value_of
@@ -34,7 +34,7 @@ class Shown:
     """A chart, and the scene it was drawn from."""
 
     def __init__(self, session: Session | str) -> None:
-        session = scripted_run(session) if isinstance(session, str) else session
+        session = shared_run(session) if isinstance(session, str) else session
         figure = figure_dict(session, session.spans[0])
         built = build_scene(session, session.spans[0], columns=_columns(session))
         assert built is not None

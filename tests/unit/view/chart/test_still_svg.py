@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -16,7 +17,7 @@ from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
-from tests.scenes import scripted_run
+from tests.scenes import scripted_run, shared_run
 from tests.unit.view.chart.test_figure import CHARTED
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_layers import session_of
@@ -58,9 +59,14 @@ def scene_of(session: Session) -> Scene:
     return built
 
 
+@cache
+def drawn_once(name: str) -> Shown:
+    """Return the chart of a scripted run, drawn once for all tests, none of which changes it."""
+    return Shown(shared_run(name), scene_of(shared_run(name)))
+
+
 def shown(session: Session | str) -> Shown:
-    session = scripted_run(session) if isinstance(session, str) else session
-    return Shown(session, scene_of(session))
+    return drawn_once(session) if isinstance(session, str) else Shown(session, scene_of(session))
 
 
 def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
@@ -436,3 +442,12 @@ def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
     ((x, _),) = Drawing(chart_html(session)).dots()
 
     assert x == pytest.approx(1000 * 3 / 6, abs=0.1)
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2, 3])
+def test_of_marks_the_newest_is_said(marks: int) -> None:
+    """To who cannot see the chart; the others by themselves, where pointing finds them."""
+    session = run(*(oom(1.0 + at, label=f"mark {at}") for at in range(marks)))
+    told = Drawing(chart_html(session, session.spans[0])).label
+
+    assert [at for at in range(3) if f"mark {at}" in told] == ([marks - 1] if marks else [])

@@ -414,3 +414,86 @@ def test_eight_ranks_are_sent_fine_enough_for_a_chart() -> None:
     message, _ = protocol.snapshot(session, "run", 1)
 
     assert message["rows"] >= 300
+
+
+def timeline_of(samples: int, *, capacity: int = 4096) -> Timeline:
+    timeline = Timeline(1, capacity)
+    for at in range(samples):
+        timeline.append(float(at), (float(at % 7),))
+    return timeline
+
+
+@pytest.mark.parametrize(
+    ("samples", "capacity", "most", "rows"),
+    [
+        (40, 4096, 40, 40),
+        (41, 4096, 40, 28),
+        (80, 4096, 40, 40),
+        (81, 4096, 40, 34),
+        (20, 16, 20, 20),
+        (24, 16, 23, 12),
+        (24, 16, 24, 24),
+        (100, 64, 40, 34),
+        (100, 64, 99, 50),
+        (100, 64, 100, 100),
+    ],
+)
+def test_a_timeline_is_folded_no_further_than_it_must_be(
+    samples: int, capacity: int, most: int, rows: int
+) -> None:
+    """One that fits is sent as it is; a stretch that stands for several samples takes two rows."""
+    time, values = protocol.decimate(timeline_of(samples, capacity=capacity), most)
+
+    assert len(time) == len(values) == rows <= most
+    assert np.all(np.diff(time) >= 0)
+    assert (values.min(), values.max()) == (0.0, 6.0)
+
+
+def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
+    """An eighth of the rows at most; each stands in the middle of its gap."""
+    timeline = timeline_of(10)
+    for at, length in ((1, 0.1), (2, 0.5), (3, 0.2), (4, 0.9), (5, 0.3)):
+        timeline.add_gap(at + 0.05, at + 0.05 + length)
+    time, values = protocol.decimate(timeline, 23)
+
+    missing = np.isnan(values).all(axis=1)
+    assert time[missing].tolist() == pytest.approx([2.3, 4.5])
+    assert len(time) == 12
+    assert np.all(np.diff(time) >= 0)
+
+
+@pytest.mark.parametrize(("rows", "gaps", "folds"), [(29, 1, False), (30, 1, True), (32, 0, False)])
+def test_gaps_are_rows_too(rows: int, gaps: int, *, folds: bool) -> None:
+    """What fits beside none is folded beside one that takes its place."""
+    timeline = timeline_of(rows)
+    for _ in range(gaps):
+        timeline.add_gap(3.2, 3.8)
+    time, _ = protocol.decimate(timeline, 30 if gaps else 32)
+
+    assert (len(time) < rows + gaps) is folds
+
+
+@pytest.mark.parametrize(("samples", "rows"), [(30, 30), (31, 22)])
+def test_news_are_folded_from_the_first_row_too_many_on(samples: int, rows: int) -> None:
+    """As many as there is room for go as they are."""
+    session = make_session()
+    news = [(float(at), (1.0, 2.0, 3.0, 4.0)) for at in range(samples)]
+    message, (time, values) = protocol.rows(session, "run", 1, news, [], detail=protocol.BRIEF_NEWS)
+
+    assert message["rows"] == len(time) // 8 == rows
+    assert len(values) == 4 * 3 * rows
+
+
+def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
+    """Milliseconds of the watch, tenths of them at the ends of a span."""
+    recorder = make_recorder(samples=0)
+    session = recorder.session
+    values = tuple(1.0 for _ in session.series)
+    recorder.append(Sample(0.12345678, values))
+    span = recorder.open_span("cell", "a", session.last_sample)
+    recorder.append(Sample(1.98765432, values))
+    closed = recorder.close_span(span.id, session.last_sample, {})
+    told = protocol.describe_span(session, closed)
+
+    assert (told["start"], told["stop"]) == (0.1235, 1.9877)
+    assert protocol.describe_status(session)["elapsed"] == 1.988

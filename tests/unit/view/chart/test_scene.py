@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.curve import Points
-from hfmem_widget.session import Device, Peak
+from hfmem_widget.analysis.curve import LEAST_SAMPLES, Points
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
-from hfmem_widget.view.chart.figure import chart_bundle
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
+from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
+from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
 from hfmem_widget.view.chart.paint_svg import _corners, bars_svg, curves_svg, word_svg
-from hfmem_widget.view.chart.scene import Line, PeakMark, Scene, build_scene
+from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
 from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage
@@ -315,3 +320,129 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
 
     assert built is not None
     assert built.frame.levels.texts[-1] == "1.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("top", "texts"),
+    [
+        (1.0, "0.0 0.2 0.4 0.6 0.8 1.0"),
+        (1.25, "0.00 0.25 0.50 0.75 1.00 1.25"),
+        (1.26, "0.0 0.5 1.0"),
+        (2.4, "0.0 0.5 1.0 1.5 2.0"),
+        (5.0, "0 1 2 3 4 5"),
+        (10.0, "0 2 4 6 8 10"),
+        (12.5, "0.0 2.5 5.0 7.5 10.0 12.5"),
+        (25.0, "0 5 10 15 20 25"),
+        (50.0, "0 10 20 30 40 50"),
+        (125.0, "0 25 50 75 100 125"),
+        (140.4, "0 50 100"),
+        (0.07, "0.00 0.02 0.04 0.06"),
+    ],
+)
+def test_ticks_of_values_are_round_and_about_five(top: float, texts: str) -> None:
+    """From nothing up, the highest with its unit."""
+    assert " ".join(value_ticks(top, "GiB").texts) == f"{texts} GiB"
+
+
+@pytest.mark.parametrize(
+    ("stop", "step", "last"),
+    [(0.0006, 0.0001, "0.6 ms"), (0.006, 0.001, "6 ms"), (0.06, 0.01, "60 ms"), (0.6, 0.1, "600 ms"),
+     (0.61, 0.2, "600 ms"), (3.0, 0.5, "3.0 s"), (5.9, 1, "5 s"), (6, 1, "6 s"), (6.1, 2, "6 s"),
+     (12, 2, "12 s"), (30, 5, "30 s"), (31, 10, "30 s"), (60, 10, "1:00"), (90, 15, "1:30"),
+     (120, 20, "2:00"), (180, 30, "3:00"), (360, 60, "6 min"), (720, 120, "12 min"),
+     (1800, 300, "30 min"), (3600, 600, "1 h"), (5400, 900, "1 h 30"), (7200, 1200, "2 h"),
+     (10_800, 1800, "3 h"), (21_600, 3600, "6 h"), (43_200, 7200, "12 h"), (64_800, 10_800, "18 h"),
+     (129_600, 21_600, "36 h"), (259_200, 43_200, "72 h"), (518_400, 86_400, "144 h"),
+     (518_401, 172_800, "144 h")],
+)  # fmt: skip
+def test_ticks_of_times_are_round_and_at_most_six(stop: float, step: float, last: str) -> None:
+    """After the one at the beginning; exactly six where the time is six times a round one."""
+    ticks = time_ticks(stop)
+
+    assert ticks.values[1] == pytest.approx(step)
+    assert len(ticks.values) - 1 <= 6
+    assert ticks.values[-1] <= stop + 1e-9
+    assert (ticks.texts[0], ticks.texts[-1]) == ("0 s" if stop < 360 else ticks.texts[0], last)
+
+
+NAN = math.nan
+
+
+GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
+
+
+def session_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Session:
+    return recorder_of(*rows, metrics=metrics).session
+
+
+def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Recorder:
+    recorder = Recorder("run")
+    recorder.adopt([GPU], [Series(GPU.key, metric) for metric in metrics])
+    for at, row in enumerate(rows):
+        recorder.append(Sample(float(at), tuple(row)))
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("end", "labels"),
+    [
+        ((0.0, 0.9), ["a"]),
+        ((0.0, 1.0), ["a", "b"]),
+        ((1.0, 2.0), ["b"]),
+        ((0.9, 2.0), ["b"]),
+        ((2.1, 3.0), []),
+    ],
+)
+def test_a_bar_is_drawn_of_what_begins_in_the_view(
+    end: tuple[float, float], labels: list[str]
+) -> None:
+    """At its edges too."""
+    recorder = recorder_of((1.0,))
+    session = recorder.session
+    for at, label in enumerate("ab"):
+        span = recorder.open_span("block", label, session.last_sample)
+        recorder.append(Sample(at + 1.0, (1.0,)))
+        recorder.close_span(span.id, session.last_sample, {})
+
+    assert [one.label for one in lay_lanes(session, GPU.key, *end)] == labels
+
+
+def test_of_spans_that_lie_within_each_other_some_are_too_deep_to_draw() -> None:
+    """A lane for each depth, as many as there may be; one that overlaps goes a lane further down."""
+    recorder = recorder_of((1.0,))
+    session = recorder.session
+    spans = [
+        recorder.open_span("block", str(at), session.last_sample) for at in range(MOST_LANES + 2)
+    ]
+    recorder.append(Sample(1.0, (1.0,)))
+    for span in reversed(spans):
+        recorder.close_span(span.id, session.last_sample, {})
+    bars = lay_lanes(session, GPU.key, 0.0, 1.0)
+
+    assert [(one.label, one.lane) for one in bars] == [(str(at), at) for at in range(MOST_LANES)]
+
+
+@pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
+def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
+    """With fewer there is none, in any form; a chart of nothing else than missing readings is none either."""
+    session = session_of(*[(float(at + 1),) for at in range(samples)])
+    missing = session_of(*[(NAN,)] * samples)
+
+    assert (build_scene(session, columns=100) is not None) is there
+    assert bool(chart_html(session)) is there
+    assert bool(figure_dict(session)["data"]) is there
+    assert build_scene(missing, columns=100) is None
+
+
+@pytest.mark.parametrize(
+    ("used", "shown"), [(1.9, True), (DEVICE_USED_UP_TO, True), (2.1, False), (2.9, False)]
+)
+def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
+    used: float, *, shown: bool
+) -> None:
+    """Up to twice what this process has; more of it would press the curves down."""
+    rows = [(10 * GIB, used * 10 * GIB)] * 5
+    built = build_scene(session_of(*rows, metrics=("allocated", "device_used")), columns=100)
+
+    assert built is not None
+    assert ("device_used" in [one.metric for one in built.lines]) is shown
