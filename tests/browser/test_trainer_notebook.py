@@ -83,7 +83,6 @@ def test_the_panel_follows_the_steps_of_a_training(trained: Trained) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.new_page
 def test_a_training_reopens_with_its_phases_and_no_kernel(opened: Lab) -> None:
     """The saved card has a row per phase and names the worst step; the Trainer's table is beside it."""
     opened.cell(TRAINING).scroll_into_view_if_needed()
