@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
+
+# jsonschema, and so nbformat, compiles grammars of internationalized addresses for seconds where it can
+# import this package; nobody here asks for them.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, ViewportSize, sync_playwright
+from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from tests.browser.jupyter import JupyterLab, find_chromium
-from tests.browser.lab import Lab
+from tests.browser.kernels import Kernels
+from tests.browser.lab import WINDOW, Lab
 
-WINDOW: ViewportSize = {"width": 1400, "height": 900}
 # Root cannot use Chromium's sandbox; the rest keeps it from talking to anyone else.
 FLAGS = [
     "--no-sandbox",
@@ -33,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def jupyter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
-    with JupyterLab(tmp_path_factory.mktemp("jupyter")) as server:
+    home = tmp_path_factory.mktemp("jupyter")
+    with Kernels(home) as kernels, JupyterLab(home, kernel=kernels.command) as server:
         yield server
 
 
@@ -87,8 +88,8 @@ def lab(
     """Return a page on which no notebook is open; one of the test's own where it is marked ``new_page``."""
     is_new = request.node.get_closest_marker("new_page") is not None
     page = browser.new_page() if is_new else used_page
-    page.set_viewport_size(WINDOW)
     lab = Lab(page, jupyter_server, shots)
+    lab.resize(**WINDOW)
     yield lab
     lab.leave()
     if is_new:

@@ -30,12 +30,51 @@ OPTIONS = (
     "--ServerApp.terminals_enabled=False",
 )
 # The page gives its application object away, so that tests use commands where a person would use menus.
-PROGRAM = (sys.executable, "-m", "jupyterlab", "--expose-app-in-browser")
+SHORTENED = (sys.executable, str(Path(__file__).with_name("server.py")))
+PROGRAM = (*SHORTENED, "labapp", "--expose-app-in-browser")
 APPUTILS = "@jupyterlab/apputils-extension"
 # Nobody is asked over the network, and no question covers the page.
 NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
 # Else every page has the server start Node, to find that JupyterLab itself need not be built anew.
 PAGE_CONFIG = {"buildAvailable": False, "buildCheck": False}
+# Parts of JupyterLab that stand beside ours and never meet it. A third of what a page takes to load, and to
+# open a notebook, is theirs.
+LEFT_OUT = (
+    "audio-extension",
+    "cell-toolbar-extension",
+    "celltags-extension",
+    "console-extension",
+    "csvviewer-extension",
+    "debugger-extension",
+    "docmanager-extension:recents",
+    "extensionmanager-extension",
+    "fileeditor-extension",
+    "help-extension",
+    "htmlviewer-extension",
+    "hub-extension",
+    "imageviewer-extension",
+    "inspector-extension",
+    "json-extension",
+    "json-lines-extension",
+    "launcher-extension",
+    "logconsole-extension",
+    "lsp-extension",
+    "mainmenu-extension:recents",
+    "markdownviewer-extension",
+    "mermaid-extension",
+    "notebook-extension:code-console",
+    "notebook-extension:export",
+    "notebook-extension:language-server",
+    "notebook-extension:log-output",
+    "pdf-extension",
+    "pluginmanager-extension",
+    "running-extension:recently-closed",
+    "terminal-extension",
+    "tooltip-extension",
+    "vega5-extension",
+    "video-extension",
+    "workspaces-extension:sidebar",
+)
 
 
 class JupyterLab:
@@ -49,6 +88,10 @@ class JupyterLab:
         More of its command line.
     program : tuple of str
         What begins its command line.
+    whole : bool
+        With all parts of JupyterLab, as it is installed.
+    kernel : sequence of str
+        The command line that begins a kernel; by default ipykernel's own.
 
     Attributes
     ----------
@@ -58,24 +101,39 @@ class JupyterLab:
         What it shows in its file browser.
     """
 
-    def __init__(self, home: Path, *options: str, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *options: str,
+        program: Sequence[str] = PROGRAM,
+        whole: bool = False,
+        kernel: Sequence[str] = (),
+    ) -> None:
         self.folder = home / "notebooks"
         self.folder.mkdir(parents=True)
         self._log = home / "server.log"
         self._runtime = home / "runtime"
         prefix = home / "prefix"
         self._settings = home / "settings"
+        self._workspaces = home / "workspaces"
         self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
         for_pages = home / "config" / "labconfig" / "page_config.json"
         for_pages.parent.mkdir(parents=True)
-        for_pages.write_text(json.dumps(PAGE_CONFIG), encoding="utf-8")
+        left_out = {} if whole else {f"@jupyterlab/{name}": True for name in LEFT_OUT}
+        config = {**PAGE_CONFIG, "disabledExtensions": left_out}
+        for_pages.write_text(json.dumps(config), encoding="utf-8")
+        if kernel:
+            spec = prefix / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
+            spec.parent.mkdir(parents=True)
+            about = {"argv": [*kernel], "display_name": "Python 3", "language": "python"}
+            spec.write_text(json.dumps(about), encoding="utf-8")
         install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
         subprocess.run(install, check=True)
         self._env = {
             **os.environ,
             "IPYTHONDIR": str(home / "ipython"),
             "JUPYTERLAB_SETTINGS_DIR": str(self._settings),
-            "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(self._workspaces),
             "JUPYTER_CONFIG_DIR": str(home / "config"),
             "JUPYTER_DATA_DIR": str(home / "data"),
             "JUPYTER_NO_CONFIG": "",
@@ -131,11 +189,10 @@ class JupyterLab:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values), encoding="utf-8")
 
-    def run(self, *arguments: str) -> str:
-        """Run a command of Jupyter with the server's folders, and return what it prints."""
-        command = [sys.executable, "-m", "jupyter", *arguments]
+    def run(self, module: str, *arguments: str) -> str:
+        """Run a program of JupyterLab with the server's folders, and return what it prints."""
         done = subprocess.run(
-            command,
+            [*SHORTENED, module, *arguments],
             env=self._env,
             check=True,
             stdout=subprocess.PIPE,
@@ -166,8 +223,9 @@ class JupyterLab:
             urllib.request.urlopen(request, timeout=TIMEOUT).close()
 
     def reset(self) -> None:
-        """Shut all kernels down, and forget notebooks, other files and settings."""
+        """Shut all kernels down, and forget notebooks, other files, settings, and what was open on pages."""
         self.shut_kernels_down()
+        shutil.rmtree(self._workspaces, ignore_errors=True)
         for path in filter(Path.is_file, self.folder.iterdir()):
             path.unlink()
         shutil.rmtree(self._settings)

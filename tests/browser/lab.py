@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from playwright.sync_api import ConsoleMessage, Error, Locator, Page
+from playwright.sync_api import ConsoleMessage, Error, Locator, Page, ViewportSize
 
 from tests.browser.jupyter import ENOUGH, JupyterLab
 
+WINDOW: ViewportSize = {"width": 1400, "height": 900}
 TIMEOUT = 240.0
 """Seconds until what should come counts as missing, however busy the machine; pytest ends a test later."""
 BUSY = """%%memwatch {options}
@@ -30,23 +31,49 @@ window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
 window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
 """
 
+# The page's address is that of the notebook it was loaded with; it shall reload the one that it shows.
+ADDRESS = """path => {
+    notebook()?.dispose();
+    history.replaceState(null, '', location.href.replace(/\\/tree\\/.*/, `/tree/${path}`));
+}"""
+
 # One notebook alone may be there.
 LEAVE = """async () => {
     window.running = false;
     const { commands, shell } = window.jupyterapp;
-    shell.collapseRight();
     shell.expandLeft();
+    shell.collapseRight();
     for (const widget of [...shell.widgets('main')]) widget.dispose();
     await commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
     localStorage.clear();
     sessionStorage.clear();
 }"""
 
+# Side bars keep their pixels when the window changes; these are JupyterLab's own shares, once it has changed.
+SIDE_BARS = """async () => {
+    for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
+    window.jupyterapp?.shell._hsplitPanel.setRelativeSizes([1, 2.5, 1]);
+}"""
+
+# Where everything is in some elements, and whether that is what it was at the looks before.
+STILL = """([selector, looks]) => {
+    const box = it => ['x', 'y', 'width', 'height'].map(name => it.getBoundingClientRect()[name]);
+    const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll('*')]);
+    const now = JSON.stringify([innerWidth, innerHeight, all.map(box)]);
+    window.looks = now === window.places ? window.looks + 1 : 0;
+    window.places = now;
+    return window.looks >= looks;
+}"""
+
 # What JupyterLab logs by itself, with nothing of ours on the page.
 IGNORED = (
-    # A kernel that goes while the debugger's side bar still asks it something (after a reload).
-    r"^Could not restore the debugger state: Canceled future for debug_request",
+    # A notebook that is closed while ipywidgets still looks for the widgets of its kernel (after a reload).
+    r"^TypeError: Cannot read properties of null \(reading 'kernel'\)\s+at \S+ \(\S+/jupyterlab-manager/",
 )
+
+
+Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, Theme] = ("light", "dark")
 
 
 def busy(options: str = "--label busy") -> str:
@@ -91,7 +118,7 @@ class Lab:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
         self.path = path
         if self.page.evaluate("() => Boolean(window.jupyterapp)"):
-            self.page.evaluate("() => notebook()?.dispose()")
+            self.page.evaluate(ADDRESS, path)
             self.command("docmanager:open", {"path": path})
         else:
             self.page.goto(f"{self.server.url}lab/workspaces/{self._workspace}/tree/{path}")
@@ -101,10 +128,17 @@ class Lab:
         """Leave page and browser as they were: without notebook, panel and memory of either."""
         self.page.remove_listener("console", self._on_console)
         self.page.remove_listener("pageerror", self._on_page_error)
+        self.page.emulate_media(reduced_motion="null")
         try:
             self.page.evaluate(LEAVE)
+            self.resize(**WINDOW)
         except Error:
             self.page.goto("about:blank")
+
+    def resize(self, width: int, height: int) -> None:
+        """Have the window as large as that, and side bars as they are in one that is opened so."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.evaluate(SIDE_BARS)
 
     def another_page(self) -> Lab:
         """Open the notebook in a second page, as another tab of the same browser."""
@@ -112,8 +146,13 @@ class Lab:
         other.open_path(self.path, kernel=False)
         return other
 
-    def reload(self, *, wait: bool = True) -> None:
-        """Reload the page; without waiting for the kernel where it is busy."""
+    def reload(self, *, wait: bool = True, forget: bool = False) -> None:
+        """Reload the page; without waiting for the kernel where it is busy.
+
+        With `forget` the page knows as little as one in a new tab, which has not what this one remembers.
+        """
+        if forget:
+            self.page.evaluate("() => addEventListener('pagehide', () => sessionStorage.clear())")
         self.page.reload()
         self._wait_until_ready(kernel=wait)
 
@@ -129,6 +168,14 @@ class Lab:
     def wait_for(self, script: str, arg: Any = None, timeout: float = TIMEOUT) -> None:
         """Wait until a function of the page returns something true; to ask it in every frame costs more."""
         self.page.wait_for_function(script, arg=arg, timeout=timeout * 1000, polling=50)
+
+    def wait_until_still(self, selector: str) -> None:
+        """Wait until nothing has moved in some elements for five looks, of which no two are in one frame.
+
+        What JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last.
+        """
+        self.page.evaluate("() => { window.places = null }")
+        self.page.wait_for_function(STILL, arg=[selector, 5], polling=80)
 
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""
@@ -157,7 +204,7 @@ class Lab:
         """Return a cell's element."""
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
 
-    def theme(self, name: Literal["light", "dark"]) -> None:
+    def theme(self, name: Theme) -> None:
         """Switch JupyterLab's theme."""
         theme = f"JupyterLab {name.title()}"
         self.command("apputils:change-theme", {"theme": theme})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
 from tests.browser.jupyter import ROOT
-from tests.browser.lab import Lab
+from tests.browser.lab import THEMES, Lab
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, run_over_budget
 from tests.scenes import scripted_run
@@ -22,8 +21,6 @@ VIOLATIONS = """async ([include, tags]) => {
     const shown = node => `${node.html.slice(0, 160)} | ${node.any[0]?.message ?? node.failureSummary}`;
     return found.violations.flatMap(({ id, nodes }) => nodes.map(node => `${id}: ${shown(node)}`));
 }"""
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
-Theme = Literal["light", "dark"]
 
 
 def violations(page: Page, *selectors: str) -> list[str]:
@@ -34,21 +31,24 @@ def violations(page: Page, *selectors: str) -> list[str]:
     return found
 
 
-@THEMES
-def test_a_live_chart_and_the_panel_beside_it(lab: Lab, theme: Theme) -> None:
-    """While a cell runs, beside an ended one that has a finding."""
-    run_over_budget(lab, theme)
-    found = violations(lab.page, ".jp-OutputArea .hfmem-root", "#hfmem-panel", "#hfmem-status")
-    lab.screenshot(f"accessibility-live-{theme}")
+def test_a_live_chart_and_the_panel_beside_it(lab: Lab) -> None:
+    """While a cell runs, beside an ended one that has a finding, in both themes."""
+    run_over_budget(lab)
+    found = {}
+    for theme in THEMES:
+        lab.theme(theme)
+        found[theme] = violations(
+            lab.page, ".jp-OutputArea .hfmem-root", "#hfmem-panel", "#hfmem-status"
+        )
+        lab.screenshot(f"accessibility-live-{theme}")
     lab.interrupt()
     lab.wait_until_idle()
 
-    assert found == []
+    assert found == {"light": [], "dark": []}
 
 
-@THEMES
-def test_a_finished_card(lab: Lab, theme: Theme) -> None:
-    """With its still chart, its findings, its tables and the details of several GPUs."""
+def test_a_finished_card(lab: Lab) -> None:
+    """With its still chart, its findings, its tables and the details of several GPUs, in both themes."""
     lab.open(
         LOAD,
         "from IPython.display import display\n"
@@ -58,42 +58,45 @@ def test_a_finished_card(lab: Lab, theme: Theme) -> None:
         "    session = scripted_run(name)\n"
         "    display(card_bundle(session, session.spans[0], with_chart=True), raw=True)\n",
     )
-    lab.theme(theme)
     lab.run_all()
     lab.page.evaluate("document.querySelectorAll('.jp-Cell details').forEach(it => it.open = true)")
-    found = violations(lab.page, ".jp-RenderedHTML")
-    lab.screenshot(f"accessibility-card-{theme}", lab.cell(1))
+    found = {}
+    for theme in THEMES:
+        lab.theme(theme)
+        found[theme] = violations(lab.page, ".jp-RenderedHTML")
+        lab.screenshot(f"accessibility-card-{theme}", lab.cell(1))
 
-    assert found == []
+    assert found == {"light": [], "dark": []}
 
 
-@THEMES
-def test_an_empty_panel(lab: Lab, theme: Theme) -> None:
-    """Beside a notebook that watches nothing."""
-    lab.open("1")
-    lab.theme(theme)
+def test_an_empty_panel(lab: Lab) -> None:
+    """Beside a notebook that watches nothing, in both themes."""
+    lab.open_path(lab.server.write_notebook("empty", "1"), kernel=False)
     lab.command("hfmem-widget:show")
     panel = Panel(lab)
     panel.element.wait_for()
-    lab.screenshot(f"accessibility-empty-{theme}")
+    found = {}
+    for theme in THEMES:
+        lab.theme(theme)
+        lab.screenshot(f"accessibility-empty-{theme}")
+        found[theme] = violations(lab.page, "#hfmem-panel")
 
-    assert violations(lab.page, "#hfmem-panel") == []
+    assert found == {"light": [], "dark": []}
 
 
-@THEMES
 @pytest.mark.parametrize("run", ["training", "leak"])
-def test_a_report(
-    browser: BrowserContext, tmp_path: Path, shots: Path, run: str, theme: Theme
-) -> None:
-    """The whole page, with everything unfolded."""
+def test_a_report(browser: BrowserContext, tmp_path: Path, shots: Path, run: str) -> None:
+    """The whole page, with everything unfolded, in both themes."""
     path = scripted_run(run).report(tmp_path / "run.html")
     page = browser.new_page()
-    page.emulate_media(color_scheme=theme)
-    page.goto(path.as_uri())
-    page.locator("#hfmem-chart .main-svg").first.wait_for()
-    page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
-    found = violations(page)
-    page.screenshot(path=shots / f"accessibility-report-{run}-{theme}.png", full_page=True)
+    found = {}
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        page.goto(path.as_uri())
+        page.locator("#hfmem-chart .main-svg").first.wait_for()
+        page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
+        found[theme] = violations(page)
+        page.screenshot(path=shots / f"accessibility-report-{run}-{theme}.png", full_page=True)
     page.close()
 
-    assert found == []
+    assert found == {"light": [], "dark": []}

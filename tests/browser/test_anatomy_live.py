@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator
 
-from tests.browser.lab import Lab
+from tests.browser.lab import THEMES, Lab
 from tests.browser.panel import Panel
 from tests.browser.test_watched_cell import draws, wait_for_draws
 
@@ -52,13 +52,23 @@ def areas(chart: Locator) -> int:
     return chart.locator(".hfmem-plot .fills path.js-fill").count()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(
-    lab: Lab, theme: str
-) -> None:
+def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(lab: Lab) -> None:
     """Named by the legend and by the bar of capacity, read by the pointer, and one switch hides them."""
     charts = open_charts(lab, "training")
-    lab.theme("dark" if theme == "dark" else "light")
+    for theme in THEMES:
+        lab.theme(theme)
+        look_at_parts(charts)
+        lab.screenshot(f"anatomy-{theme}")
+    for chart in charts:
+        # Its label as a whole would be clicked where the hidden checkbox is, a pixel above the legend.
+        chart.locator(".hfmem-legend-part:visible").first.click()
+        chart.locator(".hfmem-legend-word:visible").wait_for()
+        assert legend(chart) == []
+    assert lab.errors == []
+
+
+def look_at_parts(charts: list[Locator]) -> None:
+    """Check what each chart tells of the parts, and what it tells the pointer."""
     for chart in charts:
         chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
         assert [name for name in legend(chart) if name in PARTS] == [
@@ -86,13 +96,6 @@ def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(
         tip.wait_for()
         assert "optimizer" in tip.inner_text()
         assert "GiB" in tip.inner_text()
-    lab.screenshot(f"anatomy-{theme}")
-    for chart in charts:
-        # Its label as a whole would be clicked where the hidden checkbox is, a pixel above the legend.
-        chart.locator(".hfmem-legend-part:visible").first.click()
-        chart.locator(".hfmem-legend-word:visible").wait_for()
-        assert legend(chart) == []
-    assert lab.errors == []
 
 
 def test_where_nothing_was_found_the_area_is_one(lab: Lab) -> None:
@@ -120,6 +123,7 @@ while not os.path.exists("enough"):
 """
 
 
+@pytest.mark.slow
 def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab) -> None:
     """In a real kernel weights, optimizer states and gradients are told apart before the cell has ended."""
     lab.open(LOAD, LOOP)
@@ -152,6 +156,7 @@ texts = model.generate(ids, max_new_tokens=900, do_sample=False, stopping_criter
 """
 
 
+@pytest.mark.slow
 def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(lab: Lab) -> None:
     """A layer of its own, live; the card tells its bytes a token, and the phases of `generate`."""
     lab.open(LOAD, GENERATE)
@@ -160,15 +165,15 @@ def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(lab
     chart.locator(".hfmem-legend-part:visible", has_text="KV cache").wait_for()
     # So many that it has grown: a picture of it is taken.
     wait_for_draws(lab, draws(lab) + 8)
-    for theme in ("light", "dark"):
-        lab.theme("dark" if theme == "dark" else "light")
+    for theme in THEMES:
+        lab.theme(theme)
         lab.screenshot(f"kv-busy-{theme}")
     told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
     assert "KV cache" in told
 
     lab.let_end()
-    for theme in ("dark", "light"):
-        lab.theme("dark" if theme == "dark" else "light")
+    for theme in THEMES[::-1]:
+        lab.theme(theme)
         lab.screenshot(f"kv-done-{theme}", lab.cell(1))
     card = lab.cell(1).inner_text()
     assert "each token takes 512.0 KiB (16 sequences, all layers)." in card

@@ -33,6 +33,8 @@ def test_the_head_and_the_chart_are_of_the_devices_in_use(lab: Lab, tmp_path: Pa
     lab.open(setup, cell)
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
+    # The first cell is long, and a chart that is out of sight is not drawn.
+    lab.cell(1).locator(".hfmem-root").first.scroll_into_view_if_needed()
     head = lab.cell(1).locator(".hfmem-head").first
     head.get_by_text("by 4 child processes").wait_for()
     notice = head.locator(".hfmem-notice")

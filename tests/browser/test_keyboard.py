@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Locator, Page
 
+from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, wait_for_panel
@@ -31,10 +35,11 @@ SETTLED = """() => {
 PLACE = "() => [notebook().content.mode, notebook().content.activeCellIndex]"
 
 
-@pytest.fixture
-def watched(lab: Lab) -> Lab:
+@pytest.fixture(scope="module")
+def live(jupyter_server: JupyterLab, used_page: Page, shots: Path) -> Iterator[Lab]:
     """Return a page with a live chart in a cell and in the panel."""
-    lab.page.set_viewport_size({"width": 1600, "height": 900})
+    lab = Lab(used_page, jupyter_server, shots)
+    used_page.set_viewport_size({"width": 1600, "height": 900})
     lab.open(LOAD, busy("--label fine-tune"), "1 + 1")
     lab.run_cell(0)
     lab.run_cell(1, wait=False)
@@ -42,12 +47,17 @@ def watched(lab: Lab) -> Lab:
     wait_for_panel(lab)
     Panel(lab).wait_for_cell("fine-tune")
     lab.page.wait_for_function(SETTLED, polling=1000)
-    return lab
-
-
-def end(lab: Lab) -> None:
+    yield lab
     lab.let_end()
-    assert lab.errors == []
+    lab.leave()
+    jupyter_server.reset()
+
+
+@pytest.fixture
+def watched(live: Lab) -> Iterator[Lab]:
+    """Return the same page, on which no test logs an error."""
+    yield live
+    assert live.errors == []
 
 
 def walk(page: Page, within: Locator) -> tuple[list[str], list[str], set[str]]:
@@ -74,21 +84,18 @@ def test_tab_reaches_every_control_in_the_order_in_which_they_stand(watched: Lab
         assert reached == there
         assert rings == {"solid 2px"}
     watched.screenshot("keyboard-focus")
-    end(watched)
 
 
-@pytest.mark.parametrize("key", ["Enter", "Space"])
-def test_a_key_presses_a_control(watched: Lab, key: str) -> None:
+def test_a_key_presses_a_control(watched: Lab) -> None:
     """The notebook does not take it for one of its own: no cell is edited or run."""
     before = watched.page.evaluate(PLACE)
     for place in (IN_CELL, PANEL):
-        pause = watched.page.locator(f"{place} .hfmem-pause")
-        pause.focus()
-        watched.page.keyboard.press(key)
-        watched.page.locator(f"{place} .hfmem-pause[aria-pressed='true']").wait_for()
+        for key, then in (("Enter", "true"), ("Space", "false")):
+            watched.page.locator(f"{place} .hfmem-pause").focus()
+            watched.page.keyboard.press(key)
+            watched.page.locator(f"{place} .hfmem-pause[aria-pressed='{then}']").wait_for()
 
     assert watched.page.evaluate(PLACE) == before
-    end(watched)
 
 
 def test_arrows_move_within_a_group(watched: Lab) -> None:
@@ -106,7 +113,6 @@ def test_arrows_move_within_a_group(watched: Lab) -> None:
     assert len(names) > 1
     assert reached == [names[1], names[2 % len(names)], names[1], names[0], names[-1]]
     assert page.evaluate(PLACE) == before
-    end(watched)
 
 
 def test_escape_leaves_a_zoom(watched: Lab) -> None:
@@ -127,23 +133,16 @@ def test_escape_leaves_a_zoom(watched: Lab) -> None:
     reset.wait_for(state="hidden")
 
     assert page.evaluate("() => document.activeElement.closest('.hfmem-root') !== null")
-    end(watched)
 
 
-@pytest.mark.new_page
-def test_nothing_moves_by_itself(lab: Lab) -> None:
+def test_nothing_moves_by_itself(watched: Lab) -> None:
     """For who has asked for reduced motion, and for everybody else: no transition, no animation."""
-    lab.page.emulate_media(reduced_motion="reduce")
-    lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, busy("--label fine-tune"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    wait_for_chart(lab, 1)
-    wait_for_panel(lab)
-    moving = lab.page.evaluate(
+    watched.page.emulate_media(reduced_motion="reduce")
+    panel = Panel(watched)
+    panel.wait_for_draws(panel.draws + 2)
+    moving = watched.page.evaluate(
         """() => [...document.querySelectorAll('.hfmem-root, #hfmem-panel, #hfmem-status')].flatMap(
             it => it.getAnimations({ subtree: true })).length"""
     )
 
     assert moving == 0
-    end(lab)

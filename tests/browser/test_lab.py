@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from tests.browser.lab import Lab
 
 
@@ -14,7 +12,6 @@ def test_a_cell_runs_without_console_errors(lab: Lab) -> None:
     assert lab.errors == []
 
 
-@pytest.mark.new_page
 def test_a_reloaded_page_shows_the_saved_notebook(lab: Lab) -> None:
     """After save and reload the outputs are back, and the same kernel goes on."""
     lab.open("value = 41", "value + 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab, busy
@@ -38,7 +37,6 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
     assert errors_but_lost_comms(lab) == []
 
 
-@pytest.mark.new_page
 def test_a_saved_notebook_shows_the_map_without_a_kernel(lab: Lab) -> None:
     """After saving, a reloaded page draws the map although its kernel is gone."""
     lab.open(LOAD, "%memmap")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, CDPSession, Page
 
-from tests.browser.jupyter import JupyterLab
-from tests.browser.lab import Lab
+from tests.browser.lab import THEMES, Lab
 from tests.browser.test_anatomy_live import LOAD, SHOW
 from tests.scenes import scripted_run
 
@@ -28,13 +28,12 @@ CUT_OFF = """() => [...document.querySelectorAll('.jp-RenderedHTML')].map(card =
 })"""
 
 
-@pytest.mark.new_page  # side bars stay as wide as they were
 @pytest.mark.parametrize(
     ("width", "between"), [(900, True), (320, False)], ids=["between side bars", "on a phone"]
 )
 def test_nothing_of_a_card_is_cut_off(lab: Lab, width: int, between: bool) -> None:
     """Words break and figures stand below each other; a table scrolls within its own frame."""
-    lab.page.set_viewport_size({"width": width, "height": 900})
+    lab.resize(width, 900)
     lab.open(CARDS)
     lab.run_cell(0)
     lab.page.evaluate(f"() => jupyterapp.shell.{'expand' if between else 'collapse'}Left()")
@@ -145,51 +144,57 @@ CUT_OR_COVERED = """root => {
     }
     return found;
 }"""
-WIDTHS = {1: (1920, 1280, 900, 320), 2: (640, 450)}
-"""Widths of the window in CSS pixels, for each scale of the screen."""
-IN_BOTH = 320, 1280
-"""Widths that are seen in both themes: what is drawn has the same places in each."""
+WIDTHS = ((1920, 1), (1280, 1), (900, 1), (320, 1), (640, 2), (450, 2))
+"""Widths of the window in CSS pixels, and how many of the screen's are one of these."""
+IN_BOTH = 320
+"""The width that is seen in both themes: what is drawn has the same places in each."""
+
+
+@pytest.fixture
+def devtools(lab: Lab) -> Iterator[CDPSession]:
+    """Return what tells the page about its screen; it has its own again afterwards."""
+    session = lab.page.context.new_cdp_session(lab.page)
+    yield session
+    session.detach()
+
+
+def resize(lab: Lab, devtools: CDPSession, width: int, scale: int) -> None:
+    """Make the page as wide as a window of a screen with that scale."""
+    lab.page.set_viewport_size({"width": width, "height": 900 // scale})
+    screen = {"width": width, "height": 900 // scale, "deviceScaleFactor": scale, "mobile": False}
+    devtools.send("Emulation.setDeviceMetricsOverride", screen)
+    lab.wait_for(
+        "([width, scale]) => innerWidth === width && devicePixelRatio === scale", arg=[width, scale]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["leak", "eight gpus"])
-@pytest.mark.parametrize("scale", WIDTHS, ids="at {}00 %".format)
-def test_a_live_chart_and_the_panel_fit(
-    request: pytest.FixtureRequest,
-    jupyter_server: JupyterLab,
-    shots: Path,
-    scale: int,
-    name: str,
-) -> None:
+def test_a_live_chart_and_the_panel_fit(lab: Lab, devtools: CDPSession, name: str) -> None:
     """Every text is whole and by itself, with a warning and with eight devices; each width has its chart."""
-    lab = Lab(new_page(request, scale), jupyter_server, shots)
-    lab.page.set_viewport_size({"width": WIDTHS[scale][0], "height": 900 // scale})
+    resize(lab, devtools, *WIDTHS[0])
     lab.open(LOAD, SHOW.format(name=name))
     lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_cell(0)
     chart, panel = lab.cell(1).locator(".hfmem-root"), lab.page.locator("#hfmem-panel")
     found = {}
-    for width in WIDTHS[scale]:
+    for width, scale in WIDTHS:
         lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
-        lab.theme("light")
         lab.command("notebook:clear-all-cell-outputs")
         chart.wait_for(state="detached")
-        lab.page.set_viewport_size({"width": width, "height": 900 // scale})
+        resize(lab, devtools, width, scale)
         lab.run_cell(1)
         chart.locator(".main-svg").first.wait_for()
-        for theme in ("light", "dark") if width in IN_BOTH else ("light",):
+        for theme in THEMES if width == IN_BOTH else THEMES[:1]:
             lab.theme(theme)
             lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
-            lab.page.wait_for_timeout(1200)
+            lab.wait_until_still(".jp-OutputArea .hfmem-root")
             lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-cell")
             found[f"{width} {theme} cell"] = chart.evaluate(CUT_OR_COVERED)
             lab.command("hfmem-widget:show")
             panel.locator(".main-svg").first.wait_for()
-            lab.page.wait_for_timeout(1200)
+            lab.wait_until_still("#hfmem-panel")
             lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-panel")
             found[f"{width} {theme} panel"] = panel.evaluate(CUT_OR_COVERED)
-    lab.leave()
-    lab.page.close()
-    jupyter_server.reset()
 
     assert {place: all_ for place, all_ in found.items() if all_} == {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.browser.lab import Lab
+import pytest
+
+from tests.browser.lab import THEMES, Lab
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "05-out-of-memory.ipynb"
 RUNS_OUT = 3
@@ -18,6 +20,7 @@ def cells() -> list[str]:
     return sources[: RUNS_OUT + 1]
 
 
+@pytest.mark.slow
 def test_the_reason_stands_above_the_traceback(lab: Lab) -> None:
     """It is the first thing of the cell's output, in either theme, and the error comes below it."""
     lab.page.set_viewport_size({"width": 1280, "height": 900})
@@ -29,8 +32,8 @@ def test_the_reason_stands_above_the_traceback(lab: Lab) -> None:
     reason = area.get_by_text("what to try, most effective first")
     error = area.locator("[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText").last
     assert reason.count() == 1
-    for theme in ("light", "dark"):
-        lab.theme("dark" if theme == "dark" else "light")
+    for theme in THEMES:
+        lab.theme(theme)
         reason.scroll_into_view_if_needed()
         above, below = reason.bounding_box(), error.bounding_box()
         assert above is not None

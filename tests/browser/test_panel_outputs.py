@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.browser.lab import Lab, busy
 from tests.browser.test_panel import LOAD, errors_but_lost_widgets, wait_for_panel
 
@@ -26,7 +24,6 @@ def begin(lab: Lab) -> None:
     lab.cell(1).wait_for()
 
 
-@pytest.mark.new_page
 def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab) -> None:
     """The still forms come into the places that the earlier page left, and are saved."""
     begin(lab)
@@ -43,7 +40,6 @@ def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab)
     assert errors_but_lost_widgets(lab) == []
 
 
-@pytest.mark.new_page
 def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab) -> None:
     """Opened again after the run, the notebook has a sentence, and no widget that is not found."""
     begin(lab)

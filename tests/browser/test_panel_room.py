@@ -8,9 +8,6 @@ from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD
 
-# Side bars stay as wide as they were.
-pytestmark = pytest.mark.new_page
-
 NOTEBOOK = 700
 
 
@@ -27,7 +24,8 @@ def width_of_notebook(lab: Lab) -> int:
         (900, True, False),
         (1280, False, False),
         (1280, True, True),
-        (1920, False, True),
+        # Where side bars were resized before, JupyterLab gives them more.
+        pytest.param(1920, False, True, marks=pytest.mark.new_page),
     ],
     ids=["900", "900 folded", "1280", "1280 folded", "1920"],
 )
@@ -35,7 +33,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
     lab: Lab, width: int, folded: bool, opens: bool
 ) -> None:
     """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
-    lab.page.set_viewport_size({"width": width, "height": 800})
+    lab.resize(width, 800)
     lab.open(LOAD, busy("--label fine-tune"))
     if folded:
         lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
@@ -60,6 +58,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
     assert lab.errors == []
 
 
+@pytest.mark.new_page
 def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     """One click turns the setting off: on a page that is opened later it stays closed."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
@@ -91,6 +90,7 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     assert [one for one in lab.errors if not one.startswith("Comm not found")] == []
 
 
+@pytest.mark.new_page
 def test_it_may_lie_at_the_left(lab: Lab) -> None:
     """JupyterLab's "Switch Sidebar Side" moves it; it opens there with the room that it has at the right."""
     lab.page.set_viewport_size({"width": 1600, "height": 800})

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 
-from tests.browser.lab import Lab, busy
+from tests.browser.lab import THEMES, Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, wait_for_panel
-
-# A page reads its settings when it is loaded.
-pytestmark = pytest.mark.new_page
 
 # What the server has as the person's own.
 HINT_IS_OFF = """() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())
     .then(({ raw }) => raw.includes('"showHint": false'))"""
 
 
+# A page reads its settings when it is loaded.
+@pytest.mark.new_page
 def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     """The first has it as soon as its chart is there, later ones at once; a named one is stronger."""
     lab.server.write_setting("hfmem-widget", "plugin", {"interval": 0.5})
@@ -44,18 +41,17 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     assert lab.errors == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_panel_that_has_shown_nothing_says_how_to_begin(
-    lab: Lab, theme: Literal["light", "dark"]
-) -> None:
+@pytest.mark.new_page
+def test_a_panel_that_has_shown_nothing_says_how_to_begin(lab: Lab) -> None:
     """With the toolbar's button, until a first watch is seen: then on no page again."""
     lab.open(LOAD, "1 + 1")
-    lab.theme(theme)
     lab.command("hfmem-widget:show")
     panel = Panel(lab)
     hint = panel.element.get_by_role("note")
     hint.wait_for()
-    lab.screenshot(f"panel-hint-{theme}")
+    for theme in THEMES:
+        lab.theme(theme)
+        lab.screenshot(f"panel-hint-{theme}")
     button = lab.page.locator("jp-button[data-command='hfmem-widget:watch-cell']")
     lab.cell(1).click()
     button.click()
@@ -63,7 +59,7 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     assert hint.is_visible()
     lab.page.evaluate(
         "() => notebook().content.widgets[1].model.sharedModel.setSource("
-        "'%%memwatch\\nimport time; time.sleep(2)')"
+        "'%%memwatch\\nimport time; time.sleep(1)')"
     )
     lab.run_all()
     panel.wait_for_draws()
@@ -75,6 +71,7 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(
     assert lab.errors == []
 
 
+@pytest.mark.new_page
 def test_who_has_read_it_sees_it_no_more(lab: Lab) -> None:
     """One click, for every later page."""
     lab.open("1 + 1")

@@ -14,6 +14,9 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07-many-gpus.ipynb"
 LOAD, SETUP, LAUNCH = 1, 3, 5
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def opened(lab: Lab) -> Lab:
     """Return a page with the notebook on it, and nothing launched."""
@@ -43,7 +46,6 @@ def test_all_ranks_are_drawn_while_their_cell_is_busy(opened: Lab) -> None:
     assert opened.errors == []
 
 
-@pytest.mark.new_page
 def test_a_page_that_is_reloaded_draws_all_ranks_again(opened: Lab) -> None:
     """While the cell is still busy, in the panel, which is live where a widget is not."""
     opened.run_cell(LAUNCH, wait=False)

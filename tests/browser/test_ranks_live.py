@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab
@@ -65,7 +64,6 @@ def boxes(chart: Locator) -> Any:
     return chart.evaluate(BOXES, PARTS)
 
 
-@pytest.mark.new_page
 def test_all_ranks_are_seen_while_they_run_and_nothing_moves(lab: Lab) -> None:
     """The worst by name, the strip, the table; who falls silent is grey, and a reload keeps all of it."""
     lab.open(LOAD, SHOW, MORE, CARD)

@@ -25,13 +25,13 @@ BELOW = "/user/x/"
 def test_a_hub_serves_it_below_a_path_and_with_a_policy(
     browser: BrowserContext, tmp_path: Path, shots: Path
 ) -> None:
-    """Live in the cell and in the panel, and nothing is fetched from elsewhere."""
+    """With all parts of JupyterLab: live in cell and panel, and nothing is fetched from elsewhere."""
     headers = {"headers": {"Content-Security-Policy": POLICY}}
     options = (f"--ServerApp.base_url={BELOW}", f"--ServerApp.tornado_settings={headers!r}")
     page = browser.new_page()
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url))
-    with JupyterLab(tmp_path, *options) as server:
+    with JupyterLab(tmp_path, *options, whole=True) as server:
         lab = Lab(page, server, shots)
         lab.open(LOAD, busy("--label fine-tune"))
         lab.run_all(wait=False)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from hfmem_widget.view import palette
-from tests.browser.lab import Lab
+from tests.browser.lab import THEMES, Lab
 
 CHART = ".jp-RenderedPlotly"
 COLUMNS = (447, 848, 1920)
 """Pixels of the notebook's outputs: beside the panel on a small screen, on a usual one, on a wide one."""
 
-SETTLED = 1000
-"""Milliseconds that JupyterLab and Plotly have for a new size; where nothing should change, nothing tells."""
+PAGES = {"light": "#ffffff", "dark": "#111111"}
 
 DRAWN = """%load_ext hfmem_widget
 from IPython.display import display
@@ -56,7 +53,7 @@ def resize(lab: Lab, width: int) -> None:
     page = lab.page
     beside = page.evaluate("() => window.innerWidth") - page.evaluate(WIDTH)
     page.set_viewport_size({"width": round(width + beside), "height": 1600})
-    page.wait_for_timeout(SETTLED)
+    lab.wait_until_still(CHART)
 
 
 def boxes(lab: Lab) -> list[dict[str, Any]]:
@@ -85,7 +82,7 @@ def test_a_higher_window_leaves_the_chart_as_high(lab: Lab) -> None:
     heights = []
     for height in (800, 801, 802, 700):
         lab.page.set_viewport_size({"width": 1280, "height": height})
-        lab.page.wait_for_timeout(SETTLED)
+        lab.wait_until_still(CHART)
         heights.append(chart.evaluate("chart => chart.offsetHeight"))
         lab.screenshot(f"still-window-{height}")
     assert heights[0] > 200
@@ -119,21 +116,18 @@ def on(page: str, colour: str) -> str:
     return "#" + "".join(f"{round(one):02x}" for one in mixed)
 
 
-@pytest.mark.parametrize(("theme", "page"), [("light", "#ffffff"), ("dark", "#111111")])
-def test_the_chart_is_as_wide_as_the_card_and_its_text_is_the_pages(
-    lab: Lab, theme: Any, page: str
-) -> None:
+def test_the_chart_is_as_wide_as_the_card_and_its_text_is_the_pages(lab: Lab) -> None:
     """At most 860 px, and every word has a contrast of at least 4.5, in both themes."""
     lab.open(DRAWN)
     lab.run_all()
-    lab.theme(theme)
     lab.cell(0).locator(f"{CHART} .legend").nth(3).wait_for()
     for width in COLUMNS:
         resize(lab, width)
-        lab.screenshot(f"still-{width}-{theme}")
-        chart = lab.cell(0).locator(CHART).first
-        assert chart.evaluate("chart => chart.offsetWidth") <= 860
-        inks = {on(page, colour) for colour in chart.evaluate(INKS)}
-        assert all(palette.contrast(ink, page) >= 4.5 for ink in inks), inks
-    lab.theme("light")
+        for theme in THEMES:
+            lab.theme(theme)
+            lab.screenshot(f"still-{width}-{theme}")
+            chart, page = lab.cell(0).locator(CHART).first, PAGES[theme]
+            assert chart.evaluate("chart => chart.offsetWidth") <= 860
+            inks = {on(page, colour) for colour in chart.evaluate(INKS)}
+            assert all(palette.contrast(ink, page) >= 4.5 for ink in inks), inks
     assert lab.errors == []

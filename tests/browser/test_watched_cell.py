@@ -64,7 +64,6 @@ def wait_for_chart(lab: Lab, index: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.new_page
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
     """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel.
 
@@ -168,7 +167,6 @@ def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
     assert errors_but_lost_comms(lab) == []
 
 
-@pytest.mark.new_page
 def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     """After a page reload during a busy cell the next cell is watched as ever."""
     lab.open("%load_ext hfmem_widget", busy(), busy())
@@ -187,7 +185,6 @@ def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     assert errors_but_lost_comms(lab) == []
 
 
-@pytest.mark.new_page
 def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     """A second view of the output, in the same page, draws too."""
     lab.open("%load_ext hfmem_widget", busy())

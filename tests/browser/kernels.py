@@ -1,0 +1,159 @@
+"""Kernels that begin soon: each is a copy of one process, which has imported what all of them need.
+
+To a Jupyter server such a kernel is the process that it started, which stands in for the copy: a signal that
+is sent to one reaches the other, and neither outlives the other. Nothing of ours is imported beforehand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+# What a kernel and a widget of any package import.
+IMPORTED = (
+    "IPython.core.completer",
+    "anywidget",
+    "ipykernel.ipkernel",
+    "ipykernel.kernelapp",
+    "ipywidgets",
+    "msgspec",
+    "numpy",
+    "psutil",
+    "pynvml",
+    "widgetsnbextension",
+)
+LOOK = 0.1
+"""Seconds between looks at whether a kernel has ended."""
+
+
+class Kernels:
+    """The process that kernels are copies of.
+
+    Parameters
+    ----------
+    home : Path
+        An empty folder.
+    """
+
+    def __init__(self, home: Path) -> None:
+        place = str(home / "kernels")
+        self.command = [sys.executable, "-S", "-E", __file__, "begin", place, "{connection_file}"]
+        with (home / "kernels.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "serve", place],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def begin(place: str, connection_file: str) -> int:
+    """Have a kernel begin, and stand in for it until it ends."""
+    asked = {"file": connection_file, "folder": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(place)
+        other.sendall(json.dumps(asked).encode() + b"\n")
+        answers = other.makefile()
+        pid = int(answers.readline())
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda number, _: os.kill(pid, number))
+        return int(answers.readline() or 1)
+
+
+def serve(place: str) -> None:
+    """Make copies of this process, one for each that asks."""
+    # A kernel ends when its parent does, of which ipykernel reads as it is imported.
+    os.environ["JPY_PARENT_PID"] = str(os.getpid())
+    for name in IMPORTED:
+        importlib.import_module(name)
+    kernels: dict[socket.socket, int] = {}
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as all_:
+        listener.bind(place)
+        listener.listen()
+        all_.register(listener, selectors.EVENT_READ)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        os.dup2(2, 1)
+        while True:
+            for key, _ in all_.select(LOOK):
+                if key.fileobj is listener:
+                    asked, _ = listener.accept()
+                    wanted = json.loads(asked.makefile().readline())
+                    pid = os.fork()
+                    if pid == 0:
+                        all_.close()
+                        for one in (listener, asked, *kernels):
+                            one.close()
+                        run(wanted)
+                    asked.sendall(f"{pid}\n".encode())
+                    kernels[asked] = pid
+                    all_.register(asked, selectors.EVENT_READ)
+                else:
+                    # Nothing is said after the first line: who stood in for the kernel was killed.
+                    gone = key.fileobj
+                    assert isinstance(gone, socket.socket)
+                    all_.unregister(gone)
+                    os.kill(kernels[gone], signal.SIGKILL)
+            for asked, pid in list(kernels.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    end(asked, os.waitstatus_to_exitcode(status), all_)
+                    del kernels[asked]
+
+
+def end(asked: socket.socket, code: int, all_: selectors.BaseSelector) -> None:
+    """Tell who stands in for a kernel that it has ended."""
+    if asked in all_.get_map():
+        all_.unregister(asked)
+        asked.sendall(f"{abs(code)}\n".encode())
+    asked.close()
+
+
+def run(wanted: dict[str, Any]) -> None:
+    """Be a kernel, in a process that is a copy."""
+    from ipykernel import kernelapp
+
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(wanted["folder"])
+        os.environ.clear()
+        os.environ.update(wanted["env"])
+        random.seed()
+        sys.argv = ["ipykernel_launcher.py", "-f", wanted["file"]]
+        sys.path.remove(str(Path(__file__).parent))
+        kernelapp.launch_new_instance()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        sys.exit(begin(*sys.argv[2:]))
