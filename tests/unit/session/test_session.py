@@ -16,6 +16,7 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
+    Span,
     StepGroup,
     Steps,
 )
