@@ -314,7 +314,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._add(leaf)
-        if besides := within(func, args, on_gpu=self._granularity > 1):
+        if besides := within(func, args, out, on_gpu=self._granularity > 1):
             self.events.append((Moment.BESIDES, 0, besides))
             self._reach(self.now + besides)
         return out

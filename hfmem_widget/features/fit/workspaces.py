@@ -2,8 +2,8 @@
 
 Rules follow PyTorch's source. The workspaces of cuBLAS (aten/src/ATen/cuda/CublasHandlePool.cpp) stay. What
 attention allocates within its backward pass goes again (transformers/cuda/flash_attn/flash_api.cpp and
-transformers/cuda/mem_eff_attention/kernel_backward.h; cuDNN's was measured), and so does what blocks
-of threads leave for one another that share a sum (native/cuda/Reduce.cuh).
+transformers/cuda/mem_eff_attention/kernel_backward.h; cuDNN's was measured, for convolutions as well), and
+so does what blocks of threads leave for one another that share a sum (native/cuda/Reduce.cuh).
 """
 
 from __future__ import annotations
@@ -35,9 +35,13 @@ _ATEN: Final = torch.ops.aten
 _FLASH: Final = _ATEN._scaled_dot_product_flash_attention_backward.default  # noqa: SLF001  (an operator's name)
 _EFFICIENT: Final = _ATEN._scaled_dot_product_efficient_attention_backward.default  # noqa: SLF001  (likewise)
 _CUDNN: Final = getattr(_ATEN, "_scaled_dot_product_cudnn_attention_backward", None)
+_CONVOLUTION: Final = _ATEN.convolution.default
+_CONVOLUTION_BACKWARD: Final = _ATEN.convolution_backward.default
 _SUM: Final = _ATEN.sum.dim_IntList
 _SOFTMAX: Final = _ATEN._safe_softmax.default  # noqa: SLF001  (likewise)
 _FLOAT: Final = 4
+_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+_FEW_CHANNELS: Final = 64  # of the result, below which nothing was taken
 
 
 def of_cublas(environ: Mapping[str, str] = os.environ) -> tuple[int, bool]:
@@ -70,8 +74,11 @@ def prefers_cudnn(environ: Mapping[str, str] = os.environ) -> bool:
     return is_recent and torch.cuda.get_device_capability() in {(9, 0), (10, 0)}
 
 
-def within(func: Any, args: tuple[Any, ...], *, on_gpu: bool = True) -> int:
+def within(func: Any, args: tuple[Any, ...], results: Any = None, *, on_gpu: bool = True) -> int:
     """Return the bytes that an operation takes while it runs, beside its results."""
+    if func in {_CONVOLUTION, _CONVOLUTION_BACKWARD}:
+        given = (results, *args) if func is _CONVOLUTION else args
+        return _of_convolution(*given[:3], groups=given[9]) if on_gpu else 0
     if func is _SUM:
         return _of_sum(args[0], args[1]) if on_gpu else 0
     if _CUDNN is not None and func is _CUDNN.default:
@@ -93,6 +100,15 @@ def within(func: Any, args: tuple[Any, ...], *, on_gpu: bool = True) -> int:
         widths = _up(width, 128) + _up(value.shape[-1], 128)
         accumulated += batch * heads * _up(key.shape[2], 64) * widths * _FLOAT
     return int(rows * _FLOAT + accumulated + expanded)
+
+
+def _of_convolution(output: Any, values: Any, weight: Any, *, groups: int) -> int:
+    """Return what cuDNN takes to have the channels last: a copy of each (docs/measured/memfit.md)."""
+    layout = _CHANNELS_LAST.get(values.dim())
+    has_layout = layout is not None and values.is_contiguous(memory_format=layout)
+    if groups > 1 or has_layout or weight.shape[0] < _FEW_CHANNELS:
+        return 0
+    return sum(each.numel() * each.element_size() for each in (values, output, weight))
 
 
 def _of_cudnn(query: Any, key: Any, value: Any) -> int:

@@ -63,6 +63,38 @@ def test_a_sum_over_rows_keeps_partial_sums(
     assert within(torch.ops.aten.sum.dim_IntList, (values, dims), on_gpu=False) == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values", "weight", "stride", "mib"),
+    [
+        (torch.float32, (16, 3, 224, 224), (64, 3, 7, 7), 2, 58.22),
+        (torch.float32, (16, 64, 56, 56), (64, 64, 3, 3), 1, 24.64),
+        (torch.float32, (16, 128, 56, 56), (128, 128, 3, 3), 2, 31.19),
+        (torch.bfloat16, (2, 512, 6399), (512, 512, 3), 2, 20.25),
+        (torch.bfloat16, (2, 128, 384, 384), (32, 128, 3, 3), 1, 0.0),
+    ],
+)
+def test_a_convolution_has_its_channels_copied(
+    dtype: torch.dtype, values: tuple[int, ...], weight: tuple[int, ...], stride: int, mib: float
+) -> None:
+    """As measured on an H100 (ResNet, WavLM, DPT); not where they are last already, and on no CPU."""
+    given = torch.empty(values, dtype=dtype, device="meta")
+    kernel = torch.empty(weight, dtype=dtype, device="meta")
+    dimensions = len(values) - 2
+    padding = [weight[-1] // 2 if dimensions == 2 else 0] * dimensions
+    more = [stride] * dimensions, padding, [1] * dimensions, False, [0] * dimensions, 1
+    func, back = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+    made = func(given, kernel, None, *more)
+
+    assert within(func, (given, kernel, None, *more), made) / MIB == pytest.approx(mib, abs=0.01)
+    assert within(back, (made, given, kernel, None, *more, [True] * 3)) / MIB == pytest.approx(
+        mib, abs=0.01
+    )
+    assert within(func, (given, kernel, None, *more), made, on_gpu=False) == 0
+    if dimensions == 2:
+        last = given.to(memory_format=torch.channels_last)
+        assert within(func, (last, kernel, None, *more), made) == 0
+
+
 IS_CUDNN = pytest.mark.skipif(not prefers_cudnn(), reason="attention is flash's in this PyTorch")
 
 
