@@ -53,7 +53,8 @@ class PsutilMemory:
         """Return what this process has; Windows alone has its peak."""
         memory_info = self._process.memory_info()
         resident = float(memory_info.rss)
-        return Own(resident, float(getattr(memory_info, "peak_wset", NOT_AVAILABLE)), resident)
+        peak = float(getattr(memory_info, "peak_wset", NOT_AVAILABLE))
+        return Own(resident, max(peak, resident), resident)
 
     def machine(self) -> Machine:
         """Return the memory that is not available for new programs."""
@@ -85,7 +86,12 @@ class DarwinMemory(PsutilMemory):
 
     def own(self, *, whole: bool = True) -> Own:
         """Return ``ri_phys_footprint``, and ``ri_lifetime_max_phys_footprint`` of the process' whole life."""
-        return super().own(whole=whole)._replace(peak=self._word(30), private=self._word(9))
+        footprint = self._word(9)
+        return (
+            super()
+            .own(whole=whole)
+            ._replace(peak=max(self._word(30), footprint), private=footprint)
+        )
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
@@ -238,9 +244,7 @@ class HostSource(BaseSource):
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
             return self._padded(())
-        # The peak is kept in batches of pages: what is taken now is at most what it would be.
-        least_peak = own.private if isinstance(self._memory, DarwinMemory) else own.resident
-        figures = (private, own.resident, max(own.peak, least_peak), self._machine)
+        figures = (private, own.resident, own.peak, self._machine)
         return (*figures, *self._extras.values())
 
     def close(self) -> None:

@@ -116,7 +116,8 @@ class LinuxMemory:
         private += shared + sum(value for value in (swap, huge) if value > 0)
         shared = max(shared, 0.0) if private > 0 else 0.0
         total = float(resident * self._page) if resident else NOT_AVAILABLE
-        self._own = Own(total, kibibytes(status, b"VmHWM:"), private, shared, swap)
+        # The peak is kept in batches of pages: what is there now is at most what it would be.
+        self._own = Own(total, max(kibibytes(status, b"VmHWM:"), total), private, shared, swap)
         return self._own
 
     def lacking_in_heap(self) -> float:

@@ -73,8 +73,7 @@ def _on_gpu(config: Any, setting: Setting) -> int:
             window = ledger.open()
             try:
                 _make_workspaces(training=setting.training)
-                with Checked():
-                    _run(config, setting, "cuda")
+                _run(config, setting, "cuda")
             finally:
                 peaks = ledger.close(window)
         return int(peaks[f"cuda:{index}/allocated"].value - before)
@@ -108,7 +107,7 @@ def _run(config: Any, setting: Setting, device: str) -> None:
         model = type(ghost)._from_config(ghost.config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
     model.train(setting.training)
     if not setting.training:
-        with torch.no_grad():
+        with torch.no_grad(), Checked():
             model(**_real(batch, device), **generation_options(model))
         return
     if setting.checkpointing:
@@ -120,7 +119,7 @@ def _run(config: Any, setting: Setting, device: str) -> None:
     autocast = HALVES.get(setting.precision)
     for _ in range(STEPS):
         for _ in range(setting.accumulation):
-            with torch.autocast(device, autocast, enabled=autocast is not None):
+            with torch.autocast(device, autocast, enabled=autocast is not None), Checked():
                 outputs = model(**_real(batch, device))
             if autocast is not None:
                 cast_to_float(outputs)
