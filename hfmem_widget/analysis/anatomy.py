@@ -195,6 +195,9 @@ class _OnDevice:
             raise OptionError(f"this session has no step {number} on {self._device.key}; {there}")
         worst = group.devices[self._device.key]
         peak = Peak(worst.peak, worst.certainty)
+        if not worst.worst:
+            moment = f"in steps {group.first} to {group.last}"
+            return self.at_highest_sample(moment, group.start, group.stop, peak=peak)
         moment = f"at step {worst.worst}"
         parts = self.at_highest_sample(moment, group.start, group.stop, peak=peak)
         if group.first == group.last:

@@ -37,7 +37,7 @@ class DeviceSteps:
     peak: float  # the highest of a step
     certainty: Certainty  # how that is known
     lowest: float  # the lowest peak of a step
-    worst: int  # the number of the step with the highest peak
+    worst: int  # the number of the step with the highest peak; 0 if several share it
     worst_tokens: float  # those of that step's largest batch, padding included
     after: float  # after the last step
     phases: Mapping[str, float]
@@ -107,7 +107,8 @@ def device_figures_of_step(
     left = NOT_AVAILABLE if column is None or not after else after[column]
     own = (phases.get(kind, NOT_AVAILABLE) for kind in PHASES)
     certainty = CERTAINTIES.index(peak.certainty)
-    return [high, certainty, high, counts["step"], tokens, left, *own]
+    worst = counts["step"] if size_of(counts) == 1 else 0.0
+    return [high, certainty, high, worst, tokens, left, *own]
 
 
 class Steps(GrowingTable):

@@ -74,6 +74,17 @@ describe("layLanes", () => {
     expect(readBar(group).rows).toContainEqual(["worst", "step 6667, 6,667 tokens"]);
   });
 
+  test("of steps that share a peak none is the worst, and all of them stand out", () => {
+    const { spans, steps } = training(9);
+    const shared = stepRow({ number: 3, parent: 3, start: 25, stop: 65, peak: 50, tokens: 9 });
+    shared[2] = 6; // its last step
+    shared[12] = 0; // its worst
+    const bars = lay({ spans, steps: [...steps.slice(0, 2), shared, ...steps.slice(6)] });
+    const worst = bars.find((bar) => bar.worst)!;
+    expect(worst).toMatchObject({ label: "steps 3–6", peak: 50, count: 4 });
+    expect(readBar(worst).rows.map(([name]) => name)).toEqual(["duration", "tokens", "peak"]);
+  });
+
   test("groups keep their members while the window slides", () => {
     const members = (from: number) =>
       lay(training(1000), [from, from + 90])

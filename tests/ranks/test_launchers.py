@@ -44,7 +44,7 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
     assert said(tmp_path / "followed")[1]["site"]
     assert said(tmp_path / "followed")[1]["cuda"] is False
     assert [rank.label for rank in ranks] == ["rank 0", "rank 1"]
-    assert [len(rank.steps) for rank in ranks] == [6, 6]
+    assert [rank.steps.count for rank in ranks] == [6, 6]
     assert {span.kind for span in ranks[1].spans} >= {"block", "train", "step", "forward"}
     assert [rank.running for rank in ranks] == [False, False]
     assert [rank.spans[0].outcome for rank in ranks] == ["done", "done"]
@@ -56,7 +56,7 @@ def test_notebook_launcher_forks_ranks(tmp_path: Path) -> None:
     ranks = sessions(tmp_path / "run")
 
     assert json.loads(done.stdout.splitlines()[-1]) == {"same": True, "steps": 0, "outcome": "done"}
-    assert [len(rank.steps) for rank in ranks] == [4, 4]
+    assert [rank.steps.count for rank in ranks] == [4, 4]
     head = json.loads(streams(tmp_path / "run").paths[1].read_bytes().splitlines()[0])
     assert {name: head[name] for name in ("rank", "local", "world", "attempt", "engine")} == {
         "rank": 1, "local": 1, "world": 2, "attempt": 0, "engine": "notebook_launcher",

@@ -60,7 +60,7 @@ def test_the_workers_of_a_data_loader_are_counted() -> None:
     held = session.peak("cpu/children")
 
     assert 2 * EACH <= held < 2 * EACH + shared.nbytes * 2 / 3 + 2 * 500 * MIB
-    assert session.peak("cpu/child_processes") == 2
+    assert session.peak("cpu/data_workers") == 2
     (part,) = (part for part in anatomy.parts if part.name == "children")
     assert "2 DataLoader workers" in part.note
     assert not session.polling.stopped

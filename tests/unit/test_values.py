@@ -15,7 +15,7 @@ import hfmem_widget
 
 CHANGING = {
     "_Edge", "rows._Group", "_Patch", "_Reader", "_Sum", "_Watched",
-    "ReplayBlock", "Bucket", "Deferred", "Edges", "Execution", "files.File", "Polling",
+    "ReplayBlock", "Bucket", "PollerCost", "Edges", "Execution", "files.File", "Polling",
     "Tick", "Watched", "Window",
     # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
     "Piece", "Extremes", "Finished", "StepsLine",

@@ -61,7 +61,10 @@ def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
 
 def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
     highest = np.full(points, np.nan)
-    first, last, worst = ((table[:, (0, 1, 4)].T - 1) // width - begin).astype(int)
+    numbers = table[:, (0, 1, 4)].T
+    # Where several steps share a peak, the last stands for them.
+    numbers[2] = np.where(numbers[2] > 0, numbers[2], numbers[1])
+    first, last, worst = ((numbers - 1) // width - begin).astype(int)
     for at, heights in ((first, table[:, 2]), (last, table[:, 2]), (worst, table[:, 3])):
         np.fmax.at(highest, at, heights)
     return highest

@@ -195,7 +195,7 @@ def _step(group: StepGroup, device: str) -> tuple[str, ...]:
     figures = (steps.phases.get(phase, math.nan) for phase in PHASES)
     sizes = ["" if math.isnan(size) else format_bytes(size) for size in (*figures, steps.after)]
     bound = "\u2265 " * (steps.certainty == "at least")
-    worst = "" if is_one else f"step {steps.worst}"
+    worst = "" if is_one or not steps.worst else f"step {steps.worst}"
     return (*start, f"{bound}{format_bytes(steps.peak)}", *sizes, worst)
 
 

@@ -155,7 +155,7 @@ def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
     is_longest = bool(others) and all(memory.worst_tokens > tokens for tokens in others)
     if above <= 0 or (above < STANDS_OUT * memory.peak and not is_longest):
         return None
-    if count == 1:
+    if count == 1 or not memory.worst:
         return worst
     # Where it would be if all steps of the group took as long.
     step_seconds = (worst.stop - worst.start) / count
@@ -211,6 +211,8 @@ def _step_lines(group: StepGroup, memory: DeviceSteps | None) -> list[str]:
     if group.first != group.last:
         if memory is None:
             return []
+        if not memory.worst:
+            return [f"{peak}, of all of them together"]
         tokens = f", {format_count(memory.worst_tokens)} tokens" if memory.worst_tokens > 0 else ""
         return [f"worst: step {memory.worst}{tokens}, {peak}"]
     lines = []

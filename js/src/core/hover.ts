@@ -52,12 +52,12 @@ function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>): TipText {
     const hasShape = isOne && samples > 0 && longest > 0;
     rows.push(["tokens", formatCount(tokens) + (hasShape ? ` (${shape})` : "")]);
   }
-  if (memory !== null && !isOne) {
+  if (memory !== null && !isOne && memory.worst > 0) {
     const batch = memory.worstTokens > 0 ? `, ${formatCount(memory.worstTokens)} tokens` : "";
     rows.push(["worst", `step ${memory.worst}${batch}`]);
   }
   if (memory !== null) {
-    rows.push([isOne ? "peak" : "its peak", peakText(memory.peak, memory.certainty)]);
+    rows.push([isOne || memory.worst === 0 ? "peak" : "its peak", peakText(memory.peak, memory.certainty)]);
     for (const phase of isOne ? (["forward", "backward", "optimizer"] as const) : []) {
       if (memory[phase] > 0) rows.push([`in ${phase}`, formatBytes(memory[phase])]);
     }

@@ -97,7 +97,7 @@ function joinedWhere(groups: DeviceGroup[], isTaken: (at: number) => boolean): D
 function alone(group: DeviceGroup): DeviceGroup {
   const { first, start, stop, memory } = group;
   const count = countOf(group);
-  if (count === 1 || memory === null) return group;
+  if (count === 1 || memory === null || memory.worst === 0) return group;
   const each = (stop - start) / count;
   const begin = start + Math.min(Math.max(memory.worst - first, 0), count - 1) * each;
   const place = { first: memory.worst, last: memory.worst, start: begin, stop: begin + each };

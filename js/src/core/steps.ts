@@ -32,7 +32,7 @@ export interface StepMemory {
   peak: number;
   certainty: Certainty;
   lowest: number;
-  /** The number of the step with the highest peak, and the tokens of its largest batch. */
+  /** The number of the step with the highest peak, 0 where several share one, and the tokens of its largest batch. */
   worst: number;
   worstTokens: number;
   after: number;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -110,7 +111,7 @@ def test_of_cells_that_change_little_nothing_is_shown(
 
     assert quiet == ""
     assert told.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
-    assert "(+38." in told
+    assert re.search(r"\(\+3[78]\.\d\)", told)  # what else was freed is less
     assert "headroom" not in told
     assert "less than 10.0 MiB" in capsys.readouterr().out
 

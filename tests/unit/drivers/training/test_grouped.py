@@ -476,6 +476,7 @@ def test_the_highest_group_says_nothing_of_a_phase_it_was_not_measured_in() -> N
 
     assert highest.last == training.number
     assert highest.devices["cuda:0"].phases == {}
+    assert highest.devices["cuda:0"].worst == 0
     assert phases["step"].highest[KEY].counts["step"] == training.number
     assert phases["backward"].highest[KEY].peaks[KEY].value < 1000 * PAGE
     assert phases["backward"].steps == phases["backward"].count < phases["step"].count
