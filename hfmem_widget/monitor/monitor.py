@@ -24,6 +24,7 @@ from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.monitor.watched import Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
 
 EXIT_TIMEOUT = 1.0
@@ -237,7 +238,17 @@ class Monitor:
         watched = self._register.find(session)
         if not self.in_this_process:
             return watched.recorder.open_span(kind, label, session.last_sample)
+        if kind not in FINE_KINDS:
+            watched.end_group()
         return self._change(watched, partial(self._edges.open, watched, kind, label))
+
+    def group_begins(self, session: Session, end: Callable[[], object]) -> None:
+        """Have `end` called where something else begins in a session, which is no part of these steps."""
+        self._register.find(session).end_group = end
+
+    def end_group(self, session: Session) -> None:
+        """End the group of steps that goes on in a session, unless one of these steps does."""
+        self._register.find(session).end_group()
 
     def close_span(
         self,

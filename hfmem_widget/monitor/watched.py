@@ -56,6 +56,8 @@ class Watched:
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
         True once no more spans are to be opened.
+    end_group : callable
+        Ends the group of steps that goes on in it, unless one of these steps does.
     thread : int or None
         Where its outermost span was opened.
     version : int
@@ -75,6 +77,7 @@ class Watched:
     late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
+    end_group: Callable[[], object] = bool
     thread: int | None = None
     version: int = -1
     unexplained: Unexplained = field(default_factory=Unexplained)

@@ -143,6 +143,7 @@ class Passes:
         module, monitor = one.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
+        monitor.end_group(self._session)
         if reported_elsewhere.by or monitor.is_within(self._session, REPORTED_ELSEWHERE):
             return
         monitor.attribution.called(module)

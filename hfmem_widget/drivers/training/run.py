@@ -94,6 +94,7 @@ class TrainingRun:
         self._counts: dict[str, float] = {}
         self._shapes: list[Mapping[str, float]] = []  # of the batches so far
         self._ended: int | None = None  # the number of the last step of the group that has ended
+        self._in_step = False
         self._substeps = 0
         self._own_steps: set[int] = set()
         self._since_log: dict[str, float] = {}
@@ -164,6 +165,7 @@ class TrainingRun:
 
     def step_begins(self, number: int) -> None:
         """Begin an optimizer step, with the first of its batches; within a group there is nothing to do."""
+        self._in_step = True
         if not self.in_group:
             self._step_begins(number)
 
@@ -185,6 +187,8 @@ class TrainingRun:
             if not self.needs_events and self._ledger.in_use:
                 quiet[self._thread] = self._open_ids
         self._begin("step", f"step {number}")
+        if grouping.is_group:
+            self._monitor.group_begins(self.session, self._end_between)
         self._own_steps.add(self._open["step"])
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
@@ -195,6 +199,7 @@ class TrainingRun:
         if torch is None or torch.is_grad_enabled():
             if threading.get_ident() == self._thread:
                 self._shapes.append(shape)
+                self._in_step = True
             if not self.grouping.is_group:
                 self._forward_begins()
 
@@ -273,7 +278,7 @@ class TrainingRun:
         # With the cold caches that a step leaves behind each function takes 4 µs, and a guard far more.
         ended, is_well = self._ended, outcome == "done" and not counts
         if ended is not None and is_well and threading.get_ident() == self._thread:
-            self._ended = ended + 1
+            self._ended, self._in_step = ended + 1, False
             if self._clock() < self.grouping.until and self._open.get("step") in self._open_ids:
                 return
         if "step" in self._open:
@@ -289,6 +294,10 @@ class TrainingRun:
     @_harmless
     def _end_group(self) -> None:
         self._close("step")
+
+    def _end_between(self) -> None:
+        if self.in_group and not self._in_step:
+            self._end_group()
 
     @_harmless
     def epoch_ended(self) -> None:

@@ -148,6 +148,10 @@ class Training:
         self.run.epoch_ended()
         self.run.epoch_begins("epoch 2")
 
+    def block(self, pages: float) -> None:
+        with self.bench.monitor.span(self.session, "block", "generate"):
+            self.comes_and_goes(pages)
+
     def by_hand(self, pages: float) -> None:
         with self.bench.monitor.span(self.session, "forward", "mine"):
             self.comes_and_goes(pages)
@@ -262,9 +266,9 @@ def test_long_steps_share_no_span_for_longer_than_pays() -> None:
     assert max(size_of(step.counts) for step in steps) <= 1.0 / 0.06 + 1
 
 
-@pytest.mark.parametrize("what", ["evaluate 17", "log", "epoch"])
+@pytest.mark.parametrize("what", ["evaluate 17", "log", "epoch", "block 17"])
 def test_what_lies_between_steps_is_in_no_group(what: str) -> None:
-    """An evaluation, a log of peaks and the end of an epoch end the group that goes on."""
+    """An evaluation, a log of peaks, the end of an epoch and a block end the group that goes on."""
     training = Training()
     training.run.epoch_begins("epoch 1")
     training.short_steps()
@@ -390,6 +394,21 @@ def test_spans_by_hand_stay_in_a_group() -> None:
 
     assert training.run.in_group
     assert mine.peaks[KEY] == Peak(PAGE * 41, "exact")
+
+
+def test_a_block_within_a_step_of_a_group_is_in_it() -> None:
+    """The group goes on, and no step is lost."""
+    training = Training()
+    training.short_steps()
+    first = training.number
+    for action in ("step", "forward", "block 40", "step_ended"):
+        training.act(action)
+    training.one_step(1e-4)
+    group = of_kind(training.ends(), "step")[-1]
+
+    assert group.counts["first"] <= first
+    assert group.counts["step"] == training.number
+    assert group.peaks[KEY].value == PAGE * 41
 
 
 def test_what_a_group_held_is_counted_afterwards() -> None:
