@@ -146,6 +146,16 @@ class Grouping:
             self._charge(UNSEEN_GUARDS * seconds_of_an_event())
         self._is_paid = self.is_group and not self._each_step and wait <= MOST_GROUP
 
+    def is_over(self, now: float, first: int, last: int) -> bool:
+        """Return whether the group from a `first` step is to end after the `last` so far.
+
+        Ranks compare steps by their numbers. Each ends its groups by its own clock, so they end at round
+        numbers, by which they are at most half as long again.
+        """
+        if now < self.until:
+            return False
+        return last % (1 << max(0, ((last - first + 1) // 2).bit_length() - 1)) == 0
+
     def ended(self, steps: int, now: float) -> None:
         """Count the steps of a span that has ended; there may be none."""
         self.polling.steps += steps

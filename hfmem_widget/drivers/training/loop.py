@@ -205,7 +205,8 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the group of steps that goes on has lasted long enough."""
-        return self._clock() >= self._run.grouping.until
+        last = self._number + rest.steps()
+        return self._run.grouping.is_over(self._clock(), self._first, last)
 
     def _wakes(self) -> None:
         """End a group of steps."""

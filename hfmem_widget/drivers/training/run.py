@@ -279,7 +279,9 @@ class TrainingRun:
         ended, is_well = self._ended, outcome == "done" and not counts
         if ended is not None and is_well and threading.get_ident() == self._thread:
             self._ended, self._in_step = ended + 1, False
-            if self._clock() < self.grouping.until and self._open.get("step") in self._open_ids:
+            first = int(self._counts["first"])
+            is_over = self.grouping.is_over(self._clock(), first, ended + 1)
+            if not is_over and self._open.get("step") in self._open_ids:
                 return
         if "step" in self._open:
             self._end_step(outcome, counts)

@@ -243,6 +243,18 @@ def test_short_steps_share_spans() -> None:
     assert all(step.counts["tokens"] == 16.0 * size_of(step.counts) for step in steps)
 
 
+def test_groups_of_ranks_end_at_the_same_steps() -> None:
+    """Mostly, though each goes by its own clock: who compares ranks compares steps by their numbers."""
+    ends = []
+    for seconds in (5e-3, 5.5e-3, 6e-3):
+        training = Training()
+        for _ in range(2000):
+            training.one_step(seconds)
+        ends.append({step.counts["step"] for step in of_kind(training.ends(), "step")})
+
+    assert len(set.intersection(*ends)) > 0.5 * max(map(len, ends))
+
+
 def test_each_step_has_its_peak_where_that_is_wanted() -> None:
     """Phases are still measured on some only."""
     training = Training(steps="each")
@@ -263,7 +275,7 @@ def test_long_steps_share_no_span_for_longer_than_pays() -> None:
     steps = of_kind(training.ends(), "step")
 
     assert 60 < len(steps) < 300
-    assert max(size_of(step.counts) for step in steps) <= 1.0 / 0.06 + 1
+    assert max(size_of(step.counts) for step in steps) <= 1.5 / 0.06 + 1
 
 
 @pytest.mark.parametrize("what", ["evaluate 17", "log", "epoch", "block 17"])
