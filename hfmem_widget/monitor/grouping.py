@@ -22,6 +22,12 @@ ALLOWANCE = 0.05
 LEAST_GROUP, MOST_GROUP = 0.05, 1.0
 """Seconds that a group of steps lasts."""
 
+LONG_STEP = 0.1
+"""Seconds from which on a step shares its span with none: its own peak takes at most 0.6 % of it then."""
+
+MOST_WITHOUT = 50
+"""Long steps without phases, after which one has them whatever else was measured."""
+
 UNSEEN_GUARDS = 6
 """What no clock of ours sees of a step (ways in, hooks on model and optimizer), in times of an event's guard:
 so much was missing where neighbouring steps were compared (bench/trainer.py)."""
@@ -120,6 +126,7 @@ class Grouping:
         self._all_phases, self._each_step = all_phases, each_step
         self.until = -math.inf
         self._is_paid = False  # by the group that goes on, once it has lasted
+        self._step_seconds, self._without = 0.0, 0  # of a step, and how many steps had no phases
         self._began, self._charged = math.nan, 0.0
         self._recent_seconds = self._recent_charged = 0.0
 
@@ -137,14 +144,15 @@ class Grouping:
         self.edges = 0
         wait = self._budget.wait(now)
         self._estimate(now)
+        shares = not self._each_step and self._step_seconds < LONG_STEP
         # What the group before could not pay for would be owed for good if steps went on as before.
-        self.is_group = wait > 0 and not (self._is_paid or self._all_phases)
+        is_due = self._is_paid if shares else self._without >= MOST_WITHOUT
+        self.is_group = wait > 0 and not (is_due or self._all_phases)
         if self.is_group:
-            lasts = 0.0 if self._each_step else min(MOST_GROUP, max(LEAST_GROUP, wait))
-            self.until = now + lasts
+            self.until = now + (min(MOST_GROUP, max(LEAST_GROUP, wait)) if shares else 0.0)
         else:
             self._charge(UNSEEN_GUARDS * seconds_of_an_event())
-        self._is_paid = self.is_group and not self._each_step and wait <= MOST_GROUP
+        self._is_paid = self.is_group and shares and wait <= MOST_GROUP
 
     def is_over(self, now: float, first: int, last: int) -> bool:
         """Return whether the group from a `first` step is to end after the `last` so far.
@@ -159,6 +167,8 @@ class Grouping:
     def ended(self, steps: int, now: float) -> None:
         """Count the steps of a span that has ended; there may be none."""
         self.polling.steps += steps
+        self._step_seconds = (now - self._began) / steps if steps else self._step_seconds
+        self._without = self._without + steps if self.is_group else 0
         if self.is_group:
             self.polling.groups += steps > 0
             self.polling.short_steps = steps > 1

@@ -278,6 +278,20 @@ def test_long_steps_share_no_span_for_longer_than_pays() -> None:
     assert max(size_of(step.counts) for step in steps) <= 1.5 / 0.06 + 1
 
 
+def test_long_steps_have_spans_of_their_own() -> None:
+    """Also where there is no time for the phases of each; some have them nevertheless."""
+    training = Training()
+    training.one_step(0.2)
+    for _ in range(400):
+        training.run.grouping.spend(1.0)
+        training.one_step(0.2)
+    session = training.ends()
+
+    assert len(of_kind(session, "step")) == 401
+    assert 401 / 51 <= len(of_kind(session, "forward")) < 20
+    assert "at a time" not in session.polling.limited
+
+
 @pytest.mark.parametrize("what", ["evaluate 17", "log", "epoch", "block 17"])
 def test_what_lies_between_steps_is_in_no_group(what: str) -> None:
     """An evaluation, a log of peaks, the end of an epoch and a block end the group that goes on."""
