@@ -265,7 +265,7 @@ def main() -> None:
         rows.append([name, measure.trimmed(seconds).text(1e-6, 0), share.text(digits=2)])
     steps, groups, with_phases = turns.spans
     alone = more["a step that is a group"], more["a step with phases"]
-    # Counted once for each, and for all others as what it is.
+    # A group costs what a step that is one costs, once; its other steps cost what steps within one do.
     thread = (
         (steps - groups - with_phases) * np.clip(more["a step within a group"], -length, length)
         + groups * alone[0]

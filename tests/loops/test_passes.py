@@ -241,6 +241,7 @@ def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.Monk
     """Where telling each would take more than a share of the time; the row says how many were measured."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
     monkeypatch.setattr(grouping, "SHARE", 1e-12)
+    monkeypatch.setattr(forwards, "MOST_GROUP", 1.0)
     now = [0.0]
     monitor_of = forwards.Passes.__init__
     monkeypatch.setattr(

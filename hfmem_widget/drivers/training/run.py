@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec
 
 from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
+from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.session import NO_STEP, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
@@ -165,8 +166,9 @@ class TrainingRun:
 
     def step_begins(self, number: int) -> None:
         """Begin an optimizer step, with the first of its batches; within a group there is nothing to do."""
-        self._in_step = True
-        if not self.in_group:
+        if self.in_group:
+            self._in_step = True
+        else:
             self._step_begins(number)
 
     @_harmless
@@ -176,6 +178,7 @@ class TrainingRun:
         self._beside_edges = attribution.seconds_beside_edges
         grouping.spend(self._beside_edges - before)
         grouping.begins(self._clock())
+        self._in_step = True
         self._counts, self._shapes = {"step": float(number)}, []
         self._ended = None
         self._substeps = 0
@@ -225,20 +228,26 @@ class TrainingRun:
     def _forward_failed(self, error: Exception) -> None:
         self._close("forward", outcome_of(error))
 
-    @_harmless
     def backward_begins(self) -> None:
         """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
-        if "step" not in self._open or self._asides:
-            return
+        has_nothing = self.grouping.is_group and self._monitor.counts_peaks
+        if "step" in self._open and not self._asides and not has_nothing:
+            self._begin_backward()
+
+    @_harmless
+    def _begin_backward(self) -> None:
         if self.grouping.is_group:
-            if not self._monitor.counts_peaks:
-                self._monitor.sample(self.session)
+            self._monitor.sample(self.session)
         elif "backward" not in self._open:
             self._turn("backward")
 
-    @_harmless
     def backward_ended(self, outcome: str) -> None:
         """End a backward pass, and with it a batch of a step that has several."""
+        if "backward" in self._open or "substep" in self._open:
+            self._end_backward(outcome)
+
+    @_harmless
+    def _end_backward(self, outcome: str) -> None:
         self._close("backward", outcome)
         if "substep" in self._open:
             self._close("substep", outcome)
@@ -418,7 +427,10 @@ class TrainingRun:
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
                 self.rouse()
-                self.grouping.ended(0 if how == NO_STEP else size_of(counts), self._clock())
+                steps = 0 if how == NO_STEP else size_of(counts)
+                # Of steps that a loop counts there is next to nothing.
+                events = 0 if self._ended is None else steps * UNSEEN_GUARDS
+                self.grouping.ended(steps, self._clock(), events * seconds_of_an_event())
             if inner == kind:
                 return
 
