@@ -24,8 +24,16 @@ while not os.path.exists({enough!r}):
 os.remove({enough!r})
 """
 
-# The one notebook of the page, wherever the focus is.
+# The one notebook of the page, wherever the focus is; and whether that of the page's address was opened, which
+# can come after all else: the layout of before has opened it once already.
 SCRIPT = """
+Object.defineProperty(window, 'jupyterapp', { configurable: true, set(app) {
+    Object.defineProperty(window, 'jupyterapp', { value: app });
+    app.commands.commandExecuted.connect((_, { id, result }) => {
+        if (id !== 'filebrowser:open-path') return;
+        result.finally(() => { window.opened = true });
+    });
+} });
 window.notebook = () => [...(window.jupyterapp?.shell.widgets('main') ?? [])]
     .find(widget => widget.content?.widgets && widget.sessionContext);
 window.kernel = () => window.notebook()?.sessionContext.session?.kernel;
@@ -265,7 +273,8 @@ class Lab:
 
     def _wait_until_ready(self, *, kernel: bool) -> None:
         self.wait_for(
-            "() => window.jupyterapp?.restored.then(() => window.notebook?.()?.context.isReady ?? false)"
+            "() => window.opened"
+            " && jupyterapp.restored.then(() => window.notebook?.()?.context.isReady ?? false)"
         )
         self.page.locator(".jp-Notebook .jp-Cell").first.wait_for()
         self._wait_for_splash()
