@@ -24,8 +24,8 @@ while not os.path.exists({enough!r}):
 os.remove({enough!r})
 """
 
-# The one notebook of the page, wherever the focus is; and whether that of the page's address was opened, which
-# can come after all else: the layout of before has opened it once already.
+# The one notebook of the page, wherever the focus is; and whether that of the page's address was opened: the
+# layout of before has opened it already, so that may come after all else.
 SCRIPT = """
 Object.defineProperty(window, 'jupyterapp', { configurable: true, set(app) {
     Object.defineProperty(window, 'jupyterapp', { value: app });
