@@ -149,32 +149,12 @@ class Poller:
         self.clock.advance(EDGE_SECONDS)
         self.part = self.monitor.turn(self.session, self.part, "backward", "backward").id
 
-    def turn_and_enter(self) -> None:
-        """Do so, and the bookkeeping that is otherwise left to the poller."""
-        self.turn()
-        self.monitor.catch_up()
-
     def group(self) -> None:
         """Open a span that steps share, and close it again."""
         self.clock.advance(EDGE_SECONDS)
         span_id = self.monitor.open_span(self.session, "step", "step").id
         self.clock.advance(EDGE_SECONDS)
         self.monitor.close_span(self.session, span_id)
-
-    def group_and_enter(self) -> None:
-        """Do so, and the bookkeeping that is otherwise left to the poller."""
-        self.group()
-        self.monitor.catch_up()
-
-    def enter_elsewhere(self) -> None:
-        """Do the bookkeeping on a thread of its own, whose CPU time is not ours, as the poller does."""
-
-        def enter() -> None:
-            while True:
-                self.monitor.catch_up()
-                time.sleep(0.01)
-
-        threading.Thread(target=enter, daemon=True).start()
 
     def _ticker(self, tick: Callable[[], object], interval: float) -> Ticker:
         self.tick_of_monitor = tick
@@ -224,19 +204,14 @@ def edges(used: int) -> tuple[dict[str, Way], list[PeakLedger]]:
             reset(index)
             statistics_of(index)
 
-    pollers = [Poller(charted=False, used=used) for _ in range(5)]
-    nested, turned, entered, grouped, both = pollers
-    for one in (nested, turned, entered):
+    nested, turned, grouped = pollers = [Poller(charted=False, used=used) for _ in range(3)]
+    for one in (nested, turned):
         one.open_parts()
-    for one in (nested, turned, grouped):
-        one.enter_elsewhere()
     ways: dict[str, Way] = {
         EDGE_BASE: raw_calls,
         "hfmem_widget: open_span and close_span, two edges": nested.two_edges,
         "hfmem_widget: turn, one edge": turned.turn,
-        "hfmem_widget: turn, with the poller's share": entered.turn_and_enter,
         "hfmem_widget: a span of several steps, both edges": grouped.group,
-        "hfmem_widget: the same, with the poller's share": both.group_and_enter,
     }
     return ways, [poller.ledger for poller in pollers]
 

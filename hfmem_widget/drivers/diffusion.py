@@ -69,7 +69,6 @@ class Diffusion:
         self._number = self._first = 0
         self._budget, self._until = Budget(time.perf_counter()), 0.0
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
-        monitor.catch_up()
         is_alone = session.steps.count <= _steps_reported(session)
         self._tells = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 

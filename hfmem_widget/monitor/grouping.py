@@ -14,7 +14,7 @@ from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.session import Polling
 
 SHARE = 0.005
-"""Of the time: what measuring may take on the thread that trains, and for its edges on the poller's."""
+"""Of the time: what measuring may take on the thread that trains."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -59,38 +59,28 @@ class Budget:
 
 @dataclass(slots=True)
 class PollerCost:
-    """What the poller's thread takes, and takes the interpreter for, in CPU seconds.
+    """What the poller's thread takes, and takes the interpreter for.
 
     Attributes
     ----------
+    tick : float
+        CPU seconds of a tick; 0 where none was yet.
     interval : float
         Seconds between ticks.
-    per_edge : float
-        What an edge takes to be entered; 0 where none was yet.
     """
 
+    tick: float = 0.0
     interval: float = math.inf
-    per_edge: float = 0.0
-    _edges: float = 0.0
-    _seconds: float = 0.0
-    _tick: float = 0.0
 
     @property
-    def ticks(self) -> float:
-        """Of the time: what ticks take beside entering edges."""
-        return self._tick / self.interval
-
-    def entered(self, edges: int, seconds: float) -> None:
-        """Record how many edges were entered, and the CPU seconds that took."""
-        if edges:
-            self._edges = FADING * self._edges + edges
-            self._seconds = FADING * self._seconds + seconds
-            self.per_edge = self._seconds / self._edges
+    def share(self) -> float:
+        """Of the time."""
+        return self.tick / self.interval
 
     def ticked(self, seconds: float, interval: float) -> None:
-        """Record what a tick took beside that, and the seconds until the next."""
+        """Record the CPU seconds that a tick took, and the seconds until the next."""
         self.interval = interval
-        self._tick = FADING * self._tick + (1 - FADING) * seconds if self._tick else seconds
+        self.tick = FADING * self.tick + (1 - FADING) * seconds if self.tick else seconds
 
 
 class Grouping:
@@ -104,8 +94,6 @@ class Grouping:
         True while steps share a span, of which nothing but the peak is measured.
     until : float
         When the group is to end.
-    edges : int
-        How many edges of spans were left to the poller and not counted in the budget yet.
     spent : float
         Seconds that measuring has taken on the thread that trains.
     """
@@ -120,7 +108,7 @@ class Grouping:
     ) -> None:
         self.polling = polling
         self.is_group = False
-        self.edges, self.spent = 0, 0.0
+        self.spent = 0.0
         self._budget: Budget | None = None  # what comes before the first step comes once
         self._poller = poller
         self._all_phases, self._each_step = all_phases, each_step
@@ -139,9 +127,6 @@ class Grouping:
         """Begin a step by itself, or a group: `is_group` says which."""
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
-        else:
-            self._charge(self.edges * self._poller.per_edge)
-        self.edges = 0
         wait = self._budget.wait(now)
         self._estimate(now)
         shares = not self._each_step and self._step_seconds < LONG_STEP
@@ -199,4 +184,4 @@ class Grouping:
         if self._recent_seconds > 0:
             share = self._recent_charged / self._recent_seconds
             # Measuring less makes ticks no cheaper, so they are in no budget.
-            self.polling.share = share + self._poller.ticks
+            self.polling.share = share + self._poller.share

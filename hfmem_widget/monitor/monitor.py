@@ -76,12 +76,11 @@ class Monitor:
         self._register = register = Register(sampler)
         self._poller_cost = PollerCost()
         readers = sampler, ledger, register
-        self._cpu = cpu
-        tick = Tick(*readers, self._enter_late, self._poller_cost, self.break_off, clock, wall, cpu)
-        self._poller = Poller(tick, make_ticker)
-        self._edges = Edges(
-            sampler, ledger, attribution, register, self._poller, self.break_off, clock
+        tick = Tick(
+            *readers, lambda: self._edges.count, self._poller_cost, self.break_off, clock, wall, cpu
         )
+        self._poller = Poller(tick, make_ticker)
+        self._edges = Edges(sampler, ledger, attribution, register, self._poller, clock)
         self._interval = INTERVAL
         self._pid = os.getpid()
 
@@ -149,7 +148,7 @@ class Monitor:
         # A driver call belongs on a thread that may hang, here too; then nobody knows what devices there are.
         if options.devices and self._poller.aside(self.sampler.poll, wait=True):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
-        recorder = Recorder(options.label, started_at=self._wall(), catch_up=self.catch_up)
+        recorder = Recorder(options.label, started_at=self._wall())
         session = recorder.session
         interval = self._interval if options.interval is None else options.interval
         session.polling.interval = session.polling.current_interval = interval
@@ -192,7 +191,6 @@ class Monitor:
         forget_faults()
         self.sampler.try_again()
         self.ledger.drop_all()
-        self._edges.drop_all()
         self.attribution.rests = False
 
     def end(self, session: Session, outcome: str = "done") -> None:
@@ -226,14 +224,12 @@ class Monitor:
         harmless(self.ledger.drop, list(watched.windows.values()))
         harmless(watched.recorder.break_off, self._wall(), note)
         watched.windows.clear()
-        watched.late.clear()
 
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
 
         The first span of all starts the poller and waits for its first tick, at most 0.1 s: some figures are
-        only read on the poller's thread. A span of a step is entered in the session a little later, and
-        returned without its readings.
+        only read on the poller's thread.
         """
         watched = self._register.find(session)
         if not self.in_this_process:
@@ -295,7 +291,7 @@ class Monitor:
         return span_id in self.open_ids(session)
 
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
-        """Return whether a span of some kind is open; late edges are not entered for it."""
+        """Return whether a span of some kind is open."""
         watched = self._register.get(session)
         return watched is not None and watched.is_within(kinds)
 
@@ -332,19 +328,6 @@ class Monitor:
         watched = self._register.get(session)
         if watched is not None:
             self._change(watched, partial(self._edges.sample, watched))
-
-    def catch_up(self) -> None:
-        """Enter late edges in their sessions, as reading their spans does."""
-        self._edges.enter_all()
-
-    def _enter_late(self) -> tuple[int, float]:
-        if not self._edges.waits:
-            return self._edges.enter_all(), 0.0
-        began = self._cpu()
-        entered = self._edges.enter_all()
-        seconds = self._cpu() - began
-        self._poller_cost.entered(entered, seconds)
-        return entered, seconds
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
@@ -407,7 +390,6 @@ class Monitor:
         self._poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
-        self._edges.forget()
         self.attribution.replace_lock()
         self._register.replace_locks()
 

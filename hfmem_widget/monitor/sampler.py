@@ -77,29 +77,6 @@ class _Layout:
         return tuple(map(row.__getitem__, self.order))
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """A row as it was last polled, and by which functions of an instant which of its columns are read."""
-
-    row: list[float]
-    read: Sequence[tuple[Callable[[Instant], Sequence[float] | None], Sequence[int]]]
-
-    def at(self, instant: Instant) -> list[float] | None:
-        """Return the row of an instant that has passed: what was read of it, and the rest as last polled.
-
-        None where it has devices that their source has not seen.
-        """
-        row = self.row.copy()
-        for at, own in self.read:
-            if (values := at(instant)) is None:
-                continue
-            if len(values) != len(own):
-                return None
-            for column, value in zip(own, values, strict=True):
-                row[column] = value
-        return row
-
-
 class Sampler:
     """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
 
@@ -131,16 +108,6 @@ class Sampler:
         reading may take a `share` of the time only.
         """
         return self._read_all(instant, at_edge=True, share=share)
-
-    def polled(self) -> Polled:
-        """Return what each source said when it was last polled."""
-        now, row, read = self._clock(), [NOT_AVAILABLE] * len(self._layout.order), []
-        for reader, own in zip(self._readers, self._layout.columns, strict=True):
-            for column, value in zip(own, _fitted(_latest(reader, now), len(own)), strict=True):
-                row[column] = value
-            if (at := reader.source.at) is not None:
-                read.append((at, own))
-        return Polled(row, read)
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""

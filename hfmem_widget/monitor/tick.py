@@ -25,8 +25,8 @@ FIRST_TICKS, COST_EVERY = 8, 4
 
 PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
 """Edges of spans a second at least, and the seconds between ticks then.
-Each edge is a sample, too, so a tick adds little; with cold caches it takes 1 to 2 ms, with the edges that it
-enters and the message to a page. The longest is shorter than `sampler.STALE_AFTER`."""
+Each edge is a sample, too, so a tick adds little; with cold caches it takes 1 to 2 ms, with the message to a
+page. The longest is shorter than `sampler.STALE_AFTER`."""
 
 ENOUGH_EDGES = 0.5
 """Share of the edges with which a pace begins that keeps it."""
@@ -42,15 +42,15 @@ CLOCK_STEP = 2.0
 class Tick:
     """One tick, for the poller's thread; called with the ticker that ticks.
 
-    `enter_late` enters late edges in their sessions, and returns how many and in how many CPU seconds; what
-    the rest takes goes to `poller_cost`. `break_off` ends a session to which a row could not be added. The
-    clocks return monotonic seconds, seconds since the epoch, and CPU seconds of this thread.
+    `edges` returns how many edges of spans there have been. What a tick takes goes to `poller_cost`.
+    `break_off` ends a session to which a row could not be added. The clocks return monotonic seconds, seconds
+    since the epoch, and CPU seconds of this thread.
     """
 
     sampler: Sampler
     ledger: PeakLedger
     register: Register
-    enter_late: Callable[[], tuple[int, float]]
+    edges: Callable[[], int]
     poller_cost: PollerCost
     break_off: Callable[[Session, Exception], None]
     clock: Callable[[], float]
@@ -61,6 +61,7 @@ class Tick:
     _ticker: Ticker | None = None
     _missed_before: int = 0
     _last_tick: float = -math.inf
+    _edges_before: float = 0
     _ticks_with_more: int = 0
     _backed_off: Ticker | None = None
     _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
@@ -94,7 +95,6 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        entered, entering = self.enter_late()
         # A reading that hung came back to a world in which this poller was given up.
         if ticker.stopping:
             return
@@ -106,7 +106,7 @@ class Tick:
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
                 self.break_off(watched.session, error)
         sessions = [watched.session for watched in listening]
-        self._pace(listening, ticker, entered, now - self._last_tick)
+        self._pace(listening, ticker, now - self._last_tick)
         self._count(sessions, ticker, now)
         for watched in listening:
             _progress(watched, peaks)
@@ -115,15 +115,15 @@ class Tick:
         for watched in listening:
             watched.recorder.publish()
         if started is not None and not is_new:
-            self.poller_cost.ticked(self.cpu() - started - entering, ticker.interval)
+            self.poller_cost.ticked(self.cpu() - started, ticker.interval)
 
-    def _pace(
-        self, listening: Sequence[Watched], ticker: Ticker, edges: float, since: float
-    ) -> None:
+    def _pace(self, listening: Sequence[Watched], ticker: Ticker, since: float) -> None:
         """Tick less often while edges come far more often, or steps are so short that they share spans.
 
         Where somebody has set an interval, that is kept.
         """
+        edges: float = self.edges()
+        edges, self._edges_before = edges - self._edges_before, edges
         # At the first tick of a watch nothing is open yet.
         if not listening or not all(map(_takes_the_usual_pace, listening)):
             return

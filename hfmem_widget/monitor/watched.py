@@ -50,8 +50,6 @@ class Watched:
         The monitor's clock at the session's time zero.
     windows : dict of int to Window
         The ledger's window of each open span.
-    late : dict of int to Span
-        The open spans that the session may not know yet, in order of opening.
     edges : threading.RLock
         Held while a span is opened or closed: the one who ends a session need not be the one who trains.
     ending : bool
@@ -74,7 +72,6 @@ class Watched:
     options: WatchOptions
     origin: float
     windows: dict[int, Window] = field(default_factory=dict)
-    late: dict[int, Span] = field(default_factory=dict)
     edges: threading.RLock = field(default_factory=threading.RLock)
     ending: bool = False
     end_group: Callable[[], object] = bool
@@ -93,20 +90,10 @@ class Watched:
         """What is written."""
         return self.recorder.session
 
-    @property
-    def can_wait(self) -> bool:
-        """True where a span of a step may be entered in the session later than it was made."""
-        return bool(self.windows) and self.options.ledger and not self.options.resident_peak
-
-    def ends_late(self, span_id: int) -> bool:
-        """Return True where a span that may not be entered yet is the newest that is open."""
-        return span_id in self.late and next(reversed(self.windows)) == span_id
-
     def is_within(self, kinds: Container[SpanKind]) -> bool:
-        """Return whether a span of some kind is open, in the session or late."""
-        outermost = next(iter(self.windows), 0)
-        known = (*self.session.open_within(outermost), *tuple(self.late.values()))
-        return any(span.kind in kinds and span.id in self.windows for span in known)
+        """Return whether a span of some kind is open."""
+        inner = self.session.open_within(next(iter(self.windows), 0))
+        return any(span.kind in kinds and span.id in self.windows for span in inner)
 
     def adopt(self, devices: tuple[Device, ...], series: tuple[Series, ...]) -> None:
         """Take over the devices and series that have appeared, as far as they are wanted."""
@@ -149,19 +136,12 @@ class Watched:
         """Open a span at a sample."""
         is_outermost = not self.windows
         self.windows[span_id] = window
-        span = self.enter(span_id, kind, label, before, echoes=not is_outermost)
-        if self.options.resident_peak and not self._resident:
-            self._resident[span_id] = ResidentPeak()
-        return span
-
-    def enter(
-        self, span_id: int, kind: SpanKind, label: str, before: Sample, *, echoes: bool = True
-    ) -> Span:
-        """Enter a span that was opened at a sample in its session."""
         span = self.recorder.open_span(kind, label, before, span_id)
-        if echoes and (echo := self._echo_running()) is not None:
+        if not is_outermost and (echo := self._echo_running()) is not None:
             sample = echo.take(self, before)
             self._echoed[span_id] = echo.recorder.open_span(kind, label, sample).id
+        if self.options.resident_peak and not self._resident:
+            self._resident[span_id] = ResidentPeak()
         return span
 
     def close(

@@ -47,8 +47,7 @@ StepListener = Callable[[Span], object]
 class Recorder(Writer):
     """Writes one `session`, from any thread, until `stop` or `break_off`.
 
-    `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch;
-    `catch_up` writes what was left for later, before spans are read.
+    `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch.
     """
 
     def __init__(
@@ -57,9 +56,8 @@ class Recorder(Writer):
         *,
         started_at: float = 0.0,
         timeline: Timeline | None = None,
-        catch_up: Callable[[], None] = NOBODY.catch_up,
     ) -> None:
-        super().__init__(threading.RLock(), catch_up)
+        super().__init__(threading.RLock())
         self._spans, self._phases = Spans(), Phases()
         self.session = Session(
             label,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,15 +52,13 @@ class Writer:
     """What a session knows of the recorder that writes it.
 
     The lock is held while something is written, and while something is read that changes in place.
-    `catch_up` writes what was left for later; it is called before spans are read, without the lock.
     """
 
-    def __init__(self, lock: AbstractContextManager[object], catch_up: Callable[[], None]) -> None:
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
         self.lock = lock
-        self.catch_up = catch_up
 
 
-NOBODY = Writer(nullcontext(), lambda: None)
+NOBODY = Writer(nullcontext())
 """The writer of a session that has ended, was copied, or was built from data."""
 
 _OF_HERE = {"_writer", "run"}
@@ -73,8 +71,8 @@ class Session(Shown):
     While it runs, a `Recorder` writes it on other threads. Most attributes hold values that never change:
     the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps
     grow in place, because a copy at each tick would cost more the longer the run. Read them through the
-    methods, which let the recorder enter what it left for later, and hold its lock: that is right with and
-    without the interpreter's own lock, and only a read pays for it.
+    methods, which hold its lock: that is right with and without the interpreter's own lock, and only a read
+    pays for it.
 
     Two sessions are equal if their contents are equal. A copy, also by `pickle`, is what was known at that
     moment, and is not written further. Parameters are optional; those not listed are as the attributes.
@@ -184,7 +182,7 @@ class Session(Shown):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._caught_up():
+        with self._writer.lock:
             fields = {name: value for name, value in vars(self).items() if name not in _OF_HERE}
             copied = {name: copy.copy(value) for name, value in fields.items()}
             return {**copied, "_software": dict(self.software)}
@@ -198,11 +196,6 @@ class Session(Shown):
             f"<Session {self.label!r} {state}: {format_counted(self.timeline.samples, 'sample')} of "
             f"{len(self.series)} series, {format_counted(len(self._spans), 'span')}>"
         )
-
-    def _caught_up(self) -> AbstractContextManager[object]:
-        """Have the recorder catch up, and return the lock to hold while reading."""
-        self._writer.catch_up()
-        return self._writer.lock
 
     @property
     def portable_notes(self) -> list[str]:
@@ -230,19 +223,19 @@ class Session(Shown):
     @property
     def spans(self) -> tuple[Span, ...]:
         """All spans in order of opening; the oldest closed ones are dropped if there are very many."""
-        with self._caught_up():
+        with self._writer.lock:
             return tuple(self._spans)
 
     @property
     def coarse_spans(self) -> tuple[Span, ...]:
         """The `spans` that are not of a step or of a call of ``generate``, of which there are few."""
-        with self._caught_up():
+        with self._writer.lock:
             return tuple(self._spans.coarse.values())
 
     @property
     def open_spans(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        with self._caught_up():
+        with self._writer.lock:
             return self._spans.open
 
     def open_within(self, span_id: int) -> tuple[Span, ...]:
@@ -252,7 +245,7 @@ class Session(Shown):
 
     def span(self, span_id: int) -> Span:
         """Return one span by its id."""
-        with self._caught_up():
+        with self._writer.lock:
             span = self._spans.get(span_id)
         if span is None:
             raise WatchStateError(f"this session has no span {span_id}")
@@ -277,12 +270,12 @@ class Session(Shown):
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return the finished spans within an outermost span, by kind; its own kind comes last."""
-        with self._caught_up():
+        with self._writer.lock:
             return self._phases.within(root)
 
     def folded_steps(self, most: int, after: float = -math.inf) -> Table:
         """Return the steps that ended after some second, folded to about `most` rows, as a copy."""
-        with self._caught_up():
+        with self._writer.lock:
             return self.steps.folded(most, after)
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
@@ -327,7 +320,7 @@ class Session(Shown):
             If there cannot be such a series, as for `latest`; the message says what there is.
         """
         self._check(key)
-        with self._caught_up():
+        with self._writer.lock:
             index = self._index.get(key)
             peaks = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:

@@ -352,7 +352,6 @@ class TrainingRun:
             return {}
         if kind == "step" and self.in_group:
             self._end_group()
-        self._monitor.catch_up()
         figures: dict[str, float] = {}
         open_spans = [span_id for span_id in self._asides if self._asides[span_id] == kind]
         if kind == "step":
@@ -413,7 +412,6 @@ class TrainingRun:
         self._close(next(iter(self._open), "train"), outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
-        self.grouping.edges += 1
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
 
     def _close(self, kind: SpanKind, outcome: str = "done") -> None:
@@ -423,7 +421,6 @@ class TrainingRun:
             # A step that fails is the one whose tokens matter, so they come with however it ends.
             how = "done" if outcome == NO_STEP and inner != kind else outcome
             counts = self._counts_of_step(how) if inner == "step" else {}
-            self.grouping.edges += 1
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
                 self.rouse()
@@ -447,7 +444,6 @@ class TrainingRun:
             self._begin(kind, kind)
         else:
             closing = self._open.pop(before)
-            self.grouping.edges += 1
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
 
 

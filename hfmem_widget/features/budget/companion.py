@@ -102,8 +102,6 @@ class Budget(Companion):
         session = self._session
         if session is None:
             return False
-        # Steps may be entered a little later; whoever asks for spans has them entered now.
-        _ = session.open_spans
         over, self._over = self._over, False
         self._was_asked, self._alone = True, self._alone and alone
         if not over or not alone or is_last:

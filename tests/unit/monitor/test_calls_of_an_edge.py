@@ -49,10 +49,6 @@ class Machine:
         self.clock.advance(0.1)
         self.ticker.step()
 
-    def enter(self) -> None:
-        """Enter what was left for later."""
-        self.monitor.catch_up()
-
 
 @pytest.mark.parametrize("kind", ["forward", "step", "block"])
 def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
@@ -71,7 +67,6 @@ def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
     ]
 
     assert made == [(2, 1), (2, 1), (1, 0)]
-    assert machine.counted(machine.enter) == (0, 0)
 
 
 def test_a_tick_reads_each_device_in_use_once_and_resets_none() -> None:
@@ -87,7 +82,6 @@ def test_a_device_is_read_as_soon_as_it_is_used() -> None:
     span = machine.monitor.open_span(machine.session, "step").id
     machine.fake.free(machine.fake.alloc(3 << 20, device=2))
     machine.monitor.close_span(machine.session, span)
-    machine.enter()
     peaks = machine.session.span(span).peaks
 
     assert peaks["cuda:2/allocated"] == Peak(3 << 20, "exact")

@@ -151,7 +151,6 @@ def test_a_gpu_that_is_used_before_it_is_known_has_its_own_figures(first: str) -
     run.alloc(1, 8)
     run.bench.clock.advance(0.6)
     run.tick() if first == "tick" else run.begin("step")
-    run.monitor.catch_up()
 
     told = [run.session.latest(f"cuda:{gpu}/allocated") for gpu in range(2)]
     assert told == [0.0, 8.0 * PAGE]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hfmem_widget.monitor.sampler import FINE_SHARE, STALE_AFTER, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, Sampler
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
 from tests.fakes.source import FakeSource
@@ -82,26 +82,6 @@ def test_an_edge_reads_the_host_anew(sampler: Sampler, torch: FakeSource, host: 
     torch.known, host.values = [1.0, 2.0], [4.0]
 
     assert sampler.edge(INSTANT)[-1] == 4.0
-
-
-def test_of_an_instant_that_has_passed_nothing_is_read(
-    sampler: Sampler, torch: FakeSource, host: FakeSource, clock: FakeClock
-) -> None:
-    """The host's figures are those of the last tick, however long ago; what it has now was not there then."""
-    torch.known, host.values = [1.0, 2.0], [4.0]
-    clock.advance(0.9 * STALE_AFTER)
-
-    assert sampler.polled().at(INSTANT) == [1.0, 2.0, 3.0]
-    assert (torch.reads, host.reads) == (1, 1)
-
-
-def test_of_a_device_that_its_source_has_not_seen_no_row_is_made(
-    sampler: Sampler, torch: FakeSource
-) -> None:
-    """Its series have no column yet: it is to be read."""
-    torch.known = [1.0, 2.0, 3.0, 4.0]
-
-    assert sampler.polled().at(INSTANT) is None
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(

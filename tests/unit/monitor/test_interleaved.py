@@ -1,8 +1,7 @@
-"""Edges of a step's spans are read at once and entered later, and nobody can tell."""
+"""Spans of steps, allocations, the user's own resets, ticks and threads, however they interleave."""
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
@@ -10,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.monitor.edges import MOST_WAITING
-from hfmem_widget.monitor.sampler import Polled
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Peak, Session, Span
 from tests.unit.monitor.conftest import Bench
@@ -113,7 +110,7 @@ def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
 
 
 def test_an_edge_is_read_when_it_is_made() -> None:
-    """What is allocated before anybody enters it belongs to the next span."""
+    """What is allocated after it belongs to the next span."""
     step = Step()
     step.begin()
     step.alloc()
@@ -127,8 +124,8 @@ def test_an_edge_is_read_when_it_is_made() -> None:
     assert first.after is second.before
 
 
-def test_a_reset_of_the_users_loses_nothing_of_what_waits() -> None:
-    """It resets the one counter while the span that is open has not been entered."""
+def test_a_reset_of_the_users_hides_no_peak() -> None:
+    """It resets the one counter while a span is open."""
     step = Step()
     step.begin()
     step.alloc()
@@ -162,18 +159,8 @@ def test_whoever_reads_the_spans_sees_them_all() -> None:
     assert [group.first for group in step.session.steps] == [1]
 
 
-def test_the_poller_enters_what_waits() -> None:
-    """So that a chart is at most a tick behind."""
-    step = Step()
-    step.begin()
-    entered = len(step.session._spans)
-    step.tick()
-
-    assert (entered, len(step.session._spans)) == (1, 2)
-
-
 def test_a_sessions_peak_is_that_of_its_spans() -> None:
-    """Also where a step has just ended, which nobody has entered yet."""
+    """Also where a step has just ended, and no tick came since."""
     step = Step()
     step.begin()
     step.gpu.free(step.gpu.alloc(5 * PAGE))
@@ -185,18 +172,8 @@ def test_a_sessions_peak_is_that_of_its_spans() -> None:
     )
 
 
-def test_what_waits_is_bounded() -> None:
-    """Where the poller hangs or ticks once an hour, the user's thread enters it now and then."""
-    step = Step()
-    for _ in range(10 * MOST_WAITING):
-        step.begin()
-        step.end()
-
-    assert len(step.monitor._edges._waiting) <= MOST_WAITING + 1
-
-
 def test_the_end_of_the_cell_ends_what_is_open() -> None:
-    """Nothing of a step outlives its cell, also where nobody had entered it."""
+    """Nothing of a step outlives its cell."""
     step = Step()
     step.begin()
     step.begin()
@@ -207,7 +184,7 @@ def test_the_end_of_the_cell_ends_what_is_open() -> None:
 
 
 def test_closing_an_outer_span_closes_the_inner_ones() -> None:
-    """As it does where nothing is late."""
+    """They are parts of it."""
     step = Step()
     step.begin()
     outer = step.open[0]
@@ -243,36 +220,6 @@ def test_many_threads_lose_nothing() -> None:
 
     assert len({span.id for span in spans}) == len(spans) == 801
     assert all(span.stop is not None for span in spans[1:])
-
-
-def test_who_looks_waits_for_another_thread_to_finish_entering(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing waits any more by then, and yet the session does not know all."""
-    step = Step()
-    step.begin()
-    entering, go_on = threading.Event(), threading.Event()
-    read = step.bench.sampler.polled
-
-    def held() -> Polled:
-        if threading.current_thread() is other:
-            entering.set()
-            go_on.wait()
-        return read()
-
-    monkeypatch.setattr(step.bench.sampler, "polled", held)
-    other = threading.Thread(target=step.monitor.catch_up)
-    other.start()
-    entering.wait()
-    seen: list[int] = []
-    reader = threading.Thread(target=lambda: seen.append(len(step.session.spans)))
-    reader.start()
-    reader.join(0.05)
-    go_on.set()
-    other.join()
-    reader.join()
-
-    assert seen == [2]
 
 
 def test_what_was_left_open_in_a_step_ends_with_it() -> None:
@@ -311,19 +258,3 @@ def test_a_session_that_has_ended_takes_no_more() -> None:
     step.monitor.end(step.session)
     with pytest.raises(WatchStateError):
         step.begin()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_enters_nothing() -> None:
-    """What waits belongs to the parent."""
-    step = Step()
-    step.begin()
-    step.monitor.before_fork()
-    pid = os.fork()
-    if pid == 0:
-        step.monitor.after_fork_in_child()
-        os._exit(0 if len(step.session.spans) == 1 else 1)
-    step.monitor.after_fork_in_parent()
-
-    assert os.waitpid(pid, 0)[1] == 0
-    assert len(step.session.spans) == 2
