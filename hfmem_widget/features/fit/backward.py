@@ -12,7 +12,8 @@ the engine. The one here does neither, and keeps the same tensors for the same t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -22,7 +23,6 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.live_bytes import storage_id
 
 Accumulated = Callable[[torch.Tensor], None]
 """Takes a tensor whose gradient has just been set or added to."""
@@ -51,7 +51,8 @@ class _Walk:
     def __init__(self, accumulated: Accumulated) -> None:
         self._accumulated = accumulated
         self._awaited: dict[Any, int] = {}
-        self._grads: dict[Any, dict[int, tuple[torch.Tensor, bool]]] = {}
+        self._grads: dict[Any, dict[int, torch.Tensor]] = {}
+        self._holders: Counter[int] = Counter()  # by identity: nodes that await the same tensor
         self._roots: list[Any] = []
         self._owners: dict[Any, Any] = {}
 
@@ -60,7 +61,8 @@ class _Walk:
         self._roots.append(node)
         self._awaited.setdefault(node, 0)
         self._keep(node, output)
-        self._give(node, output.output_nr, grad, owned=False)
+        self._holders[id(grad)] += 1
+        self._give(node, output.output_nr, grad)
 
     def run(self) -> None:
         self._count()
@@ -73,10 +75,18 @@ class _Walk:
         while ready:
             node = heapq.heappop(ready)[2]
             del self._awaited[node]
-            for following in self._step(node):
-                heapq.heappush(ready, (_order(following), next(tickets), following))
+            edges, made = self._call(node)
             self._owners.pop(node, None)
-            del node
+            del node  # and with it what it had saved, before gradients are added up
+            for at, (following, number) in enumerate(edges):
+                if following is None:
+                    continue
+                if at < len(made) and made[at] is not None:
+                    self._give(following, number, made[at])
+                    made[at] = None
+                self._awaited[following] -= 1
+                if not self._awaited[following]:
+                    heapq.heappush(ready, (_order(following), next(tickets), following))
 
     def _keep(self, node: Any, owner: Any) -> None:
         """Keep the owner of a node written in Python: before torch 2.13 the node's object did not."""
@@ -95,57 +105,91 @@ class _Walk:
                     seen.add(following)
                     waiting.append(following)
 
-    def _step(self, node: Any) -> Iterator[Any]:
+    def _call(self, node: Any) -> tuple[Sequence[Any], list[torch.Tensor | None]]:
+        """Call a node, and return its edges with what it makes for each of them, as that is awaited there."""
         given = self._grads.pop(node, {})
         if hasattr(node, "variable"):
-            for grad, owned in given.values():
-                self._accumulate(node.variable, grad, owned=owned)
-            return
+            while given:
+                self._accumulate(node.variable, given.popitem()[1])
+            return (), []
         expected = _expected(node)
         # A function written in Python takes at least the gradients it is given.
         inputs = max(given, default=-1) + 1 if expected is None else len(expected)
-        grads = [given[at][0] if at in given else None for at in range(inputs)]
-        theirs = {storage_id(grad) for grad in grads if grad is not None}
+        grads = [given.get(at) for at in range(inputs)]
         given.clear()
         results = node.apply(*grads) if isinstance(node, BackwardCFunction) else node(*grads)
         made = list(results) if isinstance(results, tuple) else [results]
         del results
-        grads.clear()
         edges = node.next_functions
         if len(made) > len(edges):
             # Inputs of a function that are not tensors have no edge, and get no gradient.
             made = [grad for grad in made if grad is not None] or made
-        storages = [None if grad is None else storage_id(grad) for grad in made]
         for at, (following, number) in enumerate(edges):
-            if following is None:
-                continue
-            if at < len(made) and made[at] is not None:
-                owned = storages[at] not in theirs and storages.count(storages[at]) == 1
-                self._give(following, number, made[at], owned=owned)
-                made[at] = None
             self._keep(following, node)
-            self._awaited[following] -= 1
-            if not self._awaited[following]:
-                yield following
+            if at < len(made) and made[at] is not None:
+                made[at] = None if following is None else _as_expected(following, number, made[at])
+                self._holders[id(made[at])] += made[at] is not None
+        # The engine keeps what came in until all that comes out has its shape and type.
+        while grads:
+            self._let_go(grads.pop())
+        return edges, made
 
-    def _give(self, node: Any, at: int, grad: torch.Tensor, *, owned: bool) -> None:
-        shaped = _as_expected(node, at, grad)
-        owned = owned or shaped is not grad
+    def _give(self, node: Any, at: int, grad: torch.Tensor) -> None:
+        """Add a gradient to what a node awaits: in place where nothing else has that memory."""
         held = self._grads.setdefault(node, {})
-        if at not in held:
-            held[at] = (shaped, owned)
-        elif held[at][1] and not hasattr(node, "variable"):
-            held[at][0].add_(shaped)
+        before = held.get(at)
+        if before is None:
+            held[at] = grad
+            return
+        if self._is_alone(before) and _is_dense(before):
+            before.add_(grad)
         else:
-            held[at] = (held[at][0] + shaped, True)
+            held[at] = before + grad
+            self._holders[id(held[at])] += 1
+            self._let_go(before)
+        self._let_go(grad)
 
-    def _accumulate(self, leaf: torch.Tensor, grad: torch.Tensor, *, owned: bool) -> None:
+    def _let_go(self, grad: torch.Tensor | None) -> None:
+        if grad is not None:
+            self._holders[id(grad)] -= 1
+            if not self._holders[id(grad)]:
+                del self._holders[id(grad)]
+
+    def _is_alone(self, grad: torch.Tensor) -> bool:
+        """Return whether no other node awaits a gradient, and no other tensor shares its memory."""
+        storage = grad.untyped_storage()
+        return self._holders[id(grad)] == 1 and _users(storage._cdata) == _ITS_OWN  # noqa: SLF001
+
+    def _accumulate(self, leaf: torch.Tensor, grad: torch.Tensor) -> None:
         if leaf.grad is not None:
             leaf.grad.add_(grad)
+        elif self._holders[id(grad)] == 1 and _is_laid_out_alike(grad, leaf):
+            leaf.grad = grad.detach()
         else:
-            is_whole = grad.untyped_storage().nbytes() == grad.numel() * grad.element_size()
-            leaf.grad = grad.detach() if owned and is_whole else grad.clone()
+            leaf.grad = grad.clone()
+        self._let_go(grad)
         self._accumulated(leaf)
+
+
+_users = torch._C._storage_Use_Count  # noqa: SLF001  (torch.multiprocessing's and CUDA graphs' way, too)
+_ITS_OWN = 2
+"""Users of a storage that one tensor has: that tensor, and the object in Python."""
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's elements lie side by side, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _is_laid_out_alike(grad: torch.Tensor, leaf: torch.Tensor) -> bool:
+    """Return whether a gradient may be kept as it is; else the engine makes a copy."""
+    sizes = zip(grad.stride(), leaf.stride(), leaf.shape, strict=True)
+    return all(own == other for own, other, size in sizes if size != 1)
 
 
 def _order(node: Any) -> int:

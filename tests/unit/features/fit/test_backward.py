@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 from hfmem_widget.features.fit.backward import run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from tests.data.fit_models import CONFIGS, batch, built
+
+Roots = list[tuple[torch.Tensor, torch.Tensor | None]]
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
@@ -29,6 +35,167 @@ def test_gradients_are_the_engines_bit_for_bit(config: Any) -> None:
         expected = wanted[name]
         assert (parameter.grad is None) == (expected is None), name
         assert expected is None or torch.equal(parameter.grad, expected), name
+
+
+def run_engine(roots: Roots) -> None:
+    """Run autograd's own engine."""
+    torch.autograd.backward([output for output, _ in roots])
+
+
+def allocations(make: Callable[[], torch.Tensor], run: Callable[[Roots], None]) -> list[int]:
+    """Return the bytes of what a forward and a backward pass allocate, and below 0 of what they free.
+
+    What is freed at one time, in whatever order, comes smallest first; the loss, which its caller may hold,
+    is left out.
+    """
+    torch.manual_seed(0)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        roots: Roots = [(make(), None)]
+        run(roots)
+        roots.clear()
+    memory = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in seen.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    )
+    sizes = [size for _, size in memory if abs(size) > 4]
+    return [
+        size
+        for is_made, some in groupby(sizes, lambda size: size > 0)
+        for size in (some if is_made else sorted(some))
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_models_memory_comes_and_goes_as_with_the_engine(config: Any, dtype: torch.dtype) -> None:
+    """To the byte and in its order, in float32 and under autocast."""
+    model, given = built(config), batch(config)
+
+    def loss() -> torch.Tensor:
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            result: torch.Tensor = model(**given).loss
+        return result
+
+    by_engine = allocations(loss, run_engine)
+    model.zero_grad(set_to_none=True)
+
+    assert allocations(loss, run_backward) == by_engine
+
+
+class Swish(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """A function written in Python."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        share = x.sigmoid()
+        return grad * (share + x * share * (1 - share))
+
+
+HALF, CHANNELS = torch.bfloat16, torch.rand(512, requires_grad=True)
+WEIGHT, KERNEL = torch.rand(1536, 512, requires_grad=True), torch.rand(32, 4, 3, 3)
+TOKENS = torch.randint(0, 1536, (4, 64))
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    """Split queries, keys and values of eight heads."""
+    return functional.linear(x, WEIGHT).view(4, 64, 3, 8, 64).permute(2, 0, 3, 1, 4)
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    """Add what a kernel of attention returns."""
+    queries, keys, values = heads(x)
+    result = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    return x + result.transpose(1, 2).reshape(x.shape)
+
+
+def eager_attention(x: torch.Tensor) -> torch.Tensor:
+    """Do the same operation by operation."""
+    of = heads(x)
+    shares = functional.dropout((of[0] @ of[1].mT).float().softmax(-1).to(x.dtype), 0.1)
+    return x + (shares @ of[2]).transpose(1, 2).reshape(x.shape)
+
+
+def response_norm(x: torch.Tensor) -> torch.Tensor:
+    """Scale by a norm in float32, as ConvNeXt V2 does."""
+    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
+    return CHANNELS * (x * (norm / (norm.mean(-1, keepdim=True) + 1e-6))) + CHANNELS + x
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Turn queries by their positions."""
+    first, second = x.view(4, 64, 8, 64).chunk(2, -1)
+    return x.view(4, 64, 8, 64) * 0.5 + torch.cat((-second, first), -1) * 0.5
+
+
+def tied(x: torch.Tensor) -> torch.Tensor:
+    """Use a weight for embeddings and for logits."""
+    logits = (x + functional.embedding(TOKENS, WEIGHT)) @ WEIGHT.t()
+    return functional.cross_entropy(logits.flatten(0, 1).float(), TOKENS.flatten())
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    """Multiply two thirds of what a weight makes."""
+    gate, up, _ = functional.linear(x, WEIGHT).chunk(3, -1)
+    return functional.silu(gate) * up
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "attention": attention,
+    "eager attention": eager_attention,
+    "a norm in float32": response_norm,
+    "rotary positions": turned,
+    "tied weights": tied,
+    "a gated layer": gated,
+    "RMS norm": lambda x: (
+        CHANNELS * (x.float() * x.float().pow(2).mean(-1, True).rsqrt()).to(x.dtype)
+    ),
+    "a convolution": lambda x: functional.conv2d(x.view(4, 4, 64, 128), KERNEL, stride=2).relu(),
+    "pooled and enlarged": lambda x: functional.interpolate(
+        functional.avg_pool2d(x.view(4, 4, 64, 128), 2), scale_factor=2.0
+    ),
+    "a function in Python": lambda x: Swish.apply(x) + x,
+    "used three times": lambda x: (x * 2).relu() + (x * 2).tanh() + x.exp(),
+    "in place": lambda x: (x * 1).add_(2).relu_() + x,
+    "chosen": lambda x: torch.where(x > 0, x * 2, x * 3),
+    "parts": lambda x: (x * 1)[:, :32].sum(1) + (x * 1)[:, ::2].mean(1),
+    "rows for experts": lambda x: torch.zeros(256, 512, dtype=x.dtype).index_add(
+        0, torch.arange(100), x.view(256, 512)[:100] * 2
+    ),
+    "stacked": lambda x: torch.stack([x * at for at in range(4)]).mean(0),
+    "broadcast": lambda x: (x[:, :1].expand(4, 64, 512) * x).relu(),
+    "in two types": lambda x: (x.float() * 2).to(HALF) + x,
+    "log of a sum": lambda x: x.logsumexp(-1) + x.max(-1).values,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_memory_comes_and_goes_as_with_the_engine(
+    function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
+) -> None:
+    """What comes in, goes out, is saved and is added up, to the byte and in the engine's order."""
+
+    leaves = x, _, _ = torch.randn(4, 64, 512).to(dtype).requires_grad_(True), CHANNELS, WEIGHT
+
+    def loss() -> torch.Tensor:
+        with torch.autocast("cpu", HALF, enabled=dtype == HALF):
+            return function(x).float().pow(2).mean()
+
+    seen = []
+    for run in (run_engine, run_backward):
+        seen.append(allocations(loss, run))
+        for leaf in leaves:
+            leaf.grad = None
+    by_engine, ours = seen
+
+    assert ours == by_engine
 
 
 def test_a_tensor_used_twice_gets_both_gradients() -> None:
