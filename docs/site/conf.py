@@ -53,8 +53,8 @@ MORE = {
     "Notebooks": sorted(
         path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb")
     ),
-    "Reference": ["docs/README.md", "docs/site/api.rst"],
-    "Project": ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"],
+    "Reference": ["docs/site/api.rst"],
+    "Project": ["docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"],
 }
 DEMO = """
 <iframe class="demo" src="demo/index.html" title="The live chart, in this page" loading="lazy"></iframe>

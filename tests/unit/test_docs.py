@@ -129,7 +129,7 @@ def row_of(action: Action) -> tuple[str, str]:
 
 def test_the_table_of_options_has_each_and_no_other() -> None:
     """Those of `%%memwatch?`, with the name of what they take and of the argument of `watch()`."""
-    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| option \| in Python \|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     rows = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in table.splitlines()]
     actions = [one for one in MemwatchMagics.memwatch.parser._actions if one.option_strings]
