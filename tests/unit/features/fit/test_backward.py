@@ -181,7 +181,6 @@ def test_memory_comes_and_goes_as_with_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
     """What comes in, goes out, is saved and is added up, to the byte and in the engine's order."""
-
     leaves = x, _, _ = torch.randn(4, 64, 512).to(dtype).requires_grad_(True), CHANNELS, WEIGHT
 
     def loss() -> torch.Tensor:
