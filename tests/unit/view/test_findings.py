@@ -130,9 +130,3 @@ def test_a_card_names_its_budget_once() -> None:
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     head = text(html).split("allocated, start")[0]
     assert head.count("budget 6.00 GiB") == 1
-
-
-def test_plain_text_says_of_what_there_is_more() -> None:
-    """The line that counts what is out of sight names it: findings."""
-    one = Finding("x", "info", "It is so")
-    assert findings_lines([one, one], in_sight=1)[-1] == "  1 more finding"

@@ -20,9 +20,10 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.text import MIB
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
-from hfmem_widget.view.chart.paint_plotly import _fitting
-from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.paint_plotly import bar_traces
+from hfmem_widget.view.chart.shapes import Bar, Frame
 
 NAN = math.nan
 
@@ -44,7 +45,10 @@ def test_a_label_is_written_where_enough_of_it_fits(
     share: float, kind: SpanKind, told: str
 ) -> None:
     """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
-    assert _fitting(Bar(0, kind, "tokenizers", 0.0, 1.0, False, ()), share) == told
+    frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
+    _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
+
+    assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
 
 
 def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:

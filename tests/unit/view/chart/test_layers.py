@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -18,8 +17,7 @@ from hfmem_widget.analysis.curve import curve
 from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure_dict
+from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
@@ -196,17 +194,6 @@ def test_where_nothing_is_known_there_is_one_area() -> None:
     figure = drawn(shared_run("two gpus"))
     assert not any("customdata" in one for one in figure["data"])
     assert trace(figure, "cuda:0")["fill"] == "tozeroy"
-
-
-@pytest.mark.parametrize("steps", [6, 40, 300])
-def test_a_chart_with_parts_stays_below_60_kb(steps: int) -> None:
-    """With all layers a chart is below 60 kB, and below 80 kB with its card as saved."""
-    session = training(steps)
-    bundle = chart_bundle(session, session.spans[0])
-    assert bundle is not None
-    assert len(json.dumps(bundle[PLOTLY_MIME], separators=(",", ":"))) < 60_000
-    card = card_bundle(session, session.spans[0], with_chart=True)
-    assert len(json.dumps([card, bundle], indent=1)) < 80_000
 
 
 def test_the_svg_names_the_parts_and_draws_them_from_the_top_down() -> None:

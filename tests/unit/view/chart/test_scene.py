@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES, Points
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.analysis.curve import LEAST_SAMPLES, visible_gaps
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
-from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
+from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
-from hfmem_widget.view.chart.paint_svg import _corners, bars_svg, curves_svg, word_svg
+from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
-from hfmem_widget.view.chart.shapes import Bar
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
 from tests.scenes import scripted_run
@@ -216,63 +214,12 @@ def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     assert corners == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
 
 
-@pytest.mark.parametrize(
-    ("points", "corners"),
-    [
-        ([(0.0, 50.0)], [(0, 500), (0, 500)]),
-        ([(0.0, 50.0), (50.0, 50.0)], [(0, 500), (5000, 500)]),
-        ([(0.0, 50.0), (50.0, 50.0), (100.0, 50.0)], [(0, 500), (10000, 500)]),
-        (
-            [(0.0, 50.0), (50.0, 60.0), (100.0, 50.0)],
-            [(0, 500), (5000, 400), (10000, 500)],
-        ),
-        (
-            [(0.0, 50.0), (50.0, 50.0), (100.0, 60.0)],
-            [(0, 500), (5000, 500), (10000, 400)],
-        ),
-        (
-            [(0.0, 60.0), (50.0, 50.0), (100.0, 50.0)],
-            [(0, 400), (5000, 500), (10000, 500)],
-        ),
-    ],
-)
-def test_of_a_level_stretch_the_ends_are_drawn(
-    points: Points, corners: list[tuple[int, int]]
-) -> None:
-    """Where a line turns it has a corner, and a single reading has two, lest nothing be seen of it."""
-    assert _corners(points, EMPTY.frame, 100) == corners
-
-
 def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
     """Breaks at the ends, or several together, make no empty run."""
     nan = float("nan")
     points = [(0.0, nan), (1.0, 1.0), (2.0, 2.0), (3.0, nan), (4.0, nan), (5.0, 3.0), (6.0, nan)]
 
     assert Line("cuda:0", "allocated", "", points).runs == [[(1.0, 1.0), (2.0, 2.0)], [(5.0, 3.0)]]
-
-
-@pytest.mark.parametrize(
-    ("length", "drawn"), [(0.0, 2.0), (0.1, 2.0), (0.2, 2.0), (0.5, 5.0), (0.59, 5.9), (0.7, 5.8)]
-)
-def test_bars_are_never_too_thin_to_see(length: float, drawn: float) -> None:
-    """A five-hundredth of the width at least; a wider one leaves a seam beside it."""
-    built = replace(EMPTY, bars=(Bar(0, "cell", "a", 50.0, 50.0 + length, False, ()),))
-    ((path,),) = Drawing(f"<svg>{bars_svg(built.bars, built.frame)}</svg>").frames()
-    (box,) = path.runs
-
-    assert box[0] == (500.0, 0.0)
-    assert box[1][0] - box[0][0] == pytest.approx(drawn)
-    assert box[2][1] - box[1][1] == 7
-
-
-def test_lanes_stand_below_each_other() -> None:
-    """Nine pixels each, and as many of them as there are."""
-    bars = tuple(Bar(lane, "cell", "a", 10.0, 20.0, False, ()) for lane in (0, 1, 2))
-    drawing = Drawing(f"<svg>{bars_svg(bars, EMPTY.frame)}</svg>")
-    tops = [run[0][1] for path in drawing.frames()[0] for run in path.runs]
-
-    assert sorted(tops) == [0.0, 9.0, 18.0]
-    assert drawing.svg.findall("svg")[0].get("height") == "27"
 
 
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
@@ -292,21 +239,6 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
             assert (min(heights), max(heights)) == (min(left), max(left))
     for layer in coarse.layers:
         assert [len(run) for run in layer.runs] == [len(one) for one in layer.heights]
-
-
-def test_the_scene_of_a_finished_cell_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figure and the drawing for who has no Plotly are painted from the same one."""
-    built: list[Scene | None] = []
-
-    def build(*args: Any, **options: Any) -> Scene | None:
-        built.append(build_scene(*args, **options))
-        return built[-1]
-
-    for module in ("figure", "svg"):
-        monkeypatch.setattr(f"hfmem_widget.view.chart.{module}.build_scene", build)
-    session = scripted_run("training")
-    assert chart_bundle(session, session.spans[0]) is not None
-    assert len(built) == 1
 
 
 def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
@@ -383,30 +315,6 @@ def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",
     return recorder
 
 
-@pytest.mark.parametrize(
-    ("end", "labels"),
-    [
-        ((0.0, 0.9), ["a"]),
-        ((0.0, 1.0), ["a", "b"]),
-        ((1.0, 2.0), ["b"]),
-        ((0.9, 2.0), ["b"]),
-        ((2.1, 3.0), []),
-    ],
-)
-def test_a_bar_is_drawn_of_what_begins_in_the_view(
-    end: tuple[float, float], labels: list[str]
-) -> None:
-    """At its edges too."""
-    recorder = recorder_of((1.0,))
-    session = recorder.session
-    for at, label in enumerate("ab"):
-        span = recorder.open_span("block", label, session.last_sample)
-        recorder.append(Sample(at + 1.0, (1.0,)))
-        recorder.close_span(span.id, session.last_sample, {})
-
-    assert [one.label for one in lay_lanes(session, GPU.key, *end)] == labels
-
-
 def test_of_spans_that_lie_within_each_other_some_are_too_deep_to_draw() -> None:
     """A lane for each depth, as many as there may be; one that overlaps goes a lane further down."""
     recorder = recorder_of((1.0,))
@@ -446,3 +354,22 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 
     assert built is not None
     assert ("device_used" in [one.metric for one in built.lines]) is shown
+
+
+@pytest.mark.parametrize(
+    ("gap", "seen"),
+    [
+        ((1.0, 2.0), []),
+        ((1.0, 2.01), [(1.0, 2.01)]),
+        ((-5.0, 1.5), [(0.0, 1.5)]),
+        ((9.5, 12.0), []),
+    ],
+)
+def test_a_gap_is_seen_from_a_column_on(
+    gap: tuple[float, float], seen: list[tuple[float, float]]
+) -> None:
+    """Cut to what is drawn: here a column is a second."""
+    timeline = Timeline(1)
+    timeline.add_gap(*gap)
+
+    assert visible_gaps(timeline, 0.0, 10.0, 10) == seen

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis import moved
 from hfmem_widget.session import (
     HELD,
     Device,
@@ -395,18 +394,6 @@ def test_the_status_says_what_child_processes_did() -> None:
         assert "lead" not in protocol.describe_status(stage.session)
 
 
-def test_a_process_that_uses_a_gpu_looks_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many devices there are: the status goes into every message."""
-    stage = Stage("notebook", gpus=8)
-    monkeypatch.setattr(moved, "movement", lambda *_: pytest.fail("all devices were looked at"))
-    with stage.span("cell", "train"):
-        stage.hold({"cuda:0": GIB}, 0.3)
-        while_open = protocol.describe_status(stage.session)
-
-    assert "lead" not in while_open
-    assert "lead" not in protocol.describe_status(stage.session)
-
-
 def test_eight_ranks_are_sent_fine_enough_for_a_chart() -> None:
     """A page that is opened late draws no coarse lines."""
     session = overview(EIGHT)
@@ -428,13 +415,7 @@ def timeline_of(samples: int, *, capacity: int = 4096) -> Timeline:
     [
         (40, 4096, 40, 40),
         (41, 4096, 40, 28),
-        (80, 4096, 40, 40),
-        (81, 4096, 40, 34),
-        (20, 16, 20, 20),
-        (24, 16, 23, 12),
-        (24, 16, 24, 24),
         (100, 64, 40, 34),
-        (100, 64, 99, 50),
         (100, 64, 100, 100),
     ],
 )
@@ -460,28 +441,6 @@ def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
     assert time[missing].tolist() == pytest.approx([2.3, 4.5])
     assert len(time) == 12
     assert np.all(np.diff(time) >= 0)
-
-
-@pytest.mark.parametrize(("rows", "gaps", "folds"), [(29, 1, False), (30, 1, True), (32, 0, False)])
-def test_gaps_are_rows_too(rows: int, gaps: int, *, folds: bool) -> None:
-    """What fits beside none is folded beside one that takes its place."""
-    timeline = timeline_of(rows)
-    for _ in range(gaps):
-        timeline.add_gap(3.2, 3.8)
-    time, _ = protocol.decimate(timeline, 30 if gaps else 32)
-
-    assert (len(time) < rows + gaps) is folds
-
-
-@pytest.mark.parametrize(("samples", "rows"), [(30, 30), (31, 22)])
-def test_news_are_folded_from_the_first_row_too_many_on(samples: int, rows: int) -> None:
-    """As many as there is room for go as they are."""
-    session = make_session()
-    news = [(float(at), (1.0, 2.0, 3.0, 4.0)) for at in range(samples)]
-    message, (time, values) = protocol.rows(session, "run", 1, news, [], detail=protocol.BRIEF_NEWS)
-
-    assert message["rows"] == len(time) // 8 == rows
-    assert len(values) == 4 * 3 * rows
 
 
 def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
