@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -136,19 +135,6 @@ def test_detaching_puts_the_original_methods_back() -> None:
     assert vars(transformers.GenerationMixin)["generate"] is generate
 
 
-def test_attaching_a_hundred_times_leaves_nothing() -> None:
-    """No layer upon layer, and no finder upon finder."""
-    attaching.detach()
-    original, finders = Trainer.train, list(sys.meta_path)
-    for _ in range(100):
-        attaching.attach()
-        attaching.attach()
-        attaching.detach()
-
-    assert Trainer.train is original
-    assert sys.meta_path == finders
-
-
 def test_a_wrapper_of_somebody_elses_survives(
     monkeypatch: pytest.MonkeyPatch, trainer: Any
 ) -> None:
@@ -169,15 +155,6 @@ def test_a_wrapper_of_somebody_elses_survives(
 
     assert Trainer.train is theirs
     assert [span.label for span in of_kind(back, "train")] == ["train"]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_signatures_stay(name: str) -> None:
-    """Whoever inspects a method, such as an editor, sees the original."""
-    followed = getattr(Trainer, name)
-    attaching.detach()
-
-    assert inspect.signature(followed) == inspect.signature(getattr(Trainer, name))
 
 
 def test_where_nothing_is_watched_nothing_is_followed(

@@ -47,18 +47,6 @@ def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
     assert {span.outcome for span in session.spans} == {"done"}
 
 
-def test_each_phase_begins_where_the_one_before_ends(trainer: Any) -> None:
-    """Nothing lies between forward, backward and optimizer."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-
-    phases = [of_kind(session, kind) for kind in ("forward", "backward", "optimizer")]
-    assert [len(one) for one in phases] == [2, 2, 2]
-    for forward, backward, optimizer in zip(*phases, strict=True):
-        assert forward.after is backward.before
-        assert backward.after is optimizer.before
-
-
 def test_a_watch_within_a_step_takes_no_phase_from_it(tmp_path: Path) -> None:
     """Such as around `training_step`; the watch has a session of its own."""
 

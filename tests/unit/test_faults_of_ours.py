@@ -275,23 +275,6 @@ def test_what_a_source_lacks_for_once_it_has_at_the_next_reading(
     assert session.notes == []
 
 
-@pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_what_a_source_lacks_once_it_may_have_again(
-    error: type[Exception], fake_monitor: Callable[[], Bench]
-) -> None:
-    """Where there was no memory, or no stack, to read a source, the next reading counts."""
-    bench = fake_monitor()
-    bench.host.failure = error("for once")
-    with hfmem_widget.watch("without", quiet=True):
-        pass
-    bench.host.failure = None
-    with hfmem_widget.watch("with", quiet=True) as session:
-        pass
-
-    assert session.latest("cpu/allocated") == 10.0
-    assert session.notes == []
-
-
 def test_where_nothing_can_be_written_a_script_goes_on() -> None:
     """A full disk under stderr is no reason for the user's script to end."""
     script = (

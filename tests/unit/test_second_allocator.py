@@ -1,8 +1,7 @@
-"""A second member of `Allocator` is its own file and one line: what reads the first reads it, without torch.cuda."""
+"""A second member of `Allocator` is its own file and one line: it is read without torch.cuda."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,6 @@ from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import OBSERVER
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Peak
-from hfmem_widget.sources.allocator import Stats
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, OutOfMemoryError
 

@@ -46,15 +46,15 @@ def cards() -> Iterator[tuple[str, str]]:
 
 def anatomies() -> Iterator[tuple[str, str]]:
     """Yield the table of each, with its notes."""
-    for name in ("training", "cpu", "steps", "short"):
+    for name in ("training", "cpu"):
         session = scripted_run(name)
         found = [session.anatomy("now"), session.anatomy("peak")]
         yield name, anatomy_bundle(found, title=session.label)["text/plain"]
 
 
 def ooms() -> Iterator[tuple[str, str]]:
-    """Yield the card of each scripted out-of-memory error."""
-    for case in CASES:
+    """Yield the card of one scripted out-of-memory error of each cause."""
+    for case in {case.cause: case for case in reversed(CASES)}.values():
         diagnosis = diagnose(case.incident)
         advice = advise(case.incident, diagnosis)
         bundle = out_of_memory_bundle(case.incident, diagnosis, advice, earlier=1)

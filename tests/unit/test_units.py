@@ -12,7 +12,6 @@ from hfmem_widget.text import (
     KIB,
     MIB,
     format_change,
-    format_counted,
     parse_bytes,
 )
 
@@ -52,9 +51,3 @@ def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
     says = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
     with pytest.raises(OptionError, match=says):
         parse_bytes(text, of="budget")
-
-
-def test_counts_agree_with_their_nouns() -> None:
-    """One of something has the singular, and thousands have their comma."""
-    assert format_counted(1, "object") == "1 object"
-    assert format_counted(1024, "object") == "1,024 objects"

@@ -26,7 +26,7 @@ from hfmem_widget.view.anatomy import (
 )
 from hfmem_widget.view.chart.figure import anatomy_dict
 from tests.data.parted import NAN, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
@@ -259,7 +259,7 @@ def test_memory_of_no_known_purpose_is_of_two_lightnesses() -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_it_needs_nothing_but_itself(name: str) -> None:
     """No script, no style sheet, no address: a saved notebook has none of them; and it is small."""
-    session = scripted_run(name)
+    session = shared_run(name)
     told = [session.anatomy(at, one.key) for one in session.devices for at in ("now", "peak")]
     html = anatomy_bundle(told)["text/html"]
     assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(", html)
@@ -277,7 +277,7 @@ def test_an_anatomy_without_any_reading_is_still_shown() -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property_of_the_bars(name: str) -> None:
     """`go.Figure` raises on any property that it does not know."""
-    assert isinstance(scripted_run(name).anatomy("peak").figure(), go.Figure)
+    assert isinstance(shared_run(name).anatomy("peak").figure(), go.Figure)
 
 
 def test_the_figures_bars_are_stacked_in_the_order_of_the_table() -> None:

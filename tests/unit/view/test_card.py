@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from hfmem_widget.analysis.facts import active_devices, changed_less, did_nothing, uses_a_gpu
+from hfmem_widget.analysis.facts import active_devices, uses_a_gpu
 from hfmem_widget.session import (
     Device,
     Finding,
@@ -20,7 +20,7 @@ from hfmem_widget.session import (
     Series,
     Session,
 )
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view.card import (
     card_bundle,
     parts_html,
@@ -28,11 +28,11 @@ from hfmem_widget.view.card import (
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 
 def card(name: str, *, with_chart: bool = True) -> str:
-    session = scripted_run(name)
+    session = shared_run(name)
     return card_bundle(session, session.spans[0], with_chart=with_chart)["text/html"]
 
 
@@ -294,27 +294,3 @@ def test_what_is_not_known_has_no_certainty() -> None:
     """A peak that nobody read is told as any figure that is missing."""
     assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
     assert "exact" not in peak_text(Peak(math.nan, "exact"))
-
-
-@pytest.mark.parametrize(
-    ("change", "seconds", "outcome", "nothing"),
-    [
-        (0.0, 0.9, "done", True),
-        (0.0, 1.0, "done", False),
-        (0.0, 0.5, "failed", False),
-        (MIB, 0.5, "done", False),
-    ],
-)
-def test_a_cell_did_nothing_if_it_was_quick_and_moved_nothing(
-    change: float, seconds: float, outcome: str, *, nothing: bool
-) -> None:
-    """Less than a second, and less than a MiB; and it ended as it should."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "H200", total=GIB)], [Series("cuda:0", "allocated")])
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (GIB,))))
-    after = recorder.append(Sample(seconds, (GIB + change,)))
-    span = recorder.close_span(span.id, after, {}, outcome)
-
-    assert did_nothing(session, span) is nothing
-    assert changed_less(session, span, 2 * MIB)

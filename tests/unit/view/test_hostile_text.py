@@ -6,7 +6,9 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -166,7 +168,8 @@ def anatomy_of(text: str) -> Anatomy:
     return replace(told, moment=text, notes=(text,), parts=parts)
 
 
-def sinks(text: str) -> list[dict[str, Any]]:
+@cache
+def sinks(text: str) -> Sequence[dict[str, Any]]:
     told = anatomy_of(text)
     made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
     found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
@@ -178,6 +181,15 @@ def sinks(text: str) -> list[dict[str, Any]]:
         made += [chart, compact_bundle(session, span)]
         made += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
     return made
+
+
+def errors() -> list[Mapping[str, str]]:
+    """Return the cards of some out-of-memory errors."""
+    incidents = [case.incident for case in CASES[:3]]
+    reasons = [(one, diagnose(one)) for one in incidents]
+    return [
+        out_of_memory_bundle(one, reason, advise(one, reason), earlier=0) for one, reason in reasons
+    ]
 
 
 def strings(value: object) -> list[str]:
@@ -269,12 +281,7 @@ class InNoFormula(HTMLParser):
 
 def test_nothing_is_read_as_a_formula() -> None:
     """All text stands within an element that MathJax ignores, in whichever output."""
-    bundles = sinks(CORPUS["mathjax"])
-    cases = [case.incident for case in CASES[:3]]
-    for one in cases:
-        told = diagnose(one)
-        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
-    for bundle in bundles:
+    for bundle in (*sinks(CORPUS["mathjax"]), *errors()):
         InNoFormula().feed(bundle["text/html"])
 
 
@@ -322,13 +329,9 @@ class WithoutDrawings(HTMLParser):
 
 def test_where_drawings_are_taken_out_their_words_are_not_seen() -> None:
     """An untrusted notebook has no bar, and no line of all that the bar's tips said, run together."""
-    cases = [case.incident for case in CASES[:3]]
-    bundles = sinks("model")
-    for one in cases:
-        told = diagnose(one)
-        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
+    bundles = (*sinks("model"), *errors())
     drawn = [bundle["text/html"] for bundle in bundles if PLOTLY_MIME not in bundle]
-    assert len(drawn) > len(cases)
+    assert len(drawn) > 3
     for html in drawn:
         reader = WithoutDrawings()
         reader.feed(html)

@@ -134,15 +134,6 @@ def test_of_two_steps_none_is_the_worst() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [""]
 
 
-def test_named_blocks_have_a_row_each() -> None:
-    """Blocks with the same name share a row; those with other names have their own."""
-    cell = Cell()
-    for label in ("load", "load", "generate"):
-        cell.phase("block", exact(2.0), label=label)
-    rows = phase_rows(cell.session, cell.close())
-    assert [(row.name, row.count) for row in rows] == [("load", 2), ("generate", 1)]
-
-
 def test_a_watched_block_is_no_phase_of_itself() -> None:
     """The block that is watched has no row in its own table."""
     recorder = Recorder("run")

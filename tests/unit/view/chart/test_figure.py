@@ -151,18 +151,6 @@ def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
     assert label in [one["text"] for one in drawn(name)["layout"]["annotations"]]
 
 
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_peaks_label_stands_clear_of_every_line(name: str) -> None:
-    """Above all that is drawn, off the capacity's line, and within the axis."""
-    session = shared_run(name)
-    scene = build_scene(session, session.spans[0], columns=300)
-    assert scene is not None
-    assert scene.peak is not None
-    foot, head = scene.peak.label_at, scene.peak.label_at + 0.1 * scene.top
-    assert scene.ceiling < foot < head <= scene.top
-    assert scene.capacity is None or not foot < scene.capacity < head
-
-
 def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
     """A line for the capacity is drawn in the run that fills the GPU, and in no smaller one."""
     assert drawn("training")["layout"]["shapes"] == []
@@ -276,15 +264,6 @@ def test_an_instant_is_told_in_a_unit_that_suits_the_run(name: str, unit: str) -
     axis = shown["layout"]["xaxis"]
     assert axis["ticksuffix"] == f" {unit}"
     assert not any(text.endswith(f"{unit} {unit}") for text in axis["ticktext"])
-
-
-@pytest.mark.parametrize(("steps", "marked"), [(1, False), (2, False), (3, True)])
-def test_the_worst_of_three_steps_is_marked(steps: int, *, marked: bool) -> None:
-    """Of two, one is always the worse."""
-    session = many_steps(steps)
-    bars = lay_lanes(session, "cuda:0", 0.0, float(steps))
-
-    assert any(bar.worst for bar in bars) is marked
 
 
 def test_what_is_too_short_says_so_in_an_empty_figure() -> None:

@@ -168,13 +168,6 @@ def test_where_memory_ran_out_there_is_a_mark_with_a_word() -> None:
     assert [one["text"] for one in drawn["layout"]["annotations"]].count(RAN_OUT) == 1
 
 
-def test_the_word_covers_none_of_the_marks_before_it() -> None:
-    """It hangs below the lowest of those that it may reach."""
-    word = scene(run(oom(5.0, gib=4.5), oom(8.0, gib=5.0))).mark_word
-    assert word is not None
-    assert (word.at, word.level, word.side) == (8.0, 4.5 * GIB, "left")
-
-
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:
     """A search for a batch size runs out again and again."""
     times = (3.0, 1.0, 2.0)
@@ -235,23 +228,6 @@ def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
     assert html.count(f"{RAN_OUT}</text>") == with_chart
 
 
-@pytest.mark.parametrize(("gib", "crossed"), [(6.99, False), (6.98, True)])
-def test_a_budget_that_was_reached_is_not_crossed(gib: float, *, crossed: bool) -> None:
-    """Only what goes above it is."""
-    (drawn,) = guides_in(run(budget(gib)), "cuda:0", (0.0, 10.0), 6.99 * GIB)
-
-    assert drawn.is_crossed is crossed
-
-
-def test_a_trend_never_goes_below_nothing() -> None:
-    """However its line began."""
-    falling = Guide("cuda:0", "trend", "x", 0.0, 10.0, -GIB, GIB, (0.5 * GIB, 0.0))
-    (drawn,) = guides_in(run(falling), "cuda:0", (0.0, 10.0), GIB)
-
-    assert drawn.line == [(0.0, 0.0), (10.0, GIB)]
-    assert min(value for _, value in drawn.outline()) == 0.0
-
-
 NAN = math.nan
 
 
@@ -281,37 +257,3 @@ def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None
 
     assert one.crossed_at == at
     assert one.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
-
-
-@pytest.mark.parametrize("time", [1.9, 2.0, 5.0, 9.0, 9.1])
-def test_a_mark_is_drawn_within_what_is_drawn(time: float) -> None:
-    """Its edges among it."""
-    found = drawn(guided(oom(time)), view=(2.0, 9.0))
-
-    assert [one.time for one in found] == ([time - 2.0] if 2.0 <= time <= 9.0 else [])
-
-
-@pytest.mark.parametrize(
-    ("view", "line", "band"),
-    [
-        ((0.0, 20.0), [(2.0, 1.0), (10.0, 5.0)], (0.5, 1.0)),
-        ((4.0, 20.0), [(0.0, 2.0), (6.0, 5.0)], (0.625, 1.0)),
-        ((0.0, 6.0), [(2.0, 1.0), (6.0, 3.0)], (0.5, 0.75)),
-        ((0.0, 2.0), None, None),
-        ((10.0, 20.0), None, None),
-    ],
-)
-def test_of_a_trend_the_part_is_drawn_that_is_seen(
-    view: tuple[float, float],
-    line: list[tuple[float, float]] | None,
-    band: tuple[float, ...] | None,
-) -> None:
-    """With its band, which widens along it; of one that only touches the edge nothing."""
-    found = drawn(guided(trend()), view=view)
-
-    assert [[(time, value / GIB) for time, value in one.line] for one in found] == (
-        [] if line is None else [line]
-    )
-    assert [tuple(value / GIB for value in one.band) for one in found] == (
-        [] if band is None else [band]
-    )

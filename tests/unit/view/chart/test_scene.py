@@ -8,19 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES, visible_gaps
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.analysis.curve import LEAST_SAMPLES
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
 from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
-from tests.scenes import scripted_run
+from tests.scenes import shared_run
 from tests.scenes.stage import Stage
 from tests.unit.view.chart.test_guides import budget, run, scene
 
@@ -71,29 +69,6 @@ def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
     assert built.peak.label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
 
 
-@pytest.mark.parametrize(
-    ("time", "side"),
-    [
-        (0.0, "right"),
-        (24.9, "right"),
-        (25.0, ""),
-        (50.0, ""),
-        (75.0, ""),
-        (75.1, "left"),
-        (100.0, "left"),
-    ],
-)
-def test_the_peaks_label_turns_inwards_in_the_outer_quarters(time: float, side: str) -> None:
-    """Elsewhere it stands above its point."""
-    assert with_peak(time).peak_side == side
-
-
-def test_without_a_peak_no_side_is_taken() -> None:
-    """Words of lines stand at the right then."""
-    assert EMPTY.peak_side == ""
-    assert not EMPTY.words_at_left
-
-
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
@@ -119,17 +94,6 @@ def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, uni
 
 
 @pytest.mark.parametrize(
-    ("time", "side"),
-    [(0.0, "right"), (39.9, "right"), (40.0, ""), (60.0, ""), (60.1, "left"), (100.0, "left")],
-)
-def test_a_marks_word_turns_inwards_sooner(time: float, side: str) -> None:
-    """It is longer than the peak's label."""
-    word = marked((time, 80.0)).mark_word
-    assert word is not None
-    assert word.side == side
-
-
-@pytest.mark.parametrize(
     ("marks", "at", "is_above"),
     [
         ([(50.0, 80.0)], 80.0, False),
@@ -151,11 +115,6 @@ def test_a_marks_word_is_clear_of_the_marks_near_it(
 
     assert (word.level, word.is_above) == (at, is_above)
     assert word.at == max(time for time, _ in marks)
-
-
-def test_without_a_mark_there_is_no_word() -> None:
-    """A scene in which nothing ran out says nothing of it."""
-    assert EMPTY.mark_word is None
 
 
 @pytest.mark.parametrize(
@@ -225,7 +184,7 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
 def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
     """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
-    session = scripted_run(name)
+    session = shared_run(name)
     fine = build_scene(session, session.spans[0], columns=360)
     assert fine is not None
     coarse = fine.coarser(60)
@@ -254,49 +213,6 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     assert built.frame.levels.texts[-1] == "1.0 MiB"
 
 
-@pytest.mark.parametrize(
-    ("top", "texts"),
-    [
-        (1.0, "0.0 0.2 0.4 0.6 0.8 1.0"),
-        (1.25, "0.00 0.25 0.50 0.75 1.00 1.25"),
-        (1.26, "0.0 0.5 1.0"),
-        (2.4, "0.0 0.5 1.0 1.5 2.0"),
-        (5.0, "0 1 2 3 4 5"),
-        (10.0, "0 2 4 6 8 10"),
-        (12.5, "0.0 2.5 5.0 7.5 10.0 12.5"),
-        (25.0, "0 5 10 15 20 25"),
-        (50.0, "0 10 20 30 40 50"),
-        (125.0, "0 25 50 75 100 125"),
-        (140.4, "0 50 100"),
-        (0.07, "0.00 0.02 0.04 0.06"),
-    ],
-)
-def test_ticks_of_values_are_round_and_about_five(top: float, texts: str) -> None:
-    """From nothing up, the highest with its unit."""
-    assert " ".join(value_ticks(top, "GiB").texts) == f"{texts} GiB"
-
-
-@pytest.mark.parametrize(
-    ("stop", "step", "last"),
-    [(0.0006, 0.0001, "0.6 ms"), (0.006, 0.001, "6 ms"), (0.06, 0.01, "60 ms"), (0.6, 0.1, "600 ms"),
-     (0.61, 0.2, "600 ms"), (3.0, 0.5, "3.0 s"), (5.9, 1, "5 s"), (6, 1, "6 s"), (6.1, 2, "6 s"),
-     (12, 2, "12 s"), (30, 5, "30 s"), (31, 10, "30 s"), (60, 10, "1:00"), (90, 15, "1:30"),
-     (120, 20, "2:00"), (180, 30, "3:00"), (360, 60, "6 min"), (720, 120, "12 min"),
-     (1800, 300, "30 min"), (3600, 600, "1 h"), (5400, 900, "1 h 30"), (7200, 1200, "2 h"),
-     (10_800, 1800, "3 h"), (21_600, 3600, "6 h"), (43_200, 7200, "12 h"), (64_800, 10_800, "18 h"),
-     (129_600, 21_600, "36 h"), (259_200, 43_200, "72 h"), (518_400, 86_400, "144 h"),
-     (518_401, 172_800, "144 h")],
-)  # fmt: skip
-def test_ticks_of_times_are_round_and_at_most_six(stop: float, step: float, last: str) -> None:
-    """After the one at the beginning; exactly six where the time is six times a round one."""
-    ticks = time_ticks(stop)
-
-    assert ticks.values[1] == pytest.approx(step)
-    assert len(ticks.values) - 1 <= 6
-    assert ticks.values[-1] <= stop + 1e-9
-    assert (ticks.texts[0], ticks.texts[-1]) == ("0 s" if stop < 360 else ticks.texts[0], last)
-
-
 NAN = math.nan
 
 
@@ -313,21 +229,6 @@ def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",
     for at, row in enumerate(rows):
         recorder.append(Sample(float(at), tuple(row)))
     return recorder
-
-
-def test_of_spans_that_lie_within_each_other_some_are_too_deep_to_draw() -> None:
-    """A lane for each depth, as many as there may be; one that overlaps goes a lane further down."""
-    recorder = recorder_of((1.0,))
-    session = recorder.session
-    spans = [
-        recorder.open_span("block", str(at), session.last_sample) for at in range(MOST_LANES + 2)
-    ]
-    recorder.append(Sample(1.0, (1.0,)))
-    for span in reversed(spans):
-        recorder.close_span(span.id, session.last_sample, {})
-    bars = lay_lanes(session, GPU.key, 0.0, 1.0)
-
-    assert [(one.label, one.lane) for one in bars] == [(str(at), at) for at in range(MOST_LANES)]
 
 
 @pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
@@ -354,22 +255,3 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 
     assert built is not None
     assert ("device_used" in [one.metric for one in built.lines]) is shown
-
-
-@pytest.mark.parametrize(
-    ("gap", "seen"),
-    [
-        ((1.0, 2.0), []),
-        ((1.0, 2.01), [(1.0, 2.01)]),
-        ((-5.0, 1.5), [(0.0, 1.5)]),
-        ((9.5, 12.0), []),
-    ],
-)
-def test_a_gap_is_seen_from_a_column_on(
-    gap: tuple[float, float], seen: list[tuple[float, float]]
-) -> None:
-    """Cut to what is drawn: here a column is a second."""
-    timeline = Timeline(1)
-    timeline.add_gap(*gap)
-
-    assert visible_gaps(timeline, 0.0, 10.0, 10) == seen

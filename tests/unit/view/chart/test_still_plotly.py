@@ -11,7 +11,7 @@ import pytest
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import _columns, figure_dict
+from hfmem_widget.view.chart.figure import figure_columns, figure_dict
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
@@ -33,7 +33,7 @@ class Shown:
     def __init__(self, session: Session | str) -> None:
         session = shared_run(session) if isinstance(session, str) else session
         figure = figure_dict(session, session.spans[0])
-        built = build_scene(session, session.spans[0], columns=_columns(session))
+        built = build_scene(session, session.spans[0], columns=figure_columns(session))
         assert built is not None
         self.scene: Scene = built
         self.data: list[dict[str, Any]] = figure["data"]

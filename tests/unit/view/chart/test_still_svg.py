@@ -13,7 +13,7 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.chart.svg import chart_columns, chart_html
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
 from tests.scenes import scripted_run, shared_run
@@ -49,11 +49,7 @@ class Shown:
 
 
 def scene_of(session: Session) -> Scene:
-    from hfmem_widget.view.chart import svg as module
-
-    built = build_scene(
-        session, session.spans[0], columns=module._columns(session, module._CHART_COLUMNS)
-    )
+    built = build_scene(session, session.spans[0], columns=chart_columns(session))
     assert built is not None
     return built
 
@@ -228,35 +224,6 @@ def test_bars_stand_above_the_plot_at_their_times(name: str) -> None:
             and abs(one[3] - left) < FINE
             and abs(one[4] - one[3] - (max(wide, least) - seam)) < FINE
         ], bar
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_legend_shows_each_line_as_it_is_drawn(name: str) -> None:
-    """The parts from the bottom up, then the lines, each with its own stroke or colour."""
-    chart = shown(name)
-    told = chart.drawing.legend()
-    scene = chart.scene
-    keys = dict(told)
-
-    assert [one for one, _ in told] == [
-        *(one.short_label for one in scene.layers),
-        *(scene.name(one) for one in scene.lines),
-    ]
-    assert [keys[one.short_label] for one in scene.layers] == [
-        palette.PARTS[one.name] for one in scene.layers
-    ]
-    for line, path in zip(
-        [one for one in scene.lines if one.metric != "device_used"], strokes(chart), strict=True
-    ):
-        key = keys[scene.name(line)]
-        if isinstance(key, Path):
-            assert (key.stroke, key.dash, key.opacity) == (path.stroke, path.dash, path.opacity)
-            assert key.runs == (((0.0, 5.0), (18.0, 5.0)),)
-        else:
-            assert key == path.stroke
-    for line in scene.lines:
-        if line.metric == "device_used":
-            assert keys[scene.name(line)] == palette.DEVICE_USED
 
 
 def test_no_two_lines_look_alike() -> None:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from hfmem_widget.session import Finding, Guide, Recorder, Sample
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import widget
-from hfmem_widget.view.wire.judgements import MOST as MOST_JUDGED
-from hfmem_widget.view.wire.judgements import Judgements, judged
+from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
 from tests.contract.runs import gpu, series_of
@@ -147,19 +146,3 @@ def test_nothing_is_sent_where_nothing_is_judged() -> None:
     run = Run()
     run.tick(400)
     assert not any("findings" in one or "guides" in one for one in run.sent)
-
-
-def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
-    """As many as a message has room for."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.append(Sample(0.0, ()))
-    for at in range(MOST_JUDGED + 4):
-        severity = ("info", "critical", "warn")[at % 3]
-        session.findings.append(Finding("leak", severity, f"Finding {at}.", {}))  # type: ignore[arg-type]
-    told = Judgements(session).now()["findings"]
-    order = [one["severity"] for one in told]
-
-    assert len(told) == MOST_JUDGED == 8
-    assert order == ["critical"] * 4 + ["warn"] * 4
-    assert [one["title"] for one in told][:4] == [f"Finding {at}." for at in (1, 4, 7, 10)]

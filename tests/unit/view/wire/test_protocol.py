@@ -121,7 +121,7 @@ def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
     """However long the run and many the devices, a snapshot's numbers stay within their bound."""
-    session = make_session(gpus, samples=20_000, parts=parts)
+    session = make_session(gpus, samples=5_000, parts=parts)
     message, (time, values) = protocol.snapshot(session, "run", 1)
 
     assert len(time) + len(values) <= protocol.FULL.row_bytes
@@ -136,7 +136,7 @@ def test_an_outline_is_small_and_says_that_it_is_coarse(
     gpus: int, most: int, *, parts: bool
 ) -> None:
     """Schema, spans, samples and steps together, however long the run."""
-    recorder = make_recorder(gpus, samples=20_000, parts=parts)
+    recorder = make_recorder(gpus, samples=5_000, parts=parts)
     session = recorder.session
     add_steps(recorder, 2500)
     for number in range(30):
@@ -170,7 +170,7 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
 
 def test_a_live_message_does_not_grow_with_the_run() -> None:
     """One tick of one GPU is below 1.2 kB after a day as after a second, its parts included."""
-    recorder = make_recorder(samples=50_000, parts=True)
+    recorder = make_recorder(samples=10_000, parts=True)
     session = recorder.session
     span = recorder.open_span("cell", "fine-tune", session.last_sample)
     message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 10)], [span])
@@ -201,7 +201,7 @@ def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_hi
 
 
 @given(
-    st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e6)), min_size=1, max_size=600),
+    st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e6)), min_size=1, max_size=300),
     st.integers(8, 200),
 )
 def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
@@ -366,17 +366,6 @@ def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
     assert table[:, columns.index("tokens")].sum() == 500 * 32
     assert table[:, columns.index("cuda:0/peak")].max() == 1500
     assert table[-1, columns.index("cuda:0/worst")] == 500
-
-
-def test_the_newest_group_stays_apart() -> None:
-    """It may still grow, and a page replaces it by what it became."""
-    recorder = make_recorder(samples=1)
-    session = recorder.session
-    add_steps(recorder, 2100)  # folded once: groups of two, the newest of them may have one
-    newest = session.steps.table[-1].tolist()
-    assert decoded_steps(*protocol.snapshot(session, "run", 1))[-1].tolist() == pytest.approx(
-        newest, nan_ok=True
-    )
 
 
 def test_the_status_says_what_child_processes_did() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hfmem_widget.session import Ranks, RankStrip, Sample, Session
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.rank_messages import describe_ranks, folded, newest
-from tests.data.overviews import EIGHT, MANY, TWO, overview, overview_recorder
+from hfmem_widget.view.wire.rank_messages import describe_ranks, newest
+from tests.data.overviews import EIGHT, MANY, TWO, overview_recorder, shared_overview
 from tests.scenes import FakeClock
 
 
@@ -109,7 +109,7 @@ def test_an_outline_has_a_coarse_strip() -> None:
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
     """The table, the phases and two columns."""
-    session = overview(plan)
+    session = shared_overview(plan)
     assert session.ranks is not None
     ranks = replace(session.ranks, strip=newest(session.ranks.strip, 2))
     message, cells = describe_ranks(ranks)
@@ -120,7 +120,7 @@ def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
 
 def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
     """Tables and strips are bounded, whatever the session has."""
-    session = overview(MANY)
+    session = shared_overview(MANY)
     assert session.ranks is not None
     many = replace(session.ranks, world=16_384, table=session.ranks.table * 9)
 
@@ -147,12 +147,3 @@ def test_a_page_hears_of_ranks_rarely_while_nobody_looks() -> None:
     ]
 
     assert sum(late) < 100 * 1_000
-
-
-def test_neighbours_fold_to_the_highest() -> None:
-    """A strip of more columns than are sent keeps every peak."""
-    strip = RankStrip((0,), tuple(map(float, range(500))), bytes(at % 200 for at in range(500)))
-    found = folded(strip, 240)
-
-    assert len(found.at) == 167
-    assert max(found.cells) == 199
