@@ -46,7 +46,8 @@ class Sent:
     def breaks(self) -> list[float]:
         """Seconds of the rows at which the lines break."""
         values = np.frombuffer(self.buffers[1], "<f4").reshape(self.message["rows"], -1)
-        return np.array(self.times)[np.isnan(values).all(axis=1)].tolist()
+        times: list[float] = np.array(self.times)[np.isnan(values).all(axis=1)].tolist()
+        return times
 
 
 class Wire:
