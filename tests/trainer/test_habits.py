@@ -22,15 +22,14 @@ from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
-from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline
+from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, session_of
 
 ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
 
 
 def first_step(trainer: Any) -> str:
     """Return the outline of a training of one step, without training and epoch."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
     assert trainer.state.global_step == 1
     return outline(session).partition("epoch 1 of 1\n")[2].strip()
 
@@ -57,9 +56,7 @@ def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -
 @pytest.mark.parametrize("workers", [2, 8])
 def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> None:
     """They are forked in the middle of a watch, and the training gets all its batches."""
-    trainer = make_trainer(tmp_path, dataloader_num_workers=workers)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, dataloader_num_workers=workers))
 
     assert [group.tokens for group in session.steps] == [36, 32]
     assert session.polling.stopped == ""
@@ -153,9 +150,7 @@ def test_copies_of_the_model_tell_us_nothing(tmp_path: Path) -> None:
             for one in copies.copies:
                 one(input_ids=torch.ones(1, 2, dtype=torch.long))
 
-    trainer = make_trainer(tmp_path, callbacks=[copies, Calls])
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, callbacks=[copies, Calls]))
 
     assert len(copies.copies) == 6
     assert len(of_kind(session, "forward")) == 2
@@ -292,8 +287,7 @@ def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bo
     copies = CopiesTheTrainer()
     callbacks = [copies, *([MemoryCallback(log=True)] if own else [])]
     copies.trainer = trainer = make_trainer(tmp_path, max_steps=2, callbacks=callbacks)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert len(copies.copied) == 2
     ours = [one for one in copies.copied[1] if isinstance(one, MemoryCallback)]

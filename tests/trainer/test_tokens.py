@@ -9,13 +9,12 @@ import pytest
 import torch
 
 import hfmem_widget
-from tests.trainer.tiny import InOrder, make_trainer, of_kind, rows
+from tests.trainer.tiny import InOrder, make_trainer, of_kind, rows, session_of
 
 
 def counts(trainer: Any) -> list[dict[str, float]]:
     """Return what was counted in each step of a training."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
     return [dict(span.counts) for span in of_kind(session, "step")]
 
 
