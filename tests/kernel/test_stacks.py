@@ -127,22 +127,6 @@ def test_a_cell_that_awaits_is_followed(notebook: Kernel) -> None:
     assert value(notebook, LEFT) == "0"
 
 
-def test_a_watch_within_the_cell_has_its_own(notebook: Kernel) -> None:
-    """Both end where they should."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart -o outer\n"
-        "import hfmem_widget\n"
-        "one = torch.ones(1000)\n"
-        "with hfmem_widget.watch(stacks=True, quiet=True) as inner:\n"
-        "    two = torch.ones(500)\n"
-        "three = torch.ones(250)"
-    )
-    assert result.status == "ok"
-    assert value(notebook, "inner.stacks.peaks[0].bytes") == "2000"
-    assert value(notebook, "outer.stacks.peaks[0].bytes") == "7000"
-    assert value(notebook, LEFT) == "0"
-
-
 def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
     """And nowhere else: no file is written unasked."""
     notebook.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(1000)")
