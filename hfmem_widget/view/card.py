@@ -199,32 +199,29 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
 
 def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
     """Return the devices that others filled."""
-    heads = ["device", "in use, start \N{RIGHTWARDS ARROW} end", "rose by", "highest"]
-    rows = [
-        [
-            device.device.key,
-            format_change(device.before, device.after),
-            format_bytes(device.rise, signed=True),
-            format_bytes(device.highest),
-        ]
-        for device in moved.devices
-    ]
-    if moved.has_children:
-        heads.insert(3, "child processes")
-        for row, device in zip(rows, moved.devices, strict=True):
-            row.insert(3, format_bytes(device.children, signed=True))
+    devices = moved.devices
+    columns = {
+        "device": [each.device.key for each in devices],
+        "in use, start \N{RIGHTWARDS ARROW} end": [
+            format_change(each.before, each.after) for each in devices
+        ],
+        "rose by": [format_bytes(each.rise, signed=True) for each in devices],
+        "child processes": [format_bytes(each.children, signed=True) for each in devices],
+        "highest": [format_bytes(each.highest) for each in devices],
+    }
+    if not moved.has_children:
+        del columns["child processes"]
+    rows = [*zip(*columns.values(), strict=True)] if len(devices) > 1 else []
     lead = kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}.")
-    return lead, _table_of(heads, [tuple(row) for row in rows] if len(rows) > 1 else [])
+    return lead, _table_of([*columns], rows)
 
 
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
-    heads = ["device", *(label for label, _, _ in _columns(facts[0]))] if facts else [""] * 4
-    heads[3] = "peak"
-    rows = []
-    for device_facts in facts:
-        cells = [device_facts.device.key, *(value for _, value, _ in _columns(device_facts))]
-        cells[3] = peak_text(device_facts.peak)
-        rows.append(tuple(cells))
+    rows, heads = [], ["device"]
+    for each in facts:
+        labels, values, _ = zip(*_columns(each), strict=True)
+        heads = ["device", *labels[:2], "peak", *labels[3:]]
+        rows.append((each.device.key, *values[:2], peak_text(each.peak), *values[3:]))
     return _table_of(heads, rows)
 
 

@@ -62,20 +62,11 @@ HOST_METRICS: Final = {
 
 @dataclass
 class Recording:
-    """What left Python, and what a page that opens in the middle is given.
-
-    Attributes
-    ----------
-    sent : list of (Message, Buffers)
-    history : mapping
-        The `_history` trait as the widget packs it.
-    history_after : int
-        How many messages had been sent when it was packed.
-    """
+    """What left Python, and what a page that opens in the middle is given."""
 
     sent: list[tuple[Message, Buffers]] = field(default_factory=list)
-    history: Mapping[str, Any] = field(default_factory=dict)
-    history_after: int = 0
+    history: Mapping[str, Any] = field(default_factory=dict)  # as the widget packs it
+    history_after: int = 0  # so many messages
 
 
 class Watch:

@@ -76,24 +76,11 @@ def places_that_can_fail(code: CodeType) -> frozenset[int]:
 
 
 class Injection:
-    """Raises once, as a place of ours is reached below an entry.
-
-    Parameters
-    ----------
-    at : Place, optional
-        Which; without one it raises nowhere, and notes all that are reached.
-
-    Attributes
-    ----------
-    reached : dict of Place to None
-        Those that were, in the order in which they were first.
-    where : str
-        The place at which it raised.
-    """
+    """Raises once, as a place of ours is reached below an entry; without one it only notes those reached."""
 
     def __init__(self, at: Place | None = None) -> None:
-        self.reached: dict[Place, None] = {}
-        self.where = ""
+        self.reached: dict[Place, None] = {}  # in the order in which they were first
+        self.where = ""  # it raised
         self._code: CodeType | None
         self._code, self._offset = at or (None, 0)
 

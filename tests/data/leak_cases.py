@@ -43,13 +43,7 @@ MIB = 2**20
 
 
 class Loop:
-    """A small model, its optimizer and its batches.
-
-    Attributes
-    ----------
-    keeps : list
-        What outlives the loop, as a notebook's variables do.
-    """
+    """A small model, its optimizer and its batches."""
 
     def __init__(self, mirror: Mirror | None = None, *, seed: int = 0, spans: bool = True) -> None:
         torch.manual_seed(seed)
@@ -90,23 +84,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class Case:
-    """One loop.
-
-    Attributes
-    ----------
-    name : str
-    leaks : bool
-        Whether something in it keeps ever more memory.
-    run : callable
-        Takes a `Loop`, and returns what outlives it.
-    what : str
-        What the finding should call it.
-    """
+    """One loop."""
 
     name: str
-    leaks: bool
-    run: Callable[[Loop], object]
-    what: str = "a step"
+    leaks: bool  # something in it keeps ever more memory
+    run: Callable[[Loop], object]  # returns what outlives it
+    what: str = "a step"  # the finding should call it
 
 
 CASES: list[Case] = []

@@ -19,21 +19,13 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Played:
-    """What was said of a case.
-
-    Attributes
-    ----------
-    case : Case
-    on_gpu, on_host : Trend or None
-        What we say of the mirrored GPU and of this process' heap.
-    cries : frozenset of str
-        Which rules call it a leak: memory rose by more than 1 MB an iteration, from the first to the last
-        ("mean"), or ever from one to the next, after the first ("any").
-    """
+    """What was said of a case."""
 
     case: Case
-    on_gpu: Trend | None
-    on_host: Trend | None
+    on_gpu: Trend | None  # what we say of the mirrored GPU
+    on_host: Trend | None  # and of this process' heap
+    # Which rules call it a leak: memory rose by more than 1 MB an iteration, from the first to the last
+    # ("mean"), or ever from one to the next, after the first ("any").
     cries: frozenset[str]
 
 

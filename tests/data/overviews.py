@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from hfmem_widget.session import (
     Device,
@@ -78,6 +79,12 @@ MANY = Plan(1024, worst=417, silent=range(640, 648))
 def overview(plan: Plan, *, until: float | None = None, ended: bool = True) -> Session:
     """Return the overview of a run after so many seconds."""
     return overview_recorder(plan, until=until, ended=ended).session
+
+
+@cache
+def shared_overview(plan: Plan, *, until: float | None = None, ended: bool = True) -> Session:
+    """Return the overview of a run that is made once, for tests that only read it."""
+    return overview(plan, until=until, ended=ended)
 
 
 def overview_recorder(plan: Plan, *, until: float | None = None, ended: bool = True) -> Recorder:

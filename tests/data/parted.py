@@ -28,13 +28,7 @@ METRICS = (
 
 
 class Script:
-    """One device whose figures are set by hand, a tenth of a second a sample.
-
-    Parameters
-    ----------
-    key : str
-        ``"cpu"`` for the host.
-    """
+    """One device whose figures are set by hand, a tenth of a second a sample."""
 
     def __init__(self, key: str = "cuda:0", *, total: float = TOTAL) -> None:
         self.key = key

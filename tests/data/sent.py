@@ -16,41 +16,26 @@ import numpy as np
 from hfmem_widget.session import Finding, Sample
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire.protocol import Buffers, Message
-from hfmem_widget.view.wire.publisher import Publisher
-from tests.scenes import FakeClock
+from tests.data.wire import Wire
 from tests.unit.view.chart.test_guides import budget, trend
 from tests.unit.view.wire.test_protocol import add_steps, make_recorder
 
 FILE = Path(__file__).with_name("sent.txt")
 
 
-class Wire:
-    """A session that a script samples, and what is sent of it."""
+class Lines(Wire):
+    """What is sent, as lines of text."""
 
     def __init__(self, *, gpus: int = 1, parts: bool = False, panel: bool = True) -> None:
-        self.clock = FakeClock()
-        self.recorder = make_recorder(gpus, samples=0, parts=parts)
-        self.session = self.recorder.session
-        self.lines: list[str] = []
-        self.publisher = Publisher(self.session, self._send, panel=panel, clock=self.clock)
+        super().__init__(make_recorder(gpus, samples=0, parts=parts), panel=panel)
         self.publisher.run = "run"
-        self.recorder.subscribe(self.publisher)
+        self.lines: list[str] = []
         self._told: dict[str, Any] = {}
 
-    def run(self, seconds: float, interval: float = 0.1) -> None:
-        for _ in range(round(seconds / interval)):
-            self.clock.advance(interval)
-            height = GIB * (1 + self.clock.now % 3)
-            values = tuple(height for _ in self.session.series)
-            self.recorder.append(Sample(self.clock.now, values))
-            self.recorder.publish()
+    def values(self) -> tuple[float, ...]:
+        return (GIB * (1 + self.clock.now % 3),) * len(self.session.series)
 
-    def sleep(self, seconds: float) -> None:
-        began = self.clock.now
-        self.clock.advance(seconds)
-        self.session.timeline.add_gap(began, self.clock.now)
-
-    def _send(self, message: Message, buffers: Buffers) -> None:
+    def send(self, message: Message, buffers: Buffers) -> None:
         spans = [f"{one['id']}{'' if one.get('stop') is None else '.'}" for one in message["spans"]]
         told = [
             f"{self.clock.now:.2f} {message['kind']} {message['seq']}",
@@ -73,9 +58,9 @@ class Wire:
                 self.lines.append(f"  {name}: {now}")
 
 
-def a_cell() -> Wire:
+def a_cell() -> Lines:
     """Return what is sent of a cell with steps, a gap and guides, while somebody watches."""
-    wire = Wire(parts=True)
+    wire = Lines(parts=True)
     recorder, session = wire.recorder, wire.session
     wire.run(1.0)
     cell = recorder.open_span("cell", "a cell", session.last_sample)
@@ -96,9 +81,9 @@ def a_cell() -> Wire:
     return wire
 
 
-def nobody_watches() -> Wire:
+def nobody_watches() -> Lines:
     """Return what is sent while nobody is seen, slower and slower, until somebody is."""
-    wire = Wire(panel=False)
+    wire = Lines(panel=False)
     for seconds in (5.0, 28.0, 120.0, 150.0):
         wire.run(3.0)
         wire.clock.advance(seconds)
@@ -108,9 +93,9 @@ def nobody_watches() -> Wire:
     return wire
 
 
-def many_devices() -> Wire:
+def many_devices() -> Lines:
     """Return what is sent of eight devices, with more steps and samples than there is room for."""
-    wire = Wire(gpus=8)
+    wire = Lines(gpus=8)
     wire.run(0.3)
     for at in range(40):
         wire.recorder.append(Sample(wire.clock.now, tuple(float(at) for _ in wire.session.series)))
@@ -119,7 +104,7 @@ def many_devices() -> Wire:
     return wire
 
 
-EVERY: dict[str, Callable[[], Wire]] = {
+EVERY: dict[str, Callable[[], Lines]] = {
     "a cell": a_cell,
     "nobody watches": nobody_watches,
     "many devices": many_devices,

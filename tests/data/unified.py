@@ -18,35 +18,17 @@ def gib(size: float) -> int:
 
 @dataclass(frozen=True)
 class Posted:
-    """What an owner posted of one machine at one moment; bytes.
+    """What an owner posted of one machine at one moment; bytes."""
 
-    Attributes
-    ----------
-    source : str
-        The thread.
-    name : str
-        The GPU, as NVML or HIP names it.
-    total, available, free : int
-        ``MemTotal``, ``MemAvailable`` and ``MemFree`` of ``/proc/meminfo``.
-    torch_total : int
-        ``get_device_properties(0).total_memory``.
-    nvml_total : int or None
-        None where `nvmlDeviceGetMemoryInfo` is not supported.
-    integrated : bool
-        ``get_device_properties(0).is_integrated``.
-    carved_out : int or None
-        An APU's ``mem_info_vram_total``.
-    """
-
-    source: str
-    name: str
-    total: int
-    available: int
-    free: int
-    torch_total: int
-    nvml_total: int | None = None
-    integrated: bool = True
-    carved_out: int | None = None
+    source: str  # the thread
+    name: str  # of the GPU, as NVML or HIP names it
+    total: int  # ``MemTotal`` of ``/proc/meminfo``
+    available: int  # ``MemAvailable``
+    free: int  # ``MemFree``
+    torch_total: int  # ``get_device_properties(0).total_memory``
+    nvml_total: int | None = None  # None where `nvmlDeviceGetMemoryInfo` is not supported
+    integrated: bool = True  # ``get_device_properties(0).is_integrated``
+    carved_out: int | None = None  # an APU's ``mem_info_vram_total``
 
 
 SPARK = Posted(

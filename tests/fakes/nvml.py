@@ -18,38 +18,21 @@ MIB = 1 << 20
 
 @dataclass(eq=False)
 class FakeGpu:
-    """One card or MIG instance; its own handle.
-
-    Attributes
-    ----------
-    used, reserved : float
-        Bytes in use without the driver's reserve, and the reserve.
-    includes_reserve : bool
-        Whether v2's `used` counts the reserve in, as some drivers do.
-    knows_v2 : bool
-        False for drivers before R510.
-    processes : list of (pid, bytes or None)
-        By list: "Compute", "Graphics", "MPSCompute".
-    faults : dict of str to int
-        NVML error codes by the name of the call, without its version.
-    hang : threading.Event or None
-        Reading memory waits for it.
-    instances : list of FakeGpu
-        MIG instances; MIG mode is on if there are any.
-    """
+    """One card or MIG instance; its own handle."""
 
     name: str = "NVIDIA Fake"
     uuid: str = "GPU-00000000-fake"
     total: float = 80 * GIB
-    used: float = 1 * GIB
+    used: float = 1 * GIB  # without the driver's reserve
     reserved: float = 600 * MIB
-    includes_reserve: bool = False
-    knows_v2: bool = True
+    includes_reserve: bool = False  # v2's `used` counts the reserve in, as with some drivers
+    knows_v2: bool = True  # not so drivers before R510
     utilization: float = 50
+    # By list: "Compute", "Graphics", "MPSCompute"; process and bytes.
     processes: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
-    faults: dict[str, int] = field(default_factory=dict)
-    hang: threading.Event | None = None
-    instances: list[FakeGpu] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)  # by the call, without its version
+    hang: threading.Event | None = None  # reading memory waits for it
+    instances: list[FakeGpu] = field(default_factory=list)  # of MIG, whose mode is on with any
 
     def fail(self, call: str) -> None:
         """Raise the fault scripted for a call, or for "all"."""
@@ -59,24 +42,14 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """What `NvmlSource` uses of the module `pynvml`.
-
-    Attributes
-    ----------
-    init_fault : int or None
-        The error code with which NVML refuses to start.
-    initialized : bool
-        False makes every call fail as NVML does before it is initialised.
-    calls : Counter
-        How often each function was called.
-    """
+    """What `NvmlSource` uses of the module `pynvml`."""
 
     NVMLError = pynvml.NVMLError
     nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
 
     def __init__(self, gpus: Sequence[FakeGpu] = (), *, init_fault: int | None = None) -> None:
         self.gpus = list(gpus)
-        self.init_fault = init_fault
+        self.init_fault = init_fault  # the code with which NVML refuses to start
         self.initialized = False
         self.calls: Counter[str] = Counter()
 

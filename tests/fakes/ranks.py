@@ -88,25 +88,7 @@ class Script:
 
 
 class SimulatedRun:
-    """A run that moves on as far as it is told to.
-
-    Parameters
-    ----------
-    script : Script, optional
-    run : str, optional
-        Its id.
-    began : float, optional
-        Wall clock at its beginning.
-    ranks : sequence of int, optional
-        Those of the world that are played here; by default all.
-
-    Attributes
-    ----------
-    now : float
-        Seconds since it began, by a clock that is right.
-    ranks : dict of int to SimulatedRank
-        Those of the newest attempt.
-    """
+    """A run that moves on as far as it is told to, with all ranks of its world unless some are named."""
 
     def __init__(
         self,
@@ -118,10 +100,12 @@ class SimulatedRun:
     ) -> None:
         self.script = script or Script()
         self.run = run or uuid.uuid4().hex
-        self.began, self.now, self.attempt = began, 0.0, 0
+        self.began = began  # by the wall clock
+        self.now = 0.0  # seconds since then, by a clock that is right
+        self.attempt = 0
         self._played = ranks
         self._chance = random.Random(11)
-        self.ranks: dict[int, SimulatedRank] = {}
+        self.ranks: dict[int, SimulatedRank] = {}  # of the newest attempt
         self._start(0)
 
     def advance(self, seconds: float) -> Iterator[tuple[str, bytes]]:
@@ -188,31 +172,7 @@ class SimulatedRun:
 
 
 class SimulatedRank:
-    """One process: a session that is written, and its lines.
-
-    Parameters
-    ----------
-    script : Script
-    rank : int
-    run : str
-        The id of the run.
-    began : float
-        Wall clock when the run began.
-    since : float, optional
-        Seconds after that at which this process begins.
-    attempt, step : int, optional
-        How often it was restarted, and the last step before that.
-
-    Attributes
-    ----------
-    stream : str
-        The name of its file.
-    recorder : Recorder
-    peak : float
-        The exact peak so far, in bytes.
-    step : int
-        The newest finished step.
-    """
+    """One process: a session that is written, and its lines."""
 
     def __init__(
         self,
@@ -220,10 +180,10 @@ class SimulatedRank:
         rank: int,
         run: str,
         *,
-        began: float,
-        since: float = 0.0,
+        began: float,  # of the run, by the wall clock
+        since: float = 0.0,  # seconds after that
         attempt: int = 0,
-        step: int = 0,
+        step: int = 0,  # the last before a restart
     ) -> None:
         self._script, self._rank, self._since = script, rank, since
         host = script.host(rank)
@@ -244,7 +204,8 @@ class SimulatedRank:
         self._weights = script.weights * share
         self._activations = script.activations / share
         self._times = script.heavier.get(rank, 1.0)
-        self.step, self.peak = step, 0.0
+        self.step = step  # the newest finished one
+        self.peak = 0.0  # exact, so far, in bytes
         self._first_step = step
         self._at = 0.0
         self._samples: list[Sample] = []

@@ -62,24 +62,16 @@ def _copied(stats: Stats) -> Stats:
 
 @dataclass
 class FakeDevice:
-    """One device's caching allocator: blocks of 512 bytes, segments that are kept when freed.
-
-    Attributes
-    ----------
-    total : int
-        Bytes; an allocation beyond it raises `OutOfMemoryError`.
-    integrated : bool
-        Whether it is a part of the processor, as `torch.cuda` and `torch.xpu` say it.
-    """
+    """One device's caching allocator: blocks of 512 bytes, segments that are kept when freed."""
 
     name: str = "NVIDIA Fake"
     uuid: str = "00000000-0000-0000-0000-000000000000"
-    total: int = 80 << 30
+    total: int = 80 << 30  # bytes; an allocation beyond it raises `OutOfMemoryError`
     stats: Stats = field(default_factory=_empty_stats)
     blocks: dict[int, tuple[int, int]] = field(default_factory=dict)
     counts_allocations: bool = True
     opened: bool = False
-    integrated: bool = False
+    integrated: bool = False  # a part of the processor
 
     def alloc(self, block: int, size: int) -> None:
         """Hand out a block; the process has opened the device from then on."""
@@ -162,19 +154,6 @@ class FakeAllocator:
     """A member of the protocol `Allocator`, over `FakeDevice`s, with the user's own calls beside it.
 
     It has nothing of torch, and so is also what a second member of the protocol must be at least.
-
-    Attributes
-    ----------
-    device_type : str
-        What comes before the colon in its devices' keys.
-    initialized : bool
-        Whether the user has initialised CUDA.
-    before_reset : callable or None
-        Called once just before the next raw reset, as another thread would be.
-    counts_allocations : bool
-        False makes the allocator one that keeps no count of allocations, as cudaMallocAsync.
-    calls : Counter
-        How often counters were read and reset past any wrapper, and caches emptied, whoever did it.
     """
 
     def __init__(
@@ -183,8 +162,9 @@ class FakeAllocator:
         self.device_type = device_type
         self.pools = [FakeDevice(uuid=f"0000000{index}-fake") for index in range(devices)]
         self.initialized = initialized
+        # Called once just before the next raw reset, as another thread would be.
         self.before_reset: Callable[[], Any] | None = None
-        self.calls: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()  # past any wrapper, whoever made them
         self._observers: list[RanOut] = []
         self._blocks = itertools.count(1)
         self._owner: dict[int, FakeDevice] = {}
@@ -332,13 +312,6 @@ class FakeTorch(ModuleType):
     """A module `torch` built for the allocator's devices, for `sys.modules`.
 
     Every forbidden function fails the test.
-
-    Parameters
-    ----------
-    allocator : FakeAllocator
-        Its memory and whether its devices are up.
-    accelerator : str
-        What `torch.accelerator` stands for.
     """
 
     def __init__(self, allocator: FakeAllocator, *, accelerator: str = "") -> None:

@@ -15,36 +15,19 @@ ENTRY_POINTS = {"cuda": "_cuda_record_memory_history", "xpu": "_xpu_recordMemory
 
 
 class FakeTorch(ModuleType):
-    """Torch with a device that may not be up yet.
-
-    Parameters
-    ----------
-    kind : str
-        "cuda", or "xpu", where torch has no function that tells whether a recording is on.
-    initialized : bool
-    backend : str
-    knows_clearing : bool
-        False for a torch that does not know ``clear_history``, as 2.4.
-
-    Attributes
-    ----------
-    calls : list
-        Every call that touches the recording, with its arguments.
-    recording : bool
-    snapshot : dict
-    """
+    """Torch with a device that may not be up yet."""
 
     def __init__(
         self,
-        kind: str = "cuda",
+        kind: str = "cuda",  # or "xpu", where no function tells whether a recording is on
         *,
         initialized: bool = True,
         backend: str = "native",
-        knows_clearing: bool = True,
+        knows_clearing: bool = True,  # of ``clear_history``, which 2.4 does not
     ) -> None:
         super().__init__("torch")
         self.kind = kind
-        self.calls: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []  # that touch the recording
         self.recording = False
         self.initialized = initialized
         self.snapshot: dict[str, Any] = {"segments": [], "device_traces": [[]]}

@@ -50,15 +50,7 @@ FAMILIES = (
 
 
 class FakeCuda:
-    """A torch with CUDA, one device of 80 GiB, and blocks as a test wants them.
-
-    Attributes
-    ----------
-    observers : list of callable
-        What was attached.
-    snapshots : int
-        How often the blocks were looked at.
-    """
+    """A torch with CUDA, one device of 80 GiB, and blocks as a test wants them."""
 
     def __init__(
         self,
@@ -69,7 +61,7 @@ class FakeCuda:
         old: bool = False,
     ) -> None:
         self.observers: list[Observer] = []
-        self.snapshots = 0
+        self.snapshots = 0  # how often the blocks were looked at
         self.initialized = initialized
         self.recording = False
         self.stats: dict[str, Any] = {name: {"all": {"current": 0}} for name in FAMILIES}

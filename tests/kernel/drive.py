@@ -57,25 +57,12 @@ class OnePython(KernelSpecManager):
 
 
 class Kernel:
-    """An ipykernel process and a client of it.
-
-    Parameters
-    ----------
-    env : mapping, optional
-        Environment variables to add; None as a value takes one away.
-    python : str, optional
-        The interpreter whose ipykernel it is.
-
-    Attributes
-    ----------
-    published : list of Message
-        Everything seen on IOPub since the start.
-    """
+    """An ipykernel process and a client of it."""
 
     def __init__(
         self, env: Mapping[str, str | None] | None = None, *, python: str = KERNEL_PYTHON
     ) -> None:
-        self.published: list[Message] = []
+        self.published: list[Message] = []  # on IOPub since the start
         self._home = TemporaryDirectory(prefix="kernel-")
         self._manager = KernelOverIpc(kernel_spec_manager=OnePython(python))
         self._manager.start_kernel(env=self._environment(env or {}), cwd=self._home.name)
@@ -119,17 +106,9 @@ class Kernel:
         interrupt_once: Callable[[], bool] | None = None,
         silent: bool = False,
     ) -> Result:
-        """Run a cell and wait until it is idle.
+        """Run a cell, `silent` as front ends run code of their own, and wait until it is idle.
 
-        Parameters
-        ----------
-        code : str
-        timeout : float
-            Seconds until a TimeoutError with what was published so far.
-        interrupt_once : function, optional
-            Interrupt the kernel once this returns true: it is asked until then, see `has_made`.
-        silent : bool
-            Run it as front ends run code of their own.
+        The kernel is interrupted once `interrupt_once` returns true: it is asked until then, see `has_made`.
         """
         deadline = time.monotonic() + timeout
         running = self.send(code, silent=silent)

@@ -20,20 +20,10 @@ OUTPUTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message the kernel published.
+    """One message the kernel published."""
 
-    Attributes
-    ----------
-    kind : str
-        Its ``msg_type``: "stream", "display_data", "comm_msg", "status" …
-    parent : str
-        The id of the request it belongs to; empty if it names none.
-    content, metadata : mapping
-    buffers : tuple of bytes
-    """
-
-    kind: str
-    parent: str
+    kind: str  # its ``msg_type``
+    parent: str  # the id of its request; empty if it names none
     content: Mapping[str, Any]
     metadata: Mapping[str, Any]
     buffers: tuple[bytes, ...]
@@ -41,21 +31,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one cell.
+    """What came of one cell."""
 
-    Attributes
-    ----------
-    request : str
-        The id of the cell's execute request: the `parent` of what it published.
-    reply : mapping
-        The content of the execute reply.
-    messages : tuple of Message
-        Everything published from the request until the cell was idle, whoever it belongs to, in order.
-    """
-
-    request: str
-    reply: Mapping[str, Any]
-    messages: tuple[Message, ...]
+    request: str  # the id of its execute request
+    reply: Mapping[str, Any]  # the content of the execute reply
+    messages: tuple[Message, ...]  # until the cell was idle, whoever they belong to
 
     @property
     def status(self) -> str:

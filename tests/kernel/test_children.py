@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,26 +11,26 @@ from tests.fakes.nvml_stub import NoCompilerError, build_stub
 from tests.kernel.drive import Kernel
 
 
-@pytest.fixture
-def on_four_gpus(start_kernel: Callable[..., Kernel], tmp_path: Path) -> Kernel:
+@pytest.fixture(scope="module")
+def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """Return a kernel that sees four GPUs and can start ranks on them."""
+    folder = tmp_path_factory.mktemp("nvml")
     try:
-        build_stub(tmp_path)
+        build_stub(folder)
     except NoCompilerError as error:
         pytest.skip(str(error))
-    processes = tmp_path / "processes"
+    processes = folder / "processes"
     processes.mkdir()
     # Somebody else's job was there before.
     (processes / "3.1.2048").touch()
-    kernel = start_kernel(
-        env={
-            "LD_LIBRARY_PATH": str(tmp_path),
-            "NVML_STUB_DEVICES": "4",
-            "NVML_STUB_PROCESSES": str(processes),
-        }
-    )
-    assert kernel.run(f"%load_ext hfmem_widget\n{LAUNCH}").status == "ok"
-    return kernel
+    stub = {
+        "LD_LIBRARY_PATH": str(folder),
+        "NVML_STUB_DEVICES": "4",
+        "NVML_STUB_PROCESSES": str(processes),
+    }
+    with Kernel(env=stub) as kernel:
+        assert kernel.run(f"%load_ext hfmem_widget\n{LAUNCH}").status == "ok"
+        yield kernel
 
 
 def told_by(kernel: Kernel, cell: str) -> str:
@@ -70,5 +69,6 @@ def test_a_notebook_that_is_watched_shows_such_a_cell(on_four_gpus: Kernel) -> N
     """Under `%memwatch on` a cell that changed little itself is left out, but not this one."""
     on_four_gpus.run("%memwatch on --no-chart")
     told = told_by(on_four_gpus, "launch([0, 1])")
+    on_four_gpus.run("%memwatch off")
 
     assert "2 devices rose by 15.5 GiB each" in told

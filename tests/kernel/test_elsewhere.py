@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
 import subprocess
@@ -12,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import nbformat
-import plotly.graph_objects as go
 import pytest
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
@@ -78,23 +76,6 @@ def test_a_script_prints_one_line() -> None:
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
     assert done.stderr == ""
-
-
-def test_a_block_may_await() -> None:
-    """In async code the watch lasts over awaits, and two tasks may watch at once."""
-
-    async def work(label: str) -> hfmem_widget.Session:
-        with hfmem_widget.watch(label, quiet=True) as session:
-            await asyncio.sleep(0.05)
-        return session
-
-    async def both() -> tuple[hfmem_widget.Session, ...]:
-        return await asyncio.gather(work("a"), work("b"))
-
-    sessions = asyncio.run(both())
-
-    assert [session.label for session in sessions] == ["a", "b"]
-    assert all(session.spans[0].duration >= 0.05 for session in sessions)
 
 
 def test_a_watch_decorates_a_function() -> None:
@@ -187,16 +168,6 @@ def test_sixty_four_threads_may_watch_at_once() -> None:
     assert done == [(f"thread {number}", 1) for number in range(64)]
     assert not monitor.polling
     assert monitor.ledger.open_windows == 0
-
-
-def test_a_session_becomes_a_figure_and_a_data_frame() -> None:
-    """`figure()` is a Plotly figure, `to_pandas()` has a column for each series."""
-    with hfmem_widget.watch("numbers", interval=0.01, quiet=True) as session:
-        data = [bytearray(1_000_000) for _ in range(200)]
-
-    assert isinstance(session.figure(), go.Figure)
-    assert "cpu/allocated" in session.to_pandas().columns
-    assert session.peak("cpu/allocated") >= len(data) * 1_000_000
 
 
 def test_the_resident_peak_is_exact_if_asked_for() -> None:

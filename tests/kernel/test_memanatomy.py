@@ -134,24 +134,3 @@ def test_its_manual_and_its_completion_are_there(reloaded: Kernel) -> None:
     completed = reloaded.run("print(get_ipython().complete('', '%memanatomy ', 12)[1])")
     assert "peak" in error(completed)
     assert "--all" in error(completed)
-
-
-def test_an_anatomy_is_a_table_where_it_is_a_cells_value(reloaded: Kernel) -> None:
-    """As the last value of a cell an anatomy shows as HTML and as plain text."""
-    reloaded.run(SCRIPTED.format(name="steps"))
-    value = reloaded.run("HISTORY.latest.anatomy('peak')").value
-    assert value is not None
-    assert value["text/html"].startswith("<div")
-    assert value["text/plain"].startswith("cuda:0 NVIDIA H200")
-
-
-def test_unloading_takes_it_back(reloaded: Kernel) -> None:
-    """After `%unload_ext` there is no `%memanatomy` any more."""
-    reloaded.run("%unload_ext hfmem_widget")
-    assert "not found" in error(reloaded.run("%memanatomy"))
-
-
-def test_a_prediction_without_steps_says_what_is_missing(reloaded: Kernel) -> None:
-    """`--predicted` without a forecast to compare with is an error that says so."""
-    reloaded.run(WATCH)
-    assert "no longer exists" in error(reloaded.run("%memanatomy peak --predicted"))

@@ -123,17 +123,6 @@ def test_bad_input_says_what_is_allowed(watched: Kernel, line: str, said: str) -
     assert "Traceback" not in result.text("stderr")
 
 
-def test_before_anything_was_watched_it_says_how(watched: Kernel) -> None:
-    """The first thing to do is named."""
-    assert "%%memwatch --label" in watched.run("%memcompare").text("stderr")
-
-
-def test_a_cell_that_runs_is_called_running(watched: Kernel) -> None:
-    """From within the watched cell itself there is nothing to compare yet."""
-    result = watched.run("%%memwatch -l now -q\n%memcompare now")
-    assert "is still running" in result.text("stderr")
-
-
 def test_sessions_and_names_are_compared_from_code(watched: Kernel) -> None:
     """`hfmem_widget.compare` takes both, and shows itself as a cell's value."""
     watched.run("%%memwatch -l base -q -o base\npass")

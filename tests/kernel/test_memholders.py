@@ -182,29 +182,6 @@ def test_without_torch_it_says_that_nothing_is_held(kernel: Kernel) -> None:
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
 
 
-CYCLES = """
-import gc, torch
-gc.collect(); gc.disable()
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__(); self.layer = torch.nn.Linear(2048, 2048, bias=False)
-        self.layer.register_forward_hook(lambda m, i, o: self.seen(o))
-    def seen(self, out): pass
-for _ in range(3):
-    net = Net()
-del net
-"""
-
-
-def test_models_in_cycles_are_told(kernel: Kernel) -> None:
-    """A hook that refers to its model: no name leads to them, and they may wait for the collector."""
-    kernel.run("%load_ext hfmem_widget")
-    kernel.run(CYCLES)
-    text = told(kernel)["text/plain"]
-    assert "48.0 MiB  objects that no name leads to  (3 tensors" in text
-    assert "%memfree garbage" in text
-
-
 def test_bytes_and_texts_have_names(kernel: Kernel) -> None:
     """Images as read from disk, and a pickle: what is left has little to explain."""
     kernel.run("%load_ext hfmem_widget")
@@ -213,15 +190,3 @@ def test_bytes_and_texts_have_names(kernel: Kernel) -> None:
     first, second = told(kernel)["text/plain"].splitlines()[1:3]
     assert first == "38.1 MiB  blob  (Python objects \u00b7 bytearray)"
     assert second == "28.6 MiB  images  (Python objects \u00b7 list of 30 items)"
-
-
-def test_pyplots_open_figures_have_a_row(kernel: Kernel) -> None:
-    """No variable holds them, but pyplot; how to close them is said."""
-    kernel.run("%load_ext hfmem_widget\nimport matplotlib; matplotlib.use('agg')")
-    kernel.run(
-        "import numpy as np, matplotlib.pyplot as plt\n"
-        "for _ in range(18): plt.subplots()[1].imshow(np.zeros((1024, 1280)))\ndel _"
-    )
-    first, advice = told(kernel)["text/plain"].splitlines()[1:3]
-    assert re.match(r"18\d\.\d MiB  pyplot's open figures\[0\.\.17\]  \(NumPy", first)
-    assert "plt.close('all')" in advice

@@ -111,11 +111,6 @@ def test_at_the_end_stand_the_end_and_the_highest(grown: tuple[Result, float]) -
     assert "when most was reserved" in last
 
 
-def test_no_map_without_asking(reloaded: Kernel) -> None:
-    """A watch without `--map` shows none."""
-    assert not maps(reloaded.run("%%memwatch\nimport time; time.sleep(1.2)"))
-
-
 def test_nothing_is_sent_between_cells(reloaded: Kernel) -> None:
     """Once the cell is over the map is silent."""
     reloaded.run("%%memwatch --map\nimport time; time.sleep(0.5)")

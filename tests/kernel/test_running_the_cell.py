@@ -61,11 +61,6 @@ def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
     assert_nothing_left(reloaded)
 
 
-def test_a_trailing_semicolon_hides_the_value(reloaded: Kernel) -> None:
-    """`;` works as in any cell."""
-    assert reloaded.run("%%memwatch\n41 + 1;").value is None
-
-
 def test_top_level_await_works(reloaded: Kernel) -> None:
     """A cell may await, and its watch lasts to the end of the coroutine."""
     result = reloaded.run("%%memwatch -o s\nimport asyncio\nawait asyncio.sleep(0.2)\n'awaited'")
@@ -311,29 +306,17 @@ _ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 """Interrupts a watched cell so many `seconds` after it began to be armed."""
 
 
-def test_interrupts_at_fifty_random_instants(reloaded: Kernel) -> None:
+@pytest.mark.parametrize("interrupts", [12, pytest.param(50, marks=pytest.mark.full)])
+def test_interrupts_at_random_instants(reloaded: Kernel, interrupts: int) -> None:
     """While the watch is armed or the cell runs: exactly one error each, and nothing is left behind."""
     instants = random.Random(0)
     assert reloaded.run(INTERRUPT).status == "ok"
-    for _ in range(50):
+    for _ in range(interrupts):
         reloaded.run(f"seconds = {instants.uniform(0.0005, 0.4)}")
         result = reloaded.run("%%memwatch -i 0.01\nimport time\nwhile True: time.sleep(0.01)")
         assert result.status == "error"
         assert [one.content["ename"] for one in result.errors] == ["KeyboardInterrupt"]
         assert_nothing_left(reloaded)
-
-
-def test_an_error_that_cannot_be_shown_ends_the_watch(reloaded: Kernel) -> None:
-    """The card names it, and later cells are watched as ever."""
-    reloaded.run("class Mute(Exception):\n    def __str__(self): raise ValueError")
-    result = reloaded.run("%%memwatch -l own\nraise Mute")
-
-    assert result.status == "error"
-    (card,) = cards(result)
-    assert "raised Mute" in card
-    assert_nothing_left(reloaded)
-    reloaded.run("%memwatch on --min 0")
-    assert len(cards(reloaded.run("x = 1"))) == 1
 
 
 def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
@@ -354,7 +337,7 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
 
 def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel) -> None:
     """What is raised only where `with watch()` is about to end leaves neither watch nor poller behind."""
-    reloaded.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(4000, 4000)")
+    reloaded.run("import torch, hfmem_widget\ntorch.set_num_threads(1)\na = torch.rand(2800, 2800)")
     reloaded.run("with hfmem_widget.watch(quiet=True): pass")
     result = reloaded.run(
         "with hfmem_widget.watch(quiet=True) as session:\n    open('begun', 'w').close()\n    b = a @ a",

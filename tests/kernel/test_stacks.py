@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.drive import ROOT, Kernel
+from tests.kernel.drive import Kernel
 from tests.kernel.messages import Result
 
 pytest.importorskip("torch")
@@ -127,39 +127,6 @@ def test_a_cell_that_awaits_is_followed(notebook: Kernel) -> None:
     assert value(notebook, LEFT) == "0"
 
 
-def test_a_watch_within_the_cell_has_its_own(notebook: Kernel) -> None:
-    """Both end where they should."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart -o outer\n"
-        "import hfmem_widget\n"
-        "one = torch.ones(1000)\n"
-        "with hfmem_widget.watch(stacks=True, quiet=True) as inner:\n"
-        "    two = torch.ones(500)\n"
-        "three = torch.ones(250)"
-    )
-    assert result.status == "ok"
-    assert value(notebook, "inner.stacks.peaks[0].bytes") == "2000"
-    assert value(notebook, "outer.stacks.peaks[0].bytes") == "7000"
-    assert value(notebook, LEFT) == "0"
-
-
-def test_the_users_own_mode_goes_on(notebook: Kernel) -> None:
-    """Entered before the cell, it sees every operator, and is there afterwards."""
-    notebook.run(
-        "from torch.utils._python_dispatch import TorchDispatchMode\n"
-        "class Mine(TorchDispatchMode):\n"
-        "    seen = 0\n"
-        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):\n"
-        "        self.seen += 1\n"
-        "        return func(*args, **(kwargs or {}))\n"
-        "mine = Mine(); mine.__enter__()"
-    )
-    assert notebook.run("%%memwatch --stacks --no-chart\nx = torch.ones(8)").status == "ok"
-    assert value(notebook, "mine.seen") == "1"
-    assert value(notebook, LEFT) == "1"
-    notebook.run("mine.__exit__(None, None, None)")
-
-
 def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
     """And nowhere else: no file is written unasked."""
     notebook.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(1000)")
@@ -167,47 +134,6 @@ def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
     notebook.run("session.stacks.save('peak.pickle')")
     snapshot = pickle.loads((notebook.folder / "peak.pickle").read_bytes())
     assert {"segments", "device_traces"} <= set(snapshot)
-
-
-def test_a_cell_without_stacks_has_none(notebook: Kernel) -> None:
-    """They are on request."""
-    result = notebook.run("%%memwatch --no-chart -o session\nx = torch.ones(1000)")
-    assert shown(result) == ""
-    assert value(notebook, "session.stacks") == "None"
-
-
-def test_torch_imported_within_the_cell_came_too_late(kernel: Kernel) -> None:
-    """One sentence on the card says so."""
-    kernel.run("%load_ext hfmem_widget")
-    result = kernel.run(
-        "%%memwatch --stacks --no-chart -o session\nimport torch\nx = torch.ones(9)"
-    )
-    assert result.status == "ok"
-    assert shown(result) == ""
-    assert "the cell itself imported torch" in value(kernel, "session.notes")
-
-
-FAKE_CUDA = """
-import sys, torch
-sys.path.insert(0, {root!r})
-from tests.fakes.torch_history import FakeTorch
-fake = FakeTorch()
-fake.recording = True
-import hfmem_widget.features.stacks.companion as companion
-from hfmem_widget.sources.torch_cuda import CudaAllocator
-companion.open_allocators = lambda: (CudaAllocator({{"torch": fake}}),)
-"""
-
-
-def test_the_users_own_recording_is_left_alone(kernel: Kernel) -> None:
-    """It goes on as it was, and the card says why there are no stacks."""
-    kernel.run("%load_ext hfmem_widget")
-    kernel.run(FAKE_CUDA.format(root=str(ROOT)))
-    result = kernel.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(9)")
-    assert result.status == "ok"
-    assert shown(result) == ""
-    assert value(kernel, "fake.recording, fake.calls") == "True []"
-    assert "allocation history itself" in value(kernel, "session.notes")
 
 
 def test_following_does_not_hang_a_threaded_cell(notebook: Kernel) -> None:

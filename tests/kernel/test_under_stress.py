@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-import hfmem_widget
 from tests.kernel.drive import Kernel
 
-LOAD = "%load_ext hfmem_widget"
 STARVED = """%%memwatch --label starved --output session
 import time
 time.sleep(0.5)
@@ -55,11 +50,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_starved_poller_leaves_a_gap_and_right_figures(kernel: Kernel) -> None:
+def test_a_starved_poller_leaves_a_gap_and_right_figures(reloaded: Kernel) -> None:
     """What holds the interpreter's lock delays samples: a gap is kept and counted; the cell's Δ is right."""
-    kernel.run(LOAD)
-    kernel.run(STARVED)
-    told = kernel.run(
+    reloaded.run(STARVED)
+    told = reloaded.run(
         "gaps = session.timeline.gaps\n"
         "cell = session.spans[0]\n"
         "delta = session.value(cell.after, 'cpu/allocated') - session.value(cell.before, 'cpu/allocated')\n"
@@ -72,22 +66,15 @@ def test_a_starved_poller_leaves_a_gap_and_right_figures(kernel: Kernel) -> None
     assert facts == ["True", "True", "True"]
 
 
-def test_a_widget_closed_while_it_is_fed_harms_nothing(kernel: Kernel) -> None:
+def test_a_widget_closed_while_it_is_fed_harms_nothing(reloaded: Kernel) -> None:
     """The poller finds no comm and goes on without; the card comes, and nothing is printed."""
-    kernel.run(LOAD)
-    result = kernel.run(CLOSED)
+    result = reloaded.run(CLOSED)
 
     assert result.status == "ok"
     assert result.text("stderr") == ""
     texts = [one.content["data"].get("text/plain", "") for one in result.displays]
     assert any(text.startswith('memwatch "closed" · ') for text in texts)
-    assert kernel.run("print(len(ours), [widget.comm for widget in ours])").text() == "1 [None]\n"
-
-
-def test_what_is_tied_to_a_process_is_not_pickled() -> None:
-    """A watch that is sent to another process is an error here, not a dead copy there."""
-    with pytest.raises(TypeError, match="process"):
-        pickle.dumps(hfmem_widget.watch("x"))
+    assert reloaded.run("print(len(ours), [widget.comm for widget in ours])").text() == "1 [None]\n"
 
 
 def test_a_spawned_child_starts_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import release_monitor
+from tests.data.breadth import some_of
 
 Compiled = Callable[[torch.Tensor], torch.Tensor]
 Compiler = Callable[[Any], Compiled]
@@ -169,13 +170,17 @@ def graphs(
     return within, made - within
 
 
-@pytest.mark.parametrize("make", [library_model, Own])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_as_many_graphs_are_compiled_as_without_a_watch(
-    make: Callable[[], torch.nn.Module],
-    shape: Callable[[torch.nn.Module, Compiler], Compiled],
-) -> None:
+Case = tuple[Callable[[torch.nn.Module, Compiler], Compiled], Callable[[], torch.nn.Module]]
+CASES: list[Case] = [(shape, make) for make in (library_model, Own) for shape in SHAPES]
+USUAL = [*CASES[: len(SHAPES)], (trained_and_evaluated, Own)]
+
+
+@pytest.mark.parametrize(
+    "case", some_of(CASES, USUAL), ids=lambda case: "-".join(one.__name__ for one in case)
+)
+def test_as_many_graphs_are_compiled_as_without_a_watch(case: Case) -> None:
     """Whether a model is watched by name or not, and in the cell after the watch."""
+    shape, make = case
     named = make()
     unwatched = graphs(shape, make(), nullcontext())
 

@@ -11,8 +11,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.prediction import prediction
-from hfmem_widget.session import Session
-from tests.trainer.tiny import make_trainer, tiny_model
+from tests.trainer.tiny import make_trainer, session_of, tiny_model
 
 
 def size_of(tensors: Any) -> float:
@@ -24,17 +23,11 @@ def states_of(trainer: Any) -> float:
     return size_of(one for state in states for one in state.values())
 
 
-def watched(trainer: Any) -> Session:
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-    return session
-
-
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_every_part_of_an_optimizer_step_is_its_storages(tmp_path: Path, accumulated: int) -> None:
     """Weights, gradients and states at each edge of an optimizer step, to the byte."""
     trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulated, max_steps=3)
-    session = watched(trainer)
+    session = session_of(trainer)
 
     weights = size_of(trainer.model.parameters())
     optimizers = [span for span in session.spans if span.kind == "optimizer"]
@@ -51,7 +44,7 @@ def test_every_part_of_an_optimizer_step_is_its_storages(tmp_path: Path, accumul
 
 def test_gradients_are_gone_after_the_step(tmp_path: Path) -> None:
     """A Trainer frees them, and at the edge of the step none are told."""
-    session = watched(make_trainer(tmp_path, max_steps=2))
+    session = session_of(make_trainer(tmp_path, max_steps=2))
 
     steps = [span for span in session.spans if span.kind == "step"]
     assert [session.value(span.before, "cpu/gradients") for span in steps] == [0.0, 0.0]
@@ -60,7 +53,7 @@ def test_gradients_are_gone_after_the_step(tmp_path: Path) -> None:
 def test_a_prediction_stands_beside_it(tmp_path: Path) -> None:
     """A dry run of the live model knows its weights and states, and what is kept for a parameter."""
     trainer = make_trainer(tmp_path, max_steps=2)
-    session = watched(trainer)
+    session = session_of(trainer)
 
     told = prediction(session, "cpu")
 
@@ -103,7 +96,7 @@ def test_a_prediction_leaves_the_training_alone(tmp_path: Path) -> None:
     losses = []
     for predicts in (False, True):
         trainer = make_trainer(tmp_path, max_steps=2)
-        session = watched(trainer)
+        session = session_of(trainer)
         if predicts:
             prediction(session, "cpu")
         losses.append(trainer.train().training_loss)
@@ -130,7 +123,7 @@ def test_adapters_and_their_base_are_weights(tmp_path: Path) -> None:
     )
     model = peft.get_peft_model(tiny_model(), config)
     trainer = make_trainer(tmp_path, model=model, max_steps=2)
-    session = watched(trainer)
+    session = session_of(trainer)
 
     last = [span for span in session.spans if span.kind == "optimizer"][-1]
     trained = size_of(one for one in model.parameters() if one.requires_grad)

@@ -18,7 +18,7 @@ import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.session import Session, Span, SpanKind
-from tests.trainer.tiny import InOrder, Row, make_trainer, of_kind, outline, padded
+from tests.trainer.tiny import InOrder, Row, make_trainer, of_kind, outline, padded, session_of
 
 
 class FailsAtThree(InOrder):
@@ -106,8 +106,7 @@ def test_a_forward_pass_that_is_tried_again_is_another_one(tmp_path: Path) -> No
 
     trainer = make_trainer(tmp_path, kind=TriesAgain, max_steps=1)
     trainer.model.lm_head.register_forward_hook(fails_once)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert [(span.kind, span.outcome) for span in session.spans[4:]] == [
         ("forward", "raised RuntimeError"),
@@ -244,8 +243,7 @@ def test_attempts_to_find_a_batch_size_are_told_apart(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, model=model, auto_find_batch_size=True, remove_unused_columns=False
     )
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     first, *later = model.tried  # by its version accelerate halves it or takes a tenth away
     assert (first, later[-1]) == (4, 2)
@@ -267,8 +265,6 @@ class Afterwards(TrainerCallback):  # type: ignore[misc]  # transformers is not 
 
 def test_what_comes_after_the_last_step_is_no_part_of_the_training(tmp_path: Path) -> None:
     """Its span ends as the Trainer says that it has, though `train()` goes on."""
-    trainer = make_trainer(tmp_path, callbacks=[Afterwards()])
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, callbacks=[Afterwards()]))
 
     assert outline(session, depth=0).splitlines() == ["train", "afterwards"]

@@ -22,15 +22,14 @@ from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
-from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, rows
+from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, session_of
 
 ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
 
 
 def first_step(trainer: Any) -> str:
     """Return the outline of a training of one step, without training and epoch."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
     assert trainer.state.global_step == 1
     return outline(session).partition("epoch 1 of 1\n")[2].strip()
 
@@ -57,9 +56,7 @@ def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -
 @pytest.mark.parametrize("workers", [2, 8])
 def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> None:
     """They are forked in the middle of a watch, and the training gets all its batches."""
-    trainer = make_trainer(tmp_path, dataloader_num_workers=workers)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, dataloader_num_workers=workers))
 
     assert [group.tokens for group in session.steps] == [36, 32]
     assert session.polling.stopped == ""
@@ -76,14 +73,6 @@ def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
     assert "train_mem_cpu_peaked_delta" in trainer.state.log_history[-1]
     assert [group.first for group in session.steps] == [1, 2, 1, 2]
     assert all(span.peaks["cpu/allocated"].value > 0 for span in of_kind(session, "step"))
-
-
-def test_without_its_memory_metrics_nothing_is_noted(trainer: Any) -> None:
-    """They are off unless somebody asks for them."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-
-    assert TRACKER_NOTE not in session.notes
 
 
 def test_a_compiled_model_is_followed_from_outside(tmp_path: Path) -> None:
@@ -161,9 +150,7 @@ def test_copies_of_the_model_tell_us_nothing(tmp_path: Path) -> None:
             for one in copies.copies:
                 one(input_ids=torch.ones(1, 2, dtype=torch.long))
 
-    trainer = make_trainer(tmp_path, callbacks=[copies, Calls])
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, callbacks=[copies, Calls]))
 
     assert len(copies.copies) == 6
     assert len(of_kind(session, "forward")) == 2
@@ -260,24 +247,6 @@ def test_a_training_that_outlived_its_cell_is_in_nobodys_way(tmp_path: Path) -> 
     assert AT_ONCE_NOTE not in session.notes
 
 
-def test_hooks_called_from_other_threads_do_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As from the replicas of `nn.DataParallel`."""
-
-    class CallsElsewhere(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
-        def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
-            batch = torch.ones(1, 2, dtype=torch.long)
-            thread = threading.Thread(target=model, kwargs={"input_ids": batch})
-            thread.start()
-            thread.join()
-
-    trainer = make_trainer(tmp_path, max_steps=1, callbacks=[CallsElsewhere])
-
-    assert first_step(trainer) == ONE_STEP
-    assert capsys.readouterr().err == ""
-
-
 def test_a_fork_in_the_middle_of_a_training_is_harmless(tmp_path: Path) -> None:
     """The child goes its way; the parent's training is followed to its end."""
 
@@ -294,15 +263,6 @@ def test_a_fork_in_the_middle_of_a_training_is_harmless(tmp_path: Path) -> None:
 
     assert first_step(trainer) == ONE_STEP
     assert forks.status == 7
-
-
-def test_many_rows_of_one_length_need_no_collator(tmp_path: Path) -> None:
-    """The Trainer's own default batches them."""
-    trainer = make_trainer(tmp_path, data=rows((6,) * 8), collate=None)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-
-    assert [group.tokens for group in session.steps] == [24, 24]
 
 
 class CopiesTheTrainer(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -327,8 +287,7 @@ def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bo
     copies = CopiesTheTrainer()
     callbacks = [copies, *([MemoryCallback(log=True)] if own else [])]
     copies.trainer = trainer = make_trainer(tmp_path, max_steps=2, callbacks=callbacks)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert len(copies.copied) == 2
     ours = [one for one in copies.copied[1] if isinstance(one, MemoryCallback)]

@@ -22,7 +22,7 @@ from hfmem_widget.drivers.training.run import logged, prefix_of
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
-from tests.trainer.tiny import make_trainer, of_kind, rows
+from tests.trainer.tiny import make_trainer, of_kind, rows, session_of
 
 STEP_KEYS = {
     "hfmem/peak_allocated_gib",
@@ -88,8 +88,7 @@ def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
         "logging_steps": 2,
     }
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **options)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     peaks = [span.peaks["cpu/allocated"].value for span in of_kind(session, "step")]
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
@@ -103,8 +102,7 @@ def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
 def test_the_figures_are_in_gib(tmp_path: Path) -> None:
     """Allocated is what is allocated at the log, and no more than the peak; reserved is another thing."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     entry = trainer.state.log_history[0]
     after = of_kind(session, "step")[0].after
@@ -122,8 +120,7 @@ def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
         tmp_path, callbacks=[MemoryCallback(log=True)], eval_strategy="steps", eval_steps=1
     )
     trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     logs = [entry for entry in trainer.state.log_history if any("eval_" in key for key in entry)]
     names = ["eval_short", "eval_long"] * 2

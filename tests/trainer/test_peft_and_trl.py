@@ -11,7 +11,6 @@ from transformers import BertConfig, BertModel
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
-from hfmem_widget.session import Session
 from tests.trainer.tiny import (
     VOCABULARY,
     arguments,
@@ -19,6 +18,7 @@ from tests.trainer.tiny import (
     of_kind,
     outline,
     rows,
+    session_of,
     tiny_model,
 )
 
@@ -53,15 +53,9 @@ def model_with_adapters() -> Any:
     return peft.get_peft_model(tiny_model(), config)
 
 
-def watched(trainer: Any) -> Session:
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-    return session
-
-
 def test_a_model_with_adapters_is_followed(tmp_path: Path) -> None:
     """The hooks are on what PEFT wraps around the model."""
-    session = watched(make_trainer(tmp_path, model=model_with_adapters()))
+    session = session_of(make_trainer(tmp_path, model=model_with_adapters()))
 
     assert outline(session) == STEPS
     assert [group.tokens for group in session.steps] == [36, 32]
@@ -86,7 +80,7 @@ def test_other_ways_of_peft_are_followed(
     peft = pytest.importorskip("peft", reason="peft is not installed")
     config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
     model = peft.get_peft_model(tiny_model(), config)
-    session = watched(make_trainer(tmp_path, model=model))
+    session = session_of(make_trainer(tmp_path, model=model))
     weights = {one.data_ptr(): one for one in model.parameters()}.values()
     trained = [one.nbytes for one in model.parameters() if one.requires_grad]
 
@@ -152,7 +146,7 @@ def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) ->
         logging_strategy="steps",
         logging_steps=1,
     )
-    session = watched(trainer)
+    session = session_of(trainer)
     step = of_kind(session, "step")[0]
 
     assert outline(session) == STEPS.partition("\n    step 2")[0]
@@ -173,7 +167,7 @@ def test_a_rollout_is_a_phase_of_its_step(tmp_path: Path) -> None:
         train_dataset=datasets.Dataset.from_list([{"prompt": text} for text in TEXTS]),
         processing_class=tokenizer(),
     )
-    session = watched(trainer)
+    session = session_of(trainer)
 
     assert outline(session) == ROLLOUT
     assert session.peak("cpu/kv_cache") > 0
@@ -202,13 +196,13 @@ def test_sentence_embeddings_are_followed(tmp_path: Path) -> None:
         loss=losses.MultipleNegativesRankingLoss(model),
     )
 
-    assert outline(watched(trainer)) == STEPS
+    assert outline(session_of(trainer)) == STEPS
 
 
 def test_preference_optimization_is_followed(tmp_path: Path) -> None:
     """The chosen and the rejected go through the model at once; the reference is no phase."""
     data = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
-    session = watched(of_trl("DPO", tmp_path, data, {"ref_model": tiny_model()}))
+    session = session_of(of_trl("DPO", tmp_path, data, {"ref_model": tiny_model()}))
 
     assert outline(session) == STEPS
     assert [group.samples for group in session.steps] == [8, 8]
@@ -280,7 +274,7 @@ def test_trls_other_trainers_are_followed(
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=tokenizer(),
     )
-    session = watched(trainer)
+    session = session_of(trainer)
     step = (ROLLOUT if generates else STEPS.partition("\n    step 2")[0]).partition("    step 1")[2]
 
     assert outline(session) == f"train\n  epoch 1 of 1\n    step 1{step}\n    step 2{step}"

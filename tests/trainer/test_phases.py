@@ -20,7 +20,16 @@ from transformers import (
 
 import hfmem_widget
 from hfmem_widget.drivers.trainer import _epochs_of
-from tests.trainer.tiny import VOCABULARY, arguments, make_trainer, of_kind, outline, padded, rows
+from tests.trainer.tiny import (
+    VOCABULARY,
+    arguments,
+    make_trainer,
+    of_kind,
+    outline,
+    padded,
+    rows,
+    session_of,
+)
 
 
 def text(block: str) -> str:
@@ -29,8 +38,7 @@ def text(block: str) -> str:
 
 def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
     """They lie side by side in the step, the step in its epoch, the epoch in the training."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session) == text("""
         train
@@ -45,18 +53,6 @@ def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
               optimizer
     """)
     assert {span.outcome for span in session.spans} == {"done"}
-
-
-def test_each_phase_begins_where_the_one_before_ends(trainer: Any) -> None:
-    """Nothing lies between forward, backward and optimizer."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-
-    phases = [of_kind(session, kind) for kind in ("forward", "backward", "optimizer")]
-    assert [len(one) for one in phases] == [2, 2, 2]
-    for forward, backward, optimizer in zip(*phases, strict=True):
-        assert forward.after is backward.before
-        assert backward.after is optimizer.before
 
 
 def test_a_watch_within_a_step_takes_no_phase_from_it(tmp_path: Path) -> None:
@@ -114,8 +110,7 @@ def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1
     )
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session) == text("""
         train
@@ -137,8 +132,7 @@ def test_evaluations_and_saves_lie_between_the_steps(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2
     )
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session, depth=2) == text("""
         train
@@ -156,8 +150,7 @@ def test_an_evaluation_on_several_data_sets_has_one_for_each(tmp_path: Path) -> 
     """They lie in the evaluation as a whole."""
     trainer = make_trainer(tmp_path, eval_strategy="epoch")
     trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session, depth=2).endswith(
         "  evaluate at step 2\n    evaluate at step 2\n    evaluate at step 2"
@@ -175,8 +168,7 @@ def test_an_evaluation_inside_a_step_is_the_steps(tmp_path: Path) -> None:
             trainer.evaluate()
 
     trainer = make_trainer(tmp_path, max_steps=1, callbacks=[Evaluates])
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session).endswith(
         text("""
@@ -201,9 +193,7 @@ def test_what_is_called_by_hand_is_watched(trainer: Any, tmp_path: Path) -> None
 
 def test_epochs_are_counted(tmp_path: Path) -> None:
     """Each says which of how many it is; so do the training's counts."""
-    trainer = make_trainer(tmp_path, num_train_epochs=3)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, num_train_epochs=3))
 
     labels = [span.label for span in of_kind(session, "epoch")]
     assert labels == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
@@ -219,9 +209,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch 
 
 def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None:
     """How many there will be is not known, so that is not said."""
-    trainer = make_trainer(tmp_path, data=Endless(), max_steps=5)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(make_trainer(tmp_path, data=Endless(), max_steps=5))
 
     assert outline(session, depth=2) == text("""
         train
@@ -277,8 +265,7 @@ def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
 
     inner = make_trainer(tmp_path / "inner", max_steps=1)
     outer = make_trainer(tmp_path / "outer", max_steps=1, callbacks=[Trains])
-    with hfmem_widget.watch(quiet=True) as session:
-        outer.train()
+    session = session_of(outer)
 
     steps = of_kind(session, "step")
     inner_train = of_kind(session, "train")[1]
@@ -313,8 +300,7 @@ def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
         eval_dataset=rows((5, 6)),
         compute_metrics=lambda _predictions: {},
     )
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     assert outline(session, depth=3) == text("""
         train

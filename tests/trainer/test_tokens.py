@@ -9,14 +9,12 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from tests.trainer.tiny import InOrder, make_trainer, of_kind, padded, rows
+from tests.trainer.tiny import InOrder, make_trainer, of_kind, rows, session_of
 
 
 def counts(trainer: Any) -> list[dict[str, float]]:
     """Return what was counted in each step of a training."""
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
     return [dict(span.counts) for span in of_kind(session, "step")]
 
 
@@ -147,49 +145,6 @@ def test_a_forward_pass_without_gradients_is_no_phase(tmp_path: Path) -> None:
 
     assert [span.kind for span in session.spans[4:]] == ["forward", "backward", "optimizer"]
     assert session.spans[3].counts["tokens"] == 36
-
-
-class Elsewhere:
-    """Stands for a mask on a device: has a shape, and must not be read."""
-
-    device = torch.device("meta")
-    shape = (4, 9)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} would wait for the device")
-
-
-def test_a_mask_on_a_device_is_never_read() -> None:
-    """That would wait for all that is queued there."""
-    seen: list[dict[str, float]] = []
-    module = torch.nn.Identity()
-    hooks = ModelHooks(
-        module, before=lambda shape: seen.append(dict(shape)), after=lambda _error: None
-    )
-    module(torch.ones(1))
-    module.forward = lambda **_: None
-    module(input_ids=padded(rows((9, 5, 4, 7)))["input_ids"], attention_mask=Elsewhere())
-    hooks.remove()
-
-    assert seen == [{"samples": 1}, {"samples": 4, "longest": 9, "tokens": 36}]
-
-
-def test_images_are_counted_as_samples(tmp_path: Path) -> None:
-    """They have no tokens, and nothing is made up."""
-
-    class Classifier(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(12, 2)
-
-        def forward(self, pixel_values: Any, labels: Any) -> dict[str, Any]:
-            logits = self.layer(pixel_values.flatten(1))
-            return {"loss": torch.nn.functional.cross_entropy(logits, labels)}
-
-    images = [{"pixel_values": torch.rand(3, 2, 2), "labels": torch.tensor(0)} for _ in range(8)]
-    trainer = make_trainer(tmp_path, model=Classifier(), data=images, collate=None)
-
-    assert counts(trainer) == [{"step": 1, "samples": 4}, {"step": 2, "samples": 4}]
 
 
 def test_the_longest_batch_is_the_worst_step(tmp_path: Path) -> None:

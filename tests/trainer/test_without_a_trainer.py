@@ -9,7 +9,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import running_monitor
-from tests.trainer.tiny import of_kind, outline, padded, rows, tiny_model
+from tests.trainer.tiny import outline, padded, rows, tiny_model
 
 BATCHES = [padded(rows((5, 9))), padded(rows((4, 4)))]
 
@@ -85,18 +85,3 @@ def test_a_loop_of_ones_own_runs_unwatched() -> None:
     loop(tiny_model())
 
     assert running_monitor() is None
-
-
-def test_a_span_decorates_a_function() -> None:
-    """Each call is one."""
-    model = tiny_model()
-
-    @hfmem_widget.span("evaluate")
-    def evaluate(batch: Any) -> float:
-        with torch.no_grad():
-            return float(model(**batch).loss)
-
-    with hfmem_widget.watch(quiet=True) as session:
-        losses = [evaluate(batch) for batch in BATCHES]
-
-    assert len(losses) == len(of_kind(session, "evaluate")) == 2

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+import hfmem_widget
 from hfmem_widget.session import Session, Span
 
 VOCABULARY = 64
@@ -102,6 +103,13 @@ def make_trainer(
         eval_dataset=rows((5, 6, 7, 8)),
         callbacks=list(callbacks),
     )
+
+
+def session_of(trainer: Any) -> Session:
+    """Return what a watch has seen of a training."""
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+    return session
 
 
 def outline(session: Session, *, depth: int = 9) -> str:

@@ -17,9 +17,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def each_test(source: str) -> list[Function]:
+    body = ast.parse(source).body
+    in_classes = (one for node in body if isinstance(node, ast.ClassDef) for one in node.body)
     return [
         node
-        for node in ast.walk(ast.parse(source))
+        for node in (*body, *in_classes)
         if isinstance(node, Function) and node.name.startswith("test_")
     ]
 
@@ -70,23 +72,30 @@ def is_something(looped: ast.expr) -> bool:
     return isinstance(looped, ast.Name) and looped.id.isupper()
 
 
-def checks(node: ast.AST, *, sure: bool = True) -> Iterator[bool]:
-    """Yield, for each check below a node, whether it is sure to be reached."""
-    match node:
-        case ast.Assert() | ast.With(items=[ast.withitem(ast.Call(ast.Attribute(attr="raises")))]):
-            yield sure
-        case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name.startswith("assert"):
-            yield sure
-        case ast.For(iter=looped):
-            sure = sure and is_something(looped)
-    for child in ast.iter_child_nodes(node):
-        yield from checks(child, sure=sure)
+def checks(test: Function) -> list[bool]:
+    """Return, for each check in a test, whether it is sure to be reached."""
+    found: list[bool] = []
+    left: list[tuple[ast.AST, bool]] = [(test, True)]
+    while left:
+        node, sure = left.pop()
+        match node:
+            case (
+                ast.Assert()
+                | ast.With(items=[ast.withitem(ast.Call(ast.Attribute(attr="raises")))])
+            ):
+                found.append(sure)
+            case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name.startswith("assert"):
+                found.append(sure)
+            case ast.For(iter=looped):
+                sure = sure and is_something(looped)
+        left += ((child, sure) for child in ast.iter_child_nodes(node))
+    return found
 
 
 def checks_of_nothing(file: Path, source: str) -> Iterator[str]:
     """Yield where all that a test checks is in a loop that may have no turn."""
     for test in each_test(source):
-        if any(checks(test)) or not list(checks(test)):
+        if not (found := checks(test)) or any(found):
             continue
         if not any("given" in ast.unparse(one) for one in test.decorator_list):
             yield f"{file}:{test.lineno} {test.name}"

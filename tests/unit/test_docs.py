@@ -154,6 +154,7 @@ def test_the_environment_turns_live_views_off(
     assert not Screen(Shell()).live
 
 
+@pytest.mark.full
 def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     """Of bert-large's shape, but for what the allocator rounds up: the table counts storages."""
     transformers = pytest.importorskip("transformers")
@@ -200,6 +201,7 @@ for path in paths:
 """Runs files one after the other: what they import takes seconds, and is imported once."""
 
 
+@pytest.mark.full
 def test_benches_that_need_a_gpu_say_so_in_one_sentence(tmp_path: Path) -> None:
     """Where there is none it is no failure."""
     environment = {

@@ -113,7 +113,7 @@ def test_a_fault_at_a_line_of_ours_stays_ours(
     """A `MemoryError` at some lines below an entry, in each scenario others; `make test-full` tries all."""
     reached = reached_by(scenario, fake_monitor)
     first = SCENARIOS.index(scenario) * 3
-    wrong = faults_at(reached[first :: 3 * len(SCENARIOS)], scenario, fake_monitor)
+    wrong = faults_at(reached[first :: 8 * len(SCENARIOS)], scenario, fake_monitor)
 
     assert len(reached) > 50
     assert not wrong, "\n".join(wrong[:20])
@@ -272,23 +272,6 @@ def test_what_a_source_lacks_for_once_it_has_at_the_next_reading(
     _, without, again = session.spans
     assert math.isnan(session.value(without.before, "cpu/allocated"))
     assert session.value(again.before, "cpu/allocated") == 10.0
-    assert session.notes == []
-
-
-@pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_what_a_source_lacks_once_it_may_have_again(
-    error: type[Exception], fake_monitor: Callable[[], Bench]
-) -> None:
-    """Where there was no memory, or no stack, to read a source, the next reading counts."""
-    bench = fake_monitor()
-    bench.host.failure = error("for once")
-    with hfmem_widget.watch("without", quiet=True):
-        pass
-    bench.host.failure = None
-    with hfmem_widget.watch("with", quiet=True) as session:
-        pass
-
-    assert session.latest("cpu/allocated") == 10.0
     assert session.notes == []
 
 

@@ -365,23 +365,6 @@ def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:
     os.close(theirs)
 
 
-def test_a_listener_of_steps_that_raises_is_left_out() -> None:
-    """The block goes on, the session ends, and a note says so."""
-
-    def listener(_span: object) -> None:
-        raise ValueError("not mine")
-
-    with hfmem_widget.watch(quiet=True) as session:
-        shared_monitor().recorder(session).on_step(listener)
-        for _ in range(2):
-            with hfmem_widget.span("step"):
-                pass
-
-    assert not session.running
-    assert session.steps.count == 2
-    assert sum("not mine" in note for note in session.notes) == 1
-
-
 class Collected:
     """Uses a span as it is finalized, in a cycle of its own."""
 

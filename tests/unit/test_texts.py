@@ -21,7 +21,7 @@ from hfmem_widget.view.card import card_bundle
 from tests.data.oom_incidents import CASES
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.texts import assert_reads
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, shared_run
 
 HOLDERS = (
     Holder("losses[0..99]", "tensors", "cuda:0", int(40 * MIB), 200, (512, 512), "float32",
@@ -40,21 +40,21 @@ REMAINDERS = (
 def cards() -> Iterator[tuple[str, str]]:
     """Yield the card of each scripted run."""
     for name in SCRIPTED_RUNS:
-        session = scripted_run(name)
+        session = shared_run(name)
         yield name, card_bundle(session, session.spans[0], with_chart=False)["text/plain"]
 
 
 def anatomies() -> Iterator[tuple[str, str]]:
     """Yield the table of each, with its notes."""
-    for name in ("training", "cpu", "steps", "short"):
-        session = scripted_run(name)
+    for name in ("training", "cpu"):
+        session = shared_run(name)
         found = [session.anatomy("now"), session.anatomy("peak")]
         yield name, anatomy_bundle(found, title=session.label)["text/plain"]
 
 
 def ooms() -> Iterator[tuple[str, str]]:
-    """Yield the card of each scripted out-of-memory error."""
-    for case in CASES:
+    """Yield the card of one scripted out-of-memory error of each cause."""
+    for case in {case.cause: case for case in reversed(CASES)}.values():
         diagnosis = diagnose(case.incident)
         advice = advise(case.incident, diagnosis)
         bundle = out_of_memory_bundle(case.incident, diagnosis, advice, earlier=1)

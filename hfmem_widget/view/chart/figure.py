@@ -102,7 +102,7 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
 
     The Plotly part stays below 60 kB. The HTML part is an SVG, for front ends without Plotly.
     """
-    scene = build_scene(session, span, columns=_columns(session))
+    scene = build_scene(session, span, columns=figure_columns(session))
     if scene is None:
         return None
     label = (span.label or span.kind) if span else session.label
@@ -147,13 +147,14 @@ def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
 
 def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
     """Return the chart as Plotly's own JSON: ``data``, ``layout`` and ``config``, of plain values."""
-    scene = build_scene(session, span, columns=_columns(session))
+    scene = build_scene(session, span, columns=figure_columns(session))
     if scene is None:
         return {"data": [], "layout": _too_short(), "config": dict(CONFIG)}
     return _drawn(scene)
 
 
-def _columns(session: Session) -> int:
+def figure_columns(session: Session) -> int:
+    """Return into how many columns the time of the figure is divided."""
     return max(72, min(360, int(POINTS / (2 * lines_of(session, LAYER_COSTS)))))
 
 

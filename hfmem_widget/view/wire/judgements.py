@@ -22,22 +22,6 @@ Judged = dict[str, list[dict[str, Any]]]
 NOTHING: Judged = {"findings": [], "guides": []}
 
 
-class Judgements:
-    """The findings and guides of one session so far."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._seen: list[Finding | Guide] = []
-        self._rows = NOTHING
-
-    def now(self) -> Judged:
-        """Return ``findings`` and ``guides`` as they go into a message; the same object until they change."""
-        seen: list[Finding | Guide] = [*self._session.findings, *self._session.guides]
-        if seen != self._seen:
-            self._seen, self._rows = seen, judged(self._session)
-        return self._rows
-
-
 def judged(session: Session) -> Judged:
     """Return the findings of a session, of its newest spans and the gravest first, and its guides."""
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.judgements import NOTHING, Judgements
+from hfmem_widget.view.wire.judgements import NOTHING, judged
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
 from hfmem_widget.view.wire.rank_messages import RanksNews, with_ranks
 
@@ -81,7 +81,6 @@ class Publisher:
         self._gap_until = -math.inf
         self._steps_until = -math.inf
         self._spans: dict[int, Span] = {}
-        self._judgements = Judgements(session)
         self._judged = NOTHING
         self._ranks = RanksNews(session)
 
@@ -135,7 +134,7 @@ class Publisher:
         message, buffers = protocol.rows(
             self._session, self.run, self._seq, samples, changed, steps=steps, detail=detail
         )
-        before, self._judged = self._judged, self._judgements.now()
+        before, self._judged = self._judged, judged(self._session)
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
         ranks = self._ranks.news(now, self._pace(now).ranks)
         self._pass_on(now, *with_ranks(message, buffers, ranks))
@@ -172,7 +171,7 @@ class Publisher:
 
     def _all_judged(self) -> protocol.Message:
         """Return all judgements, for a snapshot, in which a missing list means none."""
-        self._judged = self._judgements.now()
+        self._judged = judged(self._session)
         return {name: rows for name, rows in self._judged.items() if rows}
 
     def _bytes_ahead(self, now: float, pace: SendingPace) -> float:

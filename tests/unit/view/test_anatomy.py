@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
-from typing import NamedTuple
 
 import plotly.graph_objects as go
 import pytest
@@ -21,16 +20,13 @@ from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import (
     NOTHING_FOUND,
-    _off,
-    _scale,
     anatomy_bundle,
-    bars_html,
     contents_text,
     drawn_parts,
 )
 from hfmem_widget.view.chart.figure import anatomy_dict
 from tests.data.parted import NAN, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
@@ -263,7 +259,7 @@ def test_memory_of_no_known_purpose_is_of_two_lightnesses() -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_it_needs_nothing_but_itself(name: str) -> None:
     """No script, no style sheet, no address: a saved notebook has none of them; and it is small."""
-    session = scripted_run(name)
+    session = shared_run(name)
     told = [session.anatomy(at, one.key) for one in session.devices for at in ("now", "peak")]
     html = anatomy_bundle(told)["text/html"]
     assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(", html)
@@ -281,7 +277,7 @@ def test_an_anatomy_without_any_reading_is_still_shown() -> None:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property_of_the_bars(name: str) -> None:
     """`go.Figure` raises on any property that it does not know."""
-    assert isinstance(scripted_run(name).anatomy("peak").figure(), go.Figure)
+    assert isinstance(shared_run(name).anatomy("peak").figure(), go.Figure)
 
 
 def test_the_figures_bars_are_stacked_in_the_order_of_the_table() -> None:
@@ -364,112 +360,3 @@ def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
     assert "full width" not in left
     assert left.count("at the peak (exact)") == 1
     assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)
-
-
-class Cell(NamedTuple):
-    """One cell of a table."""
-
-    text: str
-    style: str
-
-    @property
-    def side(self) -> str:
-        return str(re.findall(r"text-align:(\w+)", self.style)[-1])
-
-    @property
-    def is_bold(self) -> bool:
-        return "font-weight:600" in self.style
-
-    @property
-    def is_quiet(self) -> bool:
-        return "opacity" in self.style
-
-
-def rows(html: str) -> list[list[Cell]]:
-    """Return the rows of the first table, its heads among them."""
-    table = html.partition("<table")[2].partition("</table>")[0]
-    return [
-        [
-            Cell(" ".join(re.sub(r"<[^>]*>|\u25a0", " ", text).split()), style)
-            for style, text in re.findall(r'<t[hd][^>]*?style="([^"]*)"[^>]*>(.*?)</t[hd]>', row)
-        ]
-        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table)
-    ]
-
-
-def test_the_sums_of_an_anatomy_are_bold_below_a_rule() -> None:
-    """Allocated, reserved and the process; the parts above them are not."""
-    _, *below = rows(anatomy_bundle([WHOLE])["text/html"])
-    bold = [row[0].text for row in below if all(one.is_bold for one in row)]
-    ruled = [row[0].text for row in below if all("border-top" in one.style for one in row)]
-
-    assert bold == ["allocated", "reserved", "this process"]
-    assert ruled == ["allocated"]
-    assert not any(one.is_bold or "border-top" in one.style for row in below[:-3] for one in row)
-
-
-def test_shares_are_quieter_than_the_bytes_they_are_shares_of() -> None:
-    """In an anatomy's table."""
-    _, *below = rows(anatomy_bundle([WHOLE])["text/html"])
-
-    assert {(size.is_quiet, share.is_quiet) for _, size, share in below} == {(False, True)}
-
-
-@pytest.mark.parametrize(
-    ("total", "told"),
-    [
-        (100 * GIB, "full width: 7.00 GiB of 100.0 GiB"),
-        (0.0, "full width: 7.00 GiB"),
-        (NAN, "full width: 7.00 GiB"),
-    ],
-)
-def test_a_bars_width_is_told_with_the_size_of_its_device(total: float, told: str) -> None:
-    """As far as that is known."""
-    assert re.sub(r"<[^>]*>", "", _scale(7 * GIB, total)) == told
-
-
-def test_a_bar_of_nothing_is_none() -> None:
-    """Where no part is known."""
-    assert bars_html([made()]) == ""
-
-
-@pytest.mark.parametrize(
-    ("predicted", "measured", "told"),
-    [
-        (3 * GIB, 2 * GIB, "+1.00 GiB (+50.0 %)"),
-        (1 * GIB, 2 * GIB, "\u22121.00 GiB (\u221250.0 %)"),
-        (2 * GIB, 2 * GIB, "±0 (±0.0 %)"),
-        (4.2 * GIB, 2 * GIB, "+2.20 GiB (+110.0 %)"),
-        (2.002 * GIB, 2 * GIB, "+2.05 MiB (+0.1 %)"),
-        (GIB, 0.0, "+1.00 GiB"),
-        (GIB, NAN, ""),
-        (NAN, GIB, ""),
-    ],
-)
-def test_a_forecast_is_off_by_bytes_and_percent(
-    predicted: float, measured: float, told: str
-) -> None:
-    """Of nothing there is no percentage, and of what is not known no difference."""
-    assert _off(predicted, measured) == told
-
-
-@pytest.mark.parametrize(
-    ("ours", "others", "free", "names"),
-    [
-        (0.0, 50.0, 50.0, {"others"}),
-        (10.0, 20.0, 70.0, {"others", "weights"}),
-        (10.0, 10.1, 79.9, {"others", "weights"}),
-        (10.0, 10.0, 80.0, {"others", "weights"}),
-        (10.0, 9.0, 81.0, {"others", "weights"}),
-        (10.0, 60.0, 30.0, {"weights"}),
-    ],
-)
-def test_others_are_drawn_where_they_leave_the_process_room(
-    ours: float, others: float, free: float, names: set[str]
-) -> None:
-    """As much as half of the bar: else it is drawn alone, unless it has nothing."""
-    found = drawn_parts([made(weights=ours, others=others, free=free)])
-    told = {name for name in ("weights", "others") if name in found and (name != "weights" or ours)}
-
-    assert ("others" in found) is (not ours or ours * 2 >= ours + others)
-    assert told <= names | {"others"}

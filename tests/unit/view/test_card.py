@@ -6,53 +6,39 @@ import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from hfmem_widget.analysis.facts import Facts, active_devices, facts_of, uses_a_gpu
+from hfmem_widget.analysis.facts import active_devices, uses_a_gpu
 from hfmem_widget.session import (
     Device,
     Finding,
-    Guide,
     Peak,
-    Polling,
     Recorder,
     Sample,
     Series,
     Session,
 )
 from hfmem_widget.text import GIB
-from hfmem_widget.view import palette
 from hfmem_widget.view.card import (
-    _budgets,
-    _columns,
-    _devices,
-    _polling,
-    _use,
     card_bundle,
     parts_html,
 )
-from hfmem_widget.view.one_line import compact_bundle, outcome_colour, running_bundle
+from hfmem_widget.view.line import peak_text
+from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 
 def card(name: str, *, with_chart: bool = True) -> str:
-    session = scripted_run(name)
+    session = shared_run(name)
     return card_bundle(session, session.spans[0], with_chart=with_chart)["text/html"]
 
 
 def text(html: str) -> str:
     """Return what is left when a front end drops all markup."""
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
-def polled(missed: int, longest_gap: float, stopped: str = "") -> str:
-    session = scripted_run("training")
-    session.polling.ticks, session.polling.missed = 100, missed
-    session.polling.longest_gap, session.polling.stopped = longest_gap, stopped
-    return text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
 
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
@@ -65,14 +51,6 @@ def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
 
     assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
     assert "hases on" not in told[1]
-
-
-def test_the_five_figures_stand_in_their_order() -> None:
-    """Allocated, left behind, peak, reserved and headroom always come in this order."""
-    shown = text(card("training"))
-    terms = ("allocated, start → end", "left behind", "peak (exact)", "reserved", "headroom at the")
-    places = [shown.index(term) for term in terms]
-    assert places == sorted(places)
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
@@ -193,35 +171,6 @@ def test_at_most_three_notes_are_shown() -> None:
     assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
 
 
-def test_polling_is_mentioned_only_when_something_is_off() -> None:
-    """A few missed samples and a short gap are not worth a word."""
-    assert "sampl" not in polled(missed=5, longest_gap=0.9)
-
-
-@pytest.mark.parametrize(
-    ("missed", "gap", "stopped", "said"),
-    [
-        (10, 0.2, "", "10 of 110 samples were missed"),
-        (0, 2.5, "", "There were no samples for up to 2.5 s."),
-        (0, 0.2, "it failed", "Sampling stopped early: it failed."),
-    ],
-)
-def test_what_was_off_with_polling_is_told(
-    missed: int, gap: float, stopped: str, said: str
-) -> None:
-    """Many missed samples, a long gap and a sampler that stopped are each told."""
-    assert said in polled(missed, gap, stopped)
-
-
-def test_what_was_measured_on_some_steps_only_is_told() -> None:
-    """The card says on how many there were phases."""
-    session = scripted_run("training")
-    session.polling.steps, session.polling.steps_with_phases = 100, 26
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
-
-    assert "Phases on 26 of 100 steps, to stay below 1 %." in shown
-
-
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
     """The worst step is told on the plain line unless that would make it too long."""
     session = scripted_run("steps")
@@ -271,170 +220,6 @@ def test_a_session_without_devices_still_has_a_card() -> None:
     assert bundle["text/plain"] == 'memwatch "nothing" · 0.0 ms'
 
 
-@pytest.mark.parametrize(
-    ("interval", "gap", "told"),
-    [(0.1, 0.9, False), (0.1, 1.1, True), (2.0, 9.9, False), (2.0, 10.1, True)],
-)
-def test_a_pause_is_told_where_it_is_long_for_its_interval(
-    interval: float, gap: float, *, told: bool
-) -> None:
-    """More than a second, and than five samples that should have come."""
-    session = scripted_run("training")
-    session.polling.interval, session.polling.longest_gap = interval, gap
-    card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-
-    assert ("no samples for" in card) is told
-
-
-NAN = math.nan
-
-
-def facts(**given: float) -> Facts:
-    values = {
-        "before": 1.0,
-        "after": 3.0,
-        "reserved": 6.0,
-        "reserved_peak": 7.0,
-        "used": 10.0,
-        "process": 8.0,
-        "others": 2.0,
-        "headroom": 70.0,
-    }
-    told = {name: value * GIB for name, value in (values | given).items() if name != "total"}
-    device = Device("cuda:0", "NVIDIA H200", total=given.get("total", 80.0) * GIB)
-    peak = Peak(told.pop("peak", 5 * GIB), "exact")
-    return Facts(
-        device=device,
-        allocated_label="allocated",
-        reserved_label="reserved",
-        used_label="device in use",
-        peak=peak,
-        **told,
-    )
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        ([], []),
-        (["H200"], ["cuda:0 H200"]),
-        (["H200", "H200"], ["2 \u00d7 H200"]),
-        (["H200", "A100"], ["2 devices"]),
-        (["H200"] * 8, ["8 \u00d7 H200"]),
-    ],
-)
-def test_devices_that_are_alike_are_counted(names: list[str], told: list[str]) -> None:
-    """One is named with its key; those of several kinds are only counted."""
-    assert _devices([Device(f"cuda:{at}", name) for at, name in enumerate(names)]) == told
-
-
-def test_a_budget_is_named_in_the_head() -> None:
-    """Once, the first of those of devices that are shown; a trend is none."""
-    session = scripted_run("training")
-    shown = facts_of(session, session.spans[0])
-    kinds = [
-        ("cuda:7", "budget", "another's"),
-        ("cuda:0", "trend", "+1"),
-        ("cuda:0", "budget", "one"),
-        ("cuda:0", "budget", "one"),
-        ("cuda:0", "budget", "two"),
-    ]
-    session.guides += tuple(
-        Guide(key, kind, label, 0.0, 1.0, 2.0, 2.0)  # type: ignore[arg-type]  # of a table
-        for key, kind, label in kinds
-    )
-
-    assert _budgets(session, shown) == ["one"]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "colour"),
-    [
-        ("", palette.ALLOCATED),
-        ("done", palette.GOOD),
-        ("interrupted", palette.STOPPED),
-        ("failed", palette.BAD),
-        ("ValueError", palette.BAD),
-    ],
-)
-def test_the_outcome_has_a_colour(outcome: str, colour: str) -> None:
-    """That of the lines while it runs."""
-    recorder = Recorder("run")
-    session = recorder.session
-    span = recorder.open_span("cell", "a", session.last_sample)
-    if outcome:
-        span = recorder.close_span(span.id, session.last_sample, {}, outcome)
-
-    assert outcome_colour(span) == colour
-
-
-@pytest.mark.parametrize(
-    ("ticks", "missed", "gap", "interval", "told"),
-    [
-        (0, 0, 0.0, 0.1, ""),
-        (95, 5, 0.0, 0.1, ""),
-        (94, 6, 0.0, 0.1, "6 of 100 samples were missed."),
-        (0, 3, 0.0, 0.1, "3 of 3 samples were missed."),
-        (100, 0, 1.0, 0.1, ""),
-        (100, 0, 1.1, 0.1, "There were no samples for up to 1.1 s."),
-        (100, 0, 5.0, 1.0, ""),
-        (100, 0, 5.1, 1.0, "There were no samples for up to 5.1 s."),
-        (
-            94,
-            6,
-            1.1,
-            0.1,
-            "6 of 100 samples were missed. There were no samples for up to 1.1 s.",
-        ),
-    ],
-)
-def test_samples_that_came_badly_are_told(
-    ticks: int, missed: int, gap: float, interval: float, told: str
-) -> None:
-    """More than one in twenty missed, or a pause of more than a second and of five intervals."""
-    polling = Polling(interval=interval)
-    polling.ticks, polling.missed, polling.longest_gap = ticks, missed, gap
-
-    assert _polling(polling) == told
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, "device in use 10.0 of 80.0 GiB · this process 8.0 · other processes 2.0"),
-        ({"others": NAN}, "device in use 10.0 of 80.0 GiB · this process 8.0"),
-        ({"process": NAN}, "device in use 10.0 of 80.0 GiB · other processes 2.0"),
-        ({"used": NAN}, ""),
-        (
-            {"used": 0.5, "total": 80.0, "others": 0.0, "process": 0.5},
-            "device in use 0.50 of 80.0 GiB · this process 0.50 · other processes 0.00",
-        ),
-    ],
-)
-def test_who_uses_the_device_is_told_in_its_unit(given: dict[str, float], told: str) -> None:
-    """As far as it is known."""
-    found = _use(facts(**given)).text
-    plainer = re.sub(r"(\d)\.(\d)0\b", r"\1.\2", found)
-
-    assert plainer == re.sub(r"(\d)\.(\d)0\b", r"\1.\2", told)
-
-
-@pytest.mark.parametrize(
-    ("given", "below"),
-    [
-        ({}, ["", "", "+4.00 GiB above start", "7.00 GiB at its peak", "of 80.0 GiB"]),
-        ({"before": NAN}, ["", "", "", "7.00 GiB at its peak", "of 80.0 GiB"]),
-        ({"reserved_peak": NAN}, ["", "", "+4.00 GiB above start", "", "of 80.0 GiB"]),
-        ({"total": NAN}, ["", "", "+4.00 GiB above start", "7.00 GiB at its peak", ""]),
-    ],
-)
-def test_what_is_not_known_has_nothing_small_below_it(
-    given: dict[str, float], below: list[str]
-) -> None:
-    """Each figure has its own."""
-    assert [one for _, _, one in _columns(facts(**given))] == below
-
-
 def test_why_memory_ran_out_is_said_once() -> None:
     """Where it stands above the card the findings leave it out; a warning of the same kind stays."""
     session = scripted_run("training")
@@ -472,3 +257,40 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
 
     assert [one.key for one in active_devices(session, closed)] == ["cuda:0"]
     assert uses_a_gpu(session, closed)
+
+
+@pytest.mark.parametrize(
+    ("polling", "told"),
+    [
+        ({"missed": 5, "longest_gap": 0.9}, ""),
+        ({"missed": 10}, "10 of 110 samples were missed."),
+        ({"longest_gap": 2.5}, "There were no samples for up to 2.5 s."),
+        ({"longest_gap": 2.5, "interval": 1.0}, ""),
+        ({"stopped": "it failed"}, "Sampling stopped early: it failed."),
+    ],
+)
+def test_sampling_that_went_badly_is_told(polling: dict[str, Any], told: str) -> None:
+    """More than one in twenty missed, a pause of more than a second and five intervals, an early end."""
+    session = scripted_run("training")
+    for name, value in ({"ticks": 100} | polling).items():
+        setattr(session.polling, name, value)
+    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+
+    assert told in shown
+    assert bool(told) is ("ampl" in shown)
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """Without the driver nobody knows what others have, and nothing is said of it."""
+    session = training(nvml=False)
+    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+
+    assert "nan" not in shown
+    assert "in use" not in shown
+    assert "other processes" not in shown
+
+
+def test_what_is_not_known_has_no_certainty() -> None:
+    """A peak that nobody read is told as any figure that is missing."""
+    assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
+    assert "exact" not in peak_text(Peak(math.nan, "exact"))

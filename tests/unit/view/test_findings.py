@@ -11,7 +11,7 @@ from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.one_line import compact_bundle
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]
 NEARLY_FULL = {"eight gpus", "failed"}
@@ -41,7 +41,7 @@ def in_sight(html: str) -> str:
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_cell_has_none(name: str) -> None:
     """No praise and no tips: nothing at all stands in their place."""
-    session = scripted_run(name)
+    session = shared_run(name)
     bundle = card_bundle(session, session.spans[0], with_chart=True)
     assert "what to do" not in bundle["text/html"]
     assert "\n  warning" not in bundle["text/plain"]
@@ -130,9 +130,3 @@ def test_a_card_names_its_budget_once() -> None:
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     head = text(html).split("allocated, start")[0]
     assert head.count("budget 6.00 GiB") == 1
-
-
-def test_plain_text_says_of_what_there_is_more() -> None:
-    """The line that counts what is out of sight names it: findings."""
-    one = Finding("x", "info", "It is so")
-    assert findings_lines([one, one], in_sight=1)[-1] == "  1 more finding"

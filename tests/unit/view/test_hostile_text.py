@@ -6,7 +6,9 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -57,36 +59,10 @@ TAGS = {"details", "summary", "div", "strong", "span", "table", "thead", "tbody"
 TAGS |= {"ol", "li", "code"}
 SVG_TAGS = {"svg", "g", "title", "path", "rect", "line", "circle", "text"}
 ATTRIBUTES = {
-    *(
-        "class",
-        "style",
-        "aria-hidden",
-        "aria-label",
-        "role",
-        "tabindex",
-        "scope",
-        "width",
-        "height",
-        "viewbox",
-        "fill",
-    ),
-    *("preserveaspectratio", "d", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity"),
-    *(
-        "vector-effect",
-        "fill-opacity",
-        "x",
-        "y",
-        "x1",
-        "x2",
-        "y1",
-        "y2",
-        "cx",
-        "cy",
-        "r",
-        "rx",
-        "dy",
-    ),
-    *("text-anchor", "font-weight", "transform"),
+    *("class", "style", "aria-hidden", "aria-label", "role", "tabindex", "scope", "transform"),
+    *("width", "height", "viewbox", "preserveaspectratio", "d", "x", "y", "x1", "x2", "y1", "y2"),
+    *("cx", "cy", "r", "rx", "dy", "text-anchor", "font-weight", "vector-effect"),
+    *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity"),
 }
 
 
@@ -97,28 +73,32 @@ class Strict(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
-        self.seen: list[str] = []
-        self.open: list[str] = []
+        self.seen: list[str] = []  # the texts
+        self.within: list[
+            list[tuple[str, dict[str, str | None]]]
+        ] = []  # the elements around each text
+        self._open: list[tuple[str, dict[str, str | None]]] = []
         self.feed(html)
         self.close()
-        assert not self.open
+        assert not self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes.update(name for name, _ in attrs)
         assert tag in TAGS | SVG_TAGS
         assert self.attributes <= ATTRIBUTES
-        self.open.append(tag)
+        self._open.append((tag, dict(attrs)))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
-        self.open.pop()
+        self._open.pop()
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+        assert self._open.pop()[0] == tag
 
     def handle_data(self, data: str) -> None:
         self.seen.append(data)
+        self.within.append([*self._open])
 
     def handle_comment(self, data: str) -> None:
         pytest.fail(f"a comment: {data}")
@@ -166,7 +146,8 @@ def anatomy_of(text: str) -> Anatomy:
     return replace(told, moment=text, notes=(text,), parts=parts)
 
 
-def sinks(text: str) -> list[dict[str, Any]]:
+@cache
+def sinks(text: str) -> Sequence[dict[str, Any]]:
     told = anatomy_of(text)
     made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
     found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
@@ -178,6 +159,15 @@ def sinks(text: str) -> list[dict[str, Any]]:
         made += [chart, compact_bundle(session, span)]
         made += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
     return made
+
+
+def errors() -> list[Mapping[str, str]]:
+    """Return the cards of some out-of-memory errors."""
+    incidents = [case.incident for case in CASES[:3]]
+    reasons = [(one, diagnose(one)) for one in incidents]
+    return [
+        out_of_memory_bundle(one, reason, advise(one, reason), earlier=0) for one, reason in reasons
+    ]
 
 
 def strings(value: object) -> list[str]:
@@ -245,37 +235,16 @@ def test_a_name_is_no_template(name: str) -> None:
     assert all(template.count("%{y") <= 1 for template in templates)
 
 
-class InNoFormula(HTMLParser):
-    """Fails at text that MathJax would look for formulas in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[bool] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del tag
-        self.open.append(dict(attrs).get("class") == AS_TEXT)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Leave out what has no end, and so no text."""
-
-    def handle_endtag(self, tag: str) -> None:
-        del tag
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        assert any(self.open), data
-
-
 def test_nothing_is_read_as_a_formula() -> None:
     """All text stands within an element that MathJax ignores, in whichever output."""
-    bundles = sinks(CORPUS["mathjax"])
-    cases = [case.incident for case in CASES[:3]]
-    for one in cases:
-        told = diagnose(one)
-        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
-    for bundle in bundles:
-        InNoFormula().feed(bundle["text/html"])
+    around = [
+        [attributes.get("class") for _, attributes in elements]
+        for bundle in (*sinks(CORPUS["mathjax"]), *errors())
+        for elements in Strict(bundle["text/html"]).within
+    ]
+
+    assert len(around) > 100
+    assert all(AS_TEXT in classes for classes in around)
 
 
 def test_whatever_makes_html_has_it_from_the_kit() -> None:
@@ -294,42 +263,16 @@ def test_whatever_makes_html_has_it_from_the_kit() -> None:
     assert [one for one, text in makers.items() if "import escape" in text] == [kit]
 
 
-class WithoutDrawings(HTMLParser):
-    """What JupyterLab shows of a notebook that it does not trust: no drawing, but the words in it."""
-
-    DRAWN = ("svg", "g", "rect", "path", "line", "circle", "text", "title")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[tuple[str, str]] = []
-        self.left: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append((tag, dict(attrs).get("style") or ""))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Leave out what has no end, and so no text."""
-
-    def handle_endtag(self, tag: str) -> None:
-        del tag
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        is_drawn = any(tag in self.DRAWN for tag, _ in self.open)
-        if is_drawn and data.strip() and not any(style == "font-size:0" for _, style in self.open):
-            self.left.append(data)
-
-
 def test_where_drawings_are_taken_out_their_words_are_not_seen() -> None:
-    """An untrusted notebook has no bar, and no line of all that the bar's tips said, run together."""
-    cases = [case.incident for case in CASES[:3]]
-    bundles = sinks("model")
-    for one in cases:
-        told = diagnose(one)
-        bundles.append(dict(out_of_memory_bundle(one, told, advise(one, told), earlier=0)))
-    drawn = [bundle["text/html"] for bundle in bundles if PLOTLY_MIME not in bundle]
-    assert len(drawn) > len(cases)
-    for html in drawn:
-        reader = WithoutDrawings()
-        reader.feed(html)
-        assert reader.left == []
+    """JupyterLab takes the drawings of an untrusted notebook, and leaves their words: these have no size."""
+    bundles = (*sinks("model"), *errors())
+    pages = [Strict(bundle["text/html"]) for bundle in bundles if PLOTLY_MIME not in bundle]
+    drawn = [
+        [attributes.get("style") for _, attributes in elements]
+        for page in pages
+        for text, elements in zip(page.seen, page.within, strict=True)
+        if text.strip() and SVG_TAGS & {tag for tag, _ in elements}
+    ]
+
+    assert len(drawn) > 10
+    assert all("font-size:0" in styles for styles in drawn)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from typing import NamedTuple
 
 import pytest
 
-from hfmem_widget.features.compare.html import table_bundle
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.table import Column, TableRow, table
-from tests.unit.features.compare.test_html import two
-from tests.unit.view.test_anatomy import WHOLE
 from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 
@@ -102,63 +97,6 @@ def test_sections_are_apart_in_plain_text() -> None:
 def test_parts_of_a_bar_are_kept_apart_by_a_line() -> None:
     """In grey print some of them are alike."""
     assert '<g stroke="#000"' in kit.bar([("#111", 1.0, "a"), ("#222", 1.0, "b")], 2.0, "both")
-
-
-def test_figures_side_by_side_are_kept_apart() -> None:
-    """They stand in columns of one width, with room between neighbours."""
-    drawn = kit.figures([("peak", "6.99 GiB", ""), ("left behind", "+2.00 GiB", "of 141 GiB")]).html
-    gap = re.search(r"display:grid[^\"]*gap:\S+ (\d+)px", drawn)
-
-    assert gap is not None
-    assert int(gap[1]) >= 12
-    assert "grid-template-columns" in drawn
-
-
-class Cell(NamedTuple):
-    """One cell of a table."""
-
-    text: str
-    style: str
-
-    @property
-    def side(self) -> str:
-        return str(re.findall(r"text-align:(\w+)", self.style)[-1])
-
-    @property
-    def is_bold(self) -> bool:
-        return "font-weight:600" in self.style
-
-    @property
-    def is_quiet(self) -> bool:
-        return "opacity" in self.style
-
-
-def rows(html: str) -> list[list[Cell]]:
-    """Return the rows of the first table, its heads among them."""
-    table = html.partition("<table")[2].partition("</table>")[0]
-    return [
-        [
-            Cell(" ".join(re.sub(r"<[^>]*>|\u25a0", " ", text).split()), style)
-            for style, text in re.findall(r'<t[hd][^>]*?style="([^"]*)"[^>]*>(.*?)</t[hd]>', row)
-        ]
-        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table)
-    ]
-
-
-@pytest.mark.parametrize(
-    "html",
-    [
-        pytest.param(table_bundle(two())["text/html"], id="comparison"),
-        pytest.param(anatomy_bundle([WHOLE], {"cuda:0": {}})["text/html"], id="anatomy"),
-    ],
-)
-def test_names_stand_at_the_left_and_figures_at_the_right(html: str) -> None:
-    """Heads as what is below them; every row has a cell for every head."""
-    head, *below = rows(html)
-
-    assert len(below) >= 2
-    assert [one.side for one in head] == ["left", *["right"] * (len(head) - 1)]
-    assert all([one.side for one in row] == [one.side for one in head] for row in below)
 
 
 def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:

@@ -57,6 +57,11 @@ class Publisher:
         self.cleared += 1
 
 
+def screen_of(publisher: Publisher) -> Screen:
+    """Return the outputs of a kernel's cell."""
+    return Screen(SimpleNamespace(display_pub=publisher))
+
+
 def recorder_of(session: Session) -> Recorder:
     """Return what tells of a session that there is already."""
     recorder = Recorder()
@@ -67,21 +72,32 @@ def recorder_of(session: Session) -> Recorder:
 class Stage:
     """A view of a scripted run, on a screen without a kernel."""
 
-    def __init__(self, run: str = "training", *, chart: bool = True, panel: bool = True) -> None:
-        self.publisher = Publisher()
+    def __init__(
+        self, *, chart: bool = True, panel: bool = True, publisher: Publisher | None = None
+    ) -> None:
+        self.publisher = publisher or Publisher()
         self.clock = FakeClock()
-        self.recorder = recorder_of(scripted_run(run))
+        self.recorder = recorder_of(scripted_run("training"))
         self.session = self.recorder.session
         self.asides: list[Callable[[], None]] = []
-        screen = Screen(SimpleNamespace(display_pub=self.publisher))
         self.view = CellView(
             self.recorder,
-            screen,
+            screen_of(self.publisher),
             aside=self.asides.append,
             chart=chart,
             panel=panel,
             clock=self.clock,
         )
+
+    def appear(self) -> None:
+        """Begin, and have the live chart made."""
+        self.view.begin("a")
+        self.tick(0.5)
+        self.asides[0]()
+
+    def finish(self) -> None:
+        """End the cell."""
+        self.view.finish(self.session.spans[0])
 
     def tick(self, seconds: float) -> None:
         """Let time pass and tell who listens."""
@@ -136,11 +152,9 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
     """Who only overhears the widget, as JupyterLab's panel does, learns of the end too."""
     stage = Stage()
-    stage.view.begin("a")
+    stage.appear()
     stage.tick(0.5)
-    stage.asides[0]()
-    stage.tick(0.5)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     (widget,) = widgets
     assert widget.closed
@@ -153,11 +167,9 @@ def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
 def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -> None:
     """The cell shows its card and nothing else; the messages are those of any watch."""
     stage = Stage(chart=False)
-    stage.view.begin("a")
+    stage.appear()
     stage.tick(0.5)
-    stage.asides[0]()
-    stage.tick(0.5)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert {message["kind"] for message in widgets[0].sent} == {"snapshot"}
     assert [update for _, update in stage.publisher.order] == [False, True]
@@ -169,7 +181,7 @@ def test_without_chart_and_panel_nothing_is_sent(widgets: list[Widget]) -> None:
     stage = Stage(chart=False, panel=False)
     stage.view.begin("a")
     stage.tick(5.0)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert stage.asides == []
     assert widgets == []
@@ -181,9 +193,7 @@ def test_where_there_is_no_panel_no_chart_means_no_messages(
     """A host that serves no labextension has no panel that could listen."""
     monkeypatch.setenv("VSCODE_PID", "1")
     stage = Stage(chart=False)
-    stage.view.begin("a")
-    stage.tick(0.5)
-    stage.asides[0]()
+    stage.appear()
 
     assert widgets == []
 
@@ -191,9 +201,7 @@ def test_where_there_is_no_panel_no_chart_means_no_messages(
 def test_no_panel_is_said_on_the_wire(widgets: list[Widget]) -> None:
     """The chart is there as ever; only that the panel shall not open travels with it."""
     stage = Stage(panel=False)
-    stage.view.begin("a")
-    stage.tick(0.5)
-    stage.asides[0]()
+    stage.appear()
     stage.tick(0.5)
 
     assert widgets[0].sent[0]["schema"]["panel"] is False
@@ -207,7 +215,7 @@ def test_a_whole_notebook_is_followed_by_either(
     publisher = Publisher()
     recorder = recorder_of(scripted_run("training"))
     session = recorder.session
-    screen = Screen(SimpleNamespace(display_pub=publisher))
+    screen = screen_of(publisher)
     view = NotebookView(recorder, screen, chart=chart, panel=panel)
     view.begin()
     assert len(recorder.subscribers) == 1
@@ -226,7 +234,7 @@ def with_ranks(stage: Stage) -> Session:
     stage.recorder.session = stage.session = copy.copy(stage.session)
     stage.view = CellView(
         stage.recorder,
-        Screen(SimpleNamespace(display_pub=stage.publisher)),
+        screen_of(stage.publisher),
         aside=stage.asides.append,
         clock=stage.clock,
     )
@@ -262,7 +270,7 @@ def test_the_ranks_are_told_to_have_ended_after_their_cell(widgets: list[Widget]
     closed: list[Widget] = []
     for widget in widgets:
         widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert closed == widgets
 
@@ -304,7 +312,7 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
     stage = Stage()
     stage.view.begin("a")
     stage.tick(0.5)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
     before = len(stage.publisher.order)
     stage.asides[0]()
 
@@ -319,10 +327,8 @@ def told_without_chart(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Sta
 
     monkeypatch.setattr(live, "Broadcast", broken)
     stage = Stage()
-    stage.view.begin("a")
-    stage.tick(0.5)
-    stage.asides[0]()
-    stage.view.finish(stage.session.spans[0])
+    stage.appear()
+    stage.finish()
     return stage
 
 
@@ -349,9 +355,8 @@ def test_a_kernel_whose_threads_cannot_speak_is_told_the_remedy(
 def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where anywidget is not installed: a sentence says so, and the still chart is there at the end."""
     monkeypatch.setitem(sys.modules, "hfmem_widget.view.wire.widget", None)
-    publisher = Publisher()
-    session = scripted_run("training")
-    view = NotebookView(recorder_of(session), Screen(SimpleNamespace(display_pub=publisher)))
+    publisher, session = Publisher(), scripted_run("training")
+    view = NotebookView(recorder_of(session), screen_of(publisher))
     view.begin()
     view.annotate(session.spans[0])
     view.finish()
@@ -362,9 +367,8 @@ def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.Monke
 
 def test_a_note_stands_on_one_card_of_a_notebook() -> None:
     """That of the first cell after it, however many cells the session has."""
-    publisher = Publisher()
-    session = scripted_run("training")
-    view = NotebookView(recorder_of(session), Screen(SimpleNamespace(display_pub=publisher)))
+    publisher, session = Publisher(), scripted_run("training")
+    view = NotebookView(recorder_of(session), screen_of(publisher))
     session.notes = ["No driver was found.", "It is slow."]
     view.annotate(session.spans[0])
     view.annotate(session.spans[0])
@@ -382,7 +386,7 @@ def test_card_and_chart_replace_their_own_places() -> None:
     """The end updates the two outputs that the beginning showed, and shows no other."""
     stage = Stage()
     stage.view.begin("a")
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert [update for _, update in stage.publisher.order] == [False, False, True, True]
     assert len(stage.publisher.shown) == 2
@@ -396,7 +400,7 @@ def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list
     stage.tick(0.5)
     stage.asides[0]()
     marks = dict(stage.publisher.marks)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert [mark["display_id"] for mark in marks.values()] == list(marks)
     card, chart = (mark["lost"] for mark in marks.values())
@@ -411,7 +415,7 @@ def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> N
     stage = Stage()
     stage.view.begin("a")
     stage.publisher.clear_output(wait=True)
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert stage.publisher.cleared == 1
     assert [update for _, update in stage.publisher.order] == [False, False, False, False]
@@ -420,9 +424,8 @@ def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> N
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_two_that_notice_a_clearing_either_may_end_first(first: int) -> None:
     """The other one goes on, and after both the publisher is as it was."""
-    stages = [Stage(), Stage()]
-    publisher = stages[1].publisher = stages[0].publisher
-    stages[1].view._screen._shell.display_pub = publisher
+    publisher = Publisher()
+    stages = [Stage(publisher=publisher), Stage(publisher=publisher)]
     for stage in stages:
         stage.view.begin("a")
     ended, left = stages[first], stages[1 - first]
@@ -441,7 +444,7 @@ def test_a_clearing_for_another_request_is_not_the_cells() -> None:
     stage.view.begin("a")
     stage.publisher.parent_header = {"msg_id": "a button"}
     stage.publisher.clear_output()
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert [update for _, update in stage.publisher.order] == [False, False, True, True]
 
@@ -472,7 +475,7 @@ def test_captured_outputs_get_the_card_alone() -> None:
     stage = Stage()
     stage.publisher.pub_socket = None
     stage.view.begin("a")
-    stage.view.finish(stage.session.spans[0])
+    stage.finish()
 
     assert len(stage.publisher.order) == 1
     assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
@@ -497,7 +500,7 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
     stage = Stage()
     stage.view = CellView(
         recorder_of(session := nothing_done(note=note)),
-        Screen(SimpleNamespace(display_pub=stage.publisher)),
+        screen_of(stage.publisher),
         aside=stage.asides.append,
     )
     stage.view.begin("run")
@@ -512,7 +515,7 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
 def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
     """Then its output is for somebody else to fill."""
     publisher = Publisher()
-    screen = Screen(SimpleNamespace(display_pub=publisher))
+    screen = screen_of(publisher)
     broadcast = live.Broadcast(scripted_run("training"), panel=False)
     broadcast.show(screen, "here")
     shown = dict(publisher.shown)
@@ -530,7 +533,7 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     assert not recorder.session.running
     kept = Layout()
     gone = weakref.ref(kept)
-    view = RunView(recorder, Screen(SimpleNamespace(display_pub=publisher)), kept=kept)
+    view = RunView(recorder, screen_of(publisher), kept=kept)
     del kept
     assert gone() is not None
     view.begin()
@@ -547,7 +550,7 @@ def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_a
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None
-    RunView(recorder, Screen(SimpleNamespace(display_pub=publisher))).begin()
+    RunView(recorder, screen_of(publisher)).begin()
 
     lost = next(iter(publisher.marks.values()))["lost"]["text/plain"]
     assert "Run this cell again" in lost

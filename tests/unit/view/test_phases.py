@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from hfmem_widget.session import (
     NO_STEP,
     Device,
     Peak,
-    Phase,
     Recorder,
     Sample,
     Series,
@@ -21,7 +18,6 @@ from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.phases import (
     MOST_IN_SIGHT,
-    _note_of,
     pace_text,
     phase_rows,
     phases_html,
@@ -138,15 +134,6 @@ def test_of_two_steps_none_is_the_worst() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [""]
 
 
-def test_named_blocks_have_a_row_each() -> None:
-    """Blocks with the same name share a row; those with other names have their own."""
-    cell = Cell()
-    for label in ("load", "load", "generate"):
-        cell.phase("block", exact(2.0), label=label)
-    rows = phase_rows(cell.session, cell.close())
-    assert [(row.name, row.count) for row in rows] == [("load", 2), ("generate", 1)]
-
-
 def test_a_watched_block_is_no_phase_of_itself() -> None:
     """The block that is watched has no row in its own table."""
     recorder = Recorder("run")
@@ -204,19 +191,6 @@ def test_a_cell_without_phases_has_no_table() -> None:
     assert phases_html(cell.session, cell.close()) == ""
 
 
-def test_figures_and_the_note_have_a_cell_each() -> None:
-    """No figure can run into the next, however wide; the note breaks, and the row is read from its top."""
-    session = scripted_run("steps")
-    html = phases_html(session, session.spans[0])
-    row = next(one for one in html.split("<tr")[1:] if "worst: step 37" in one)
-    cells = re.findall(r"<td([^>]*)>", row)
-    assert len(cells) == 4
-    assert all("padding:2px 0 2px 16px" in cell for cell in cells)
-    assert all("vertical-align:top" in cell for cell in cells)
-    assert "nowrap" not in cells[-1]
-    assert "em;" not in html
-
-
 def test_a_group_of_steps_counts_as_all_of_them() -> None:
     """Steps that were followed as one group are told by their number, not as one step."""
     cell = Cell()
@@ -270,24 +244,3 @@ def test_a_rate_of_thousands_has_no_exponent() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [
         "300 tokens, 1,234 a second"
     ]
-
-
-@pytest.mark.parametrize(
-    ("counts", "told"),
-    [
-        ({}, "worst: a step"),
-        ({"step": 3.0}, "worst: step 3"),
-        ({"step": 3.0, "tokens": 0.0}, "worst: step 3"),
-        ({"step": 3.0, "tokens": 1.0}, "worst: step 3 (1 tokens)"),
-        ({"tokens": 8.0, "largest_batch": 4.0}, "worst: a step (4 tokens)"),
-    ],
-)
-def test_the_worst_step_is_called_by_its_number_and_tokens(
-    counts: dict[str, float], told: str
-) -> None:
-    """As far as they are known; where there is no worst, or it does not stand out, by nothing."""
-    span = Span(1, "step", "a step", 0.0, Sample(0.0, ()), counts=counts)
-
-    assert _note_of(Phase("step", "", 3), span, is_marked=True) == told
-    assert _note_of(Phase("step", "", 3), span) == ""
-    assert _note_of(Phase("step", "", 3), None) == ""

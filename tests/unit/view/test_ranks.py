@@ -19,7 +19,7 @@ from hfmem_widget.view.line import line, rank_phrases
 from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.rank_words import rank_figures, ranks_html, skew_of
 from hfmem_widget.view.strip import strip_html
-from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview
+from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 
 HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"
 
@@ -63,7 +63,7 @@ def inks(html: str, row: int) -> list[str]:
 
 def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
     """With the median and the lowest in the unit of the worst, and who is not heard of."""
-    session = overview(MANY)
+    session = shared_overview(MANY)
 
     assert line(session, session.spans[0]) == (
         'memwatch "fine-tune" · 12 min 31 s · 1,024 ranks on 128 nodes · worst peak 68.8 GiB exact '
@@ -130,7 +130,7 @@ def test_without_phases_the_peaks_are_compared() -> None:
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
     """In this order, below what was found; and the parts of the worst rank."""
-    session = overview(MANY)
+    session = shared_overview(MANY)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     wanted = [
         "worst peak",
@@ -146,7 +146,7 @@ def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
 
 def test_ranks_stand_below_each_other_marked_or_not() -> None:
     """Where some are marked, the others keep the mark's place; where none is, there is none."""
-    session, two = overview(EIGHT), overview(TWO)
+    session, two = shared_overview(EIGHT), shared_overview(TWO)
     marked = ranks_html(session).html
     assert marked.count("color:transparent") == 8 - marked.count(f"color:{palette.BAD}") > 0
     assert "color:transparent" not in ranks_html(two).html
@@ -155,7 +155,7 @@ def test_ranks_stand_below_each_other_marked_or_not() -> None:
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_a_card_stays_small(plan: Plan) -> None:
     """However many ranks there are."""
-    session = overview(plan)
+    session = shared_overview(plan)
     card = card_bundle(session, session.spans[0], with_chart=False)
 
     assert len(card["text/html"]) < 50_000
@@ -164,14 +164,14 @@ def test_a_card_stays_small(plan: Plan) -> None:
 
 def test_a_run_of_ranks_is_no_block() -> None:
     """The span around all ranks is ours."""
-    session = overview(EIGHT)
+    session = shared_overview(EIGHT)
 
     assert ">block" not in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
 
 def test_a_card_on_one_line_tells_the_worst() -> None:
     """And how many ranks there are."""
-    session = overview(EIGHT)
+    session = shared_overview(EIGHT)
     text = compact_bundle(session, session.spans[0])["text/plain"]
 
     assert "8 ranks · worst peak 63.5 GiB exact (rank 5, backward)" in text

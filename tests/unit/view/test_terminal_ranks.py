@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hfmem_widget.view.terminal import data, glance, line, screen
-from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview
+from tests.data.overviews import EIGHT, MANY, TWO, Plan, shared_overview
 
 
 def shown(plan: Plan, width: int = 80, height: int = 24) -> list[str]:
-    return screen(glance(overview(plan, until=0.95 * plan.seconds, ended=False), {}), width, height)
+    return screen(
+        glance(shared_overview(plan, until=0.95 * plan.seconds, ended=False), {}), width, height
+    )
 
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
@@ -57,7 +59,7 @@ def test_a_bar_stands_for_each_second() -> None:
 
 def test_a_log_and_a_program_are_told_of_all_ranks() -> None:
     """In a line, and as data."""
-    now = glance(overview(EIGHT), {})
+    now = glance(shared_overview(EIGHT), {})
 
     assert "8 ranks · worst peak 63.5 GiB exact" in line(now)
     told = data(now)["ranks"]

@@ -12,7 +12,7 @@ from hfmem_widget.session import Finding, Guide, Recorder, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
-from hfmem_widget.view.chart.guides import MOST, NEAR, DrawnGuide, guides_in
+from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
 from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
@@ -124,23 +124,6 @@ def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
     assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
 
 
-def test_a_trend_is_a_line_with_its_band() -> None:
-    """A trend is an unbroken line with a casing, over the band that it may lie in."""
-    band, casing, line = lines(run(trend()))
-    assert band["fill"] == "toself"
-    assert casing["line"]["width"] > line["line"]["width"]
-    assert "dash" not in line["line"]
-
-
-def test_a_guide_is_cut_to_the_time_that_is_shown() -> None:
-    """A trend that began before the view starts at its edge; one that is over is not drawn."""
-    session = run(trend())
-    (drawn,) = guides_in(session, "cuda:0", (6.0, 20.0), 6 * GIB)
-    assert drawn.line == [(0.0, 3 * GIB), (4.0, 5 * GIB)]
-    assert drawn.band == (0.75 * GIB, GIB)
-    assert guides_in(session, "cuda:0", (11.0, 20.0), 6 * GIB) == ()
-
-
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_guide_without_figures_is_not_drawn(broken: float) -> None:
     """A guide with a figure that is not finite is left out."""
@@ -185,13 +168,6 @@ def test_where_memory_ran_out_there_is_a_mark_with_a_word() -> None:
     assert [one["text"] for one in drawn["layout"]["annotations"]].count(RAN_OUT) == 1
 
 
-def test_the_word_covers_none_of_the_marks_before_it() -> None:
-    """It hangs below the lowest of those that it may reach."""
-    word = scene(run(oom(5.0, gib=4.5), oom(8.0, gib=5.0))).mark_word
-    assert word is not None
-    assert (word.at, word.level, word.side) == (8.0, 4.5 * GIB, "left")
-
-
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:
     """A search for a batch size runs out again and again."""
     times = (3.0, 1.0, 2.0)
@@ -213,11 +189,6 @@ def test_marks_take_no_room_from_lines() -> None:
     """However often it ran out, the budget is drawn."""
     session = run(*(oom(0.1 * at) for at in range(20)), budget(6.0))
     assert len(scene(session).budgets) == 1
-
-
-def test_a_shortage_at_another_time_is_not_marked() -> None:
-    """A shortage outside of the span that is shown has no mark in it."""
-    assert scene(run(oom(99.0))).marks == []
 
 
 def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
@@ -257,45 +228,6 @@ def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
     assert html.count(f"{RAN_OUT}</text>") == with_chart
 
 
-@pytest.mark.parametrize(
-    ("time", "seen"), [(0.0, True), (10.0, True), (-0.1, False), (10.1, False)]
-)
-def test_a_crossing_is_marked_where_it_is_in_view(time: float, *, seen: bool) -> None:
-    """Its both ends are of it."""
-    session = run(budget(6.0), findings=(crossing(time),))
-    (drawn,) = guides_in(session, "cuda:0", (0.0, 10.0), 7 * GIB)
-
-    assert drawn.crossed_at == (time if seen else None)
-
-
-@pytest.mark.parametrize(("gib", "crossed"), [(6.99, False), (6.98, True)])
-def test_a_budget_that_was_reached_is_not_crossed(gib: float, *, crossed: bool) -> None:
-    """Only what goes above it is."""
-    (drawn,) = guides_in(run(budget(gib)), "cuda:0", (0.0, 10.0), 6.99 * GIB)
-
-    assert drawn.is_crossed is crossed
-
-
-def test_a_trend_never_goes_below_nothing() -> None:
-    """However its line began."""
-    falling = Guide("cuda:0", "trend", "x", 0.0, 10.0, -GIB, GIB, (0.5 * GIB, 0.0))
-    (drawn,) = guides_in(run(falling), "cuda:0", (0.0, 10.0), GIB)
-
-    assert drawn.line == [(0.0, 0.0), (10.0, GIB)]
-    assert min(value for _, value in drawn.outline()) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("budgets", "names"), [((), True), ((120.0,), True), ((125.0,), False), ((150.0,), False)]
-)
-def test_the_capacity_is_named_where_no_budget_is_near(
-    budgets: tuple[float, ...], *, names: bool
-) -> None:
-    """Two words over each other would be none; without a capacity there is nothing to name."""
-    assert scene(run(*map(budget, budgets), name="failed")).names_capacity is names
-    assert not scene(run(*map(budget, (6.0,)))).names_capacity
-
-
 NAN = math.nan
 
 
@@ -317,18 +249,6 @@ def guided(*guides: object, findings: tuple[Finding, ...] = ()) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("share", "there", "crossed"),
-    [(NEAR, True, False), (NEAR - 0.01, False, False), (1.0, True, False), (1.01, True, True)],
-)
-def test_a_budget_is_there_from_a_share_on(share: float, *, there: bool, crossed: bool) -> None:
-    """And crossed by what is above it, not by what just reaches it."""
-    found = drawn(guided(budget(8.0)), highest=share * 8.0)
-
-    assert bool(found) is there
-    assert [one.is_crossed for one in found] == [crossed] * there
-
-
-@pytest.mark.parametrize(
     ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (NAN, None)]
 )
 def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None) -> None:
@@ -337,48 +257,3 @@ def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None
 
     assert one.crossed_at == at
     assert one.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
-
-
-@pytest.mark.parametrize("time", [1.9, 2.0, 5.0, 9.0, 9.1])
-def test_a_mark_is_drawn_within_what_is_drawn(time: float) -> None:
-    """Its edges among it."""
-    found = drawn(guided(oom(time)), view=(2.0, 9.0))
-
-    assert [one.time for one in found] == ([time - 2.0] if 2.0 <= time <= 9.0 else [])
-
-
-def test_of_many_marks_the_newest_are_drawn() -> None:
-    """And of many lines the first."""
-    marks = [oom(float(at)) for at in range(MOST + 2)]
-    lines = [budget(8.0 + at) for at in range(MOST + 2)]
-
-    assert [one.time for one in drawn(guided(*marks), view=(0.0, 99.0))] == [
-        float(at) for at in range(2, MOST + 2)
-    ]
-    assert len(drawn(guided(*lines), highest=99.0)) == MOST
-
-
-@pytest.mark.parametrize(
-    ("view", "line", "band"),
-    [
-        ((0.0, 20.0), [(2.0, 1.0), (10.0, 5.0)], (0.5, 1.0)),
-        ((4.0, 20.0), [(0.0, 2.0), (6.0, 5.0)], (0.625, 1.0)),
-        ((0.0, 6.0), [(2.0, 1.0), (6.0, 3.0)], (0.5, 0.75)),
-        ((0.0, 2.0), None, None),
-        ((10.0, 20.0), None, None),
-    ],
-)
-def test_of_a_trend_the_part_is_drawn_that_is_seen(
-    view: tuple[float, float],
-    line: list[tuple[float, float]] | None,
-    band: tuple[float, ...] | None,
-) -> None:
-    """With its band, which widens along it; of one that only touches the edge nothing."""
-    found = drawn(guided(trend()), view=view)
-
-    assert [[(time, value / GIB) for time, value in one.line] for one in found] == (
-        [] if line is None else [line]
-    )
-    assert [tuple(value / GIB for value in one.band) for one in found] == (
-        [] if band is None else [band]
-    )

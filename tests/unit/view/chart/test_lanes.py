@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 
@@ -20,9 +19,10 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.text import MIB
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
-from hfmem_widget.view.chart.paint_plotly import _fitting
-from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.paint_plotly import bar_traces
+from hfmem_widget.view.chart.shapes import Bar, Frame
 
 NAN = math.nan
 
@@ -44,7 +44,10 @@ def test_a_label_is_written_where_enough_of_it_fits(
     share: float, kind: SpanKind, told: str
 ) -> None:
     """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
-    assert _fitting(Bar(0, kind, "tokenizers", 0.0, 1.0, False, ()), share) == told
+    frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
+    _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
+
+    assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
 
 
 def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:
@@ -136,55 +139,6 @@ def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e
 
 def worst(session: Session, most: int = 100) -> list[Bar]:
     return lay_steps(session, GPU, (0.0, 1e9), lambda parent: parent, most)[1]
-
-
-@pytest.mark.parametrize(
-    ("steps", "most", "labels"),
-    [
-        (1, 5, ["1"]),
-        (5, 5, ["1", "2", "3", "4", "5"]),
-        (6, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6"]),
-        (7, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6", "7"]),
-        (10, 5, [f"1{TO}2", f"3{TO}4", f"5{TO}6", f"7{TO}8", f"9{TO}10"]),
-        (11, 5, [f"1{TO}4", f"5{TO}8", f"9{TO}11"]),
-    ],
-)
-def test_steps_are_joined_where_there_are_more_than_bars(
-    steps: int, most: int, labels: list[str]
-) -> None:
-    """By twos, then by fours, and so forth, from the first one on; each bar says which it stands for."""
-    bars = laid(session_of([1.0] * steps), most)
-
-    assert [one.label.partition(" ")[2] for one in bars] == labels
-    assert [one.label.partition(" ")[0] for one in bars] == [
-        "steps" if TO in one else "step" for one in labels
-    ]
-    assert (bars[0].start, bars[-1].stop) == (0.0, steps)
-    assert all(one.stop == other.start for one, other in pairwise(bars))
-
-
-@pytest.mark.parametrize(("parents", "bars"), [(8, 8), (9, 5), (12, 6), (13, 7)])
-def test_steps_of_very_many_parents_are_joined_across_them(parents: int, bars: int) -> None:
-    """Twice as many bars as wanted there may be; with more of them, neighbours of other parents join."""
-    session = session_of([1.0] * parents, parents=range(parents))
-    drawn = laid(session, 4)
-
-    assert len(drawn) == bars
-    assert (drawn[0].start, drawn[-1].stop) == (0.0, parents)
-    assert all(one.stop == other.start for one, other in pairwise(drawn))
-
-
-def test_steps_of_two_parents_stand_in_two_lanes() -> None:
-    """They are not joined where there is room for both."""
-    session = session_of([1.0] * 8, parents=[1] * 4 + [2] * 4)
-    bars = laid(session, 4)
-
-    assert [(one.lane, one.label) for one in bars] == [
-        (1, f"steps 1{TO}2"),
-        (1, f"steps 3{TO}4"),
-        (2, f"steps 1{TO}2"),
-        (2, f"steps 3{TO}4"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import BAND, line_curves
 from hfmem_widget.view.chart.svg import chart_html
-from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview
+from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 
 
 def scene_of(session: Session) -> Scene:
@@ -27,7 +27,7 @@ def scene_of(session: Session) -> Scene:
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     """Told apart by colour and dash, and no band."""
-    curves = line_curves(scene_of(overview(plan)))
+    curves = line_curves(scene_of(shared_overview(plan)))
 
     ranked = sorted(curves, key=lambda curve: curve.rank)
     assert [curve.name for curve in ranked] == [f"rank {at}" for at in range(plan.world)]
@@ -38,7 +38,7 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
 
 def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
     """The highest on top."""
-    curves = line_curves(scene_of(overview(MANY)))
+    curves = line_curves(scene_of(shared_overview(MANY)))
 
     assert [curve.name for curve in curves if curve.is_key] == [BAND, "median", "highest rank"]
     assert [curve.tip for curve in curves if curve.tip] == ["lowest rank", "median", "highest rank"]
@@ -46,7 +46,7 @@ def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
 
 def test_the_band_lies_between_the_lowest_and_the_highest() -> None:
     """From the one forwards, along the other back."""
-    session = overview(MANY)
+    session = shared_overview(MANY)
     scene = scene_of(session)
     lowest, _, highest = scene.lines
     band = line_curves(scene)[0]
@@ -77,7 +77,7 @@ def test_a_gap_parts_the_band() -> None:
 )
 def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
     """In both forms of the chart."""
-    session = overview(plan)
+    session = shared_overview(plan)
 
     assert text in chart_html(session)
     assert f"<b>{text}</b>" in [
@@ -87,14 +87,14 @@ def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
 
 def test_the_capacity_is_that_of_the_smallest_device() -> None:
     """As the device of all ranks has it."""
-    session = overview(replace(MANY, total=75 * GIB))
+    session = shared_overview(replace(MANY, total=75 * GIB))
 
     assert scene_of(session).capacity == 75 * GIB
 
 
 def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
     """They have tabs in the live chart; here they would stand twice."""
-    scene = scene_of(overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT))
 
     assert scene.devices == ("ranks",)
     assert scene.layers == ()
@@ -102,7 +102,7 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
     """Its line ends."""
-    scene = scene_of(overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT))
     silent = next(line.points for line in scene.lines if line.metric == "rank3")
 
     assert max(time for time, value in silent if not math.isnan(value)) < 0.88 * scene.duration

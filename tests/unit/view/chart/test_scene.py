@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES, Points
+from hfmem_widget.analysis.curve import LEAST_SAMPLES
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
-from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
+from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.lanes import MOST_LANES, lay_lanes
-from hfmem_widget.view.chart.paint_svg import _corners, bars_svg, curves_svg, word_svg
+from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
 from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, Line, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
-from hfmem_widget.view.chart.shapes import Bar
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
-from tests.scenes import scripted_run
+from tests.scenes import shared_run
 from tests.scenes.stage import Stage
 from tests.unit.view.chart.test_guides import budget, run, scene
 
@@ -73,29 +69,6 @@ def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
     assert built.peak.label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
 
 
-@pytest.mark.parametrize(
-    ("time", "side"),
-    [
-        (0.0, "right"),
-        (24.9, "right"),
-        (25.0, ""),
-        (50.0, ""),
-        (75.0, ""),
-        (75.1, "left"),
-        (100.0, "left"),
-    ],
-)
-def test_the_peaks_label_turns_inwards_in_the_outer_quarters(time: float, side: str) -> None:
-    """Elsewhere it stands above its point."""
-    assert with_peak(time).peak_side == side
-
-
-def test_without_a_peak_no_side_is_taken() -> None:
-    """Words of lines stand at the right then."""
-    assert EMPTY.peak_side == ""
-    assert not EMPTY.words_at_left
-
-
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
@@ -121,17 +94,6 @@ def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, uni
 
 
 @pytest.mark.parametrize(
-    ("time", "side"),
-    [(0.0, "right"), (39.9, "right"), (40.0, ""), (60.0, ""), (60.1, "left"), (100.0, "left")],
-)
-def test_a_marks_word_turns_inwards_sooner(time: float, side: str) -> None:
-    """It is longer than the peak's label."""
-    word = marked((time, 80.0)).mark_word
-    assert word is not None
-    assert word.side == side
-
-
-@pytest.mark.parametrize(
     ("marks", "at", "is_above"),
     [
         ([(50.0, 80.0)], 80.0, False),
@@ -153,11 +115,6 @@ def test_a_marks_word_is_clear_of_the_marks_near_it(
 
     assert (word.level, word.is_above) == (at, is_above)
     assert word.at == max(time for time, _ in marks)
-
-
-def test_without_a_mark_there_is_no_word() -> None:
-    """A scene in which nothing ran out says nothing of it."""
-    assert EMPTY.mark_word is None
 
 
 @pytest.mark.parametrize(
@@ -216,33 +173,6 @@ def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     assert corners == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
 
 
-@pytest.mark.parametrize(
-    ("points", "corners"),
-    [
-        ([(0.0, 50.0)], [(0, 500), (0, 500)]),
-        ([(0.0, 50.0), (50.0, 50.0)], [(0, 500), (5000, 500)]),
-        ([(0.0, 50.0), (50.0, 50.0), (100.0, 50.0)], [(0, 500), (10000, 500)]),
-        (
-            [(0.0, 50.0), (50.0, 60.0), (100.0, 50.0)],
-            [(0, 500), (5000, 400), (10000, 500)],
-        ),
-        (
-            [(0.0, 50.0), (50.0, 50.0), (100.0, 60.0)],
-            [(0, 500), (5000, 500), (10000, 400)],
-        ),
-        (
-            [(0.0, 60.0), (50.0, 50.0), (100.0, 50.0)],
-            [(0, 400), (5000, 500), (10000, 500)],
-        ),
-    ],
-)
-def test_of_a_level_stretch_the_ends_are_drawn(
-    points: Points, corners: list[tuple[int, int]]
-) -> None:
-    """Where a line turns it has a corner, and a single reading has two, lest nothing be seen of it."""
-    assert _corners(points, EMPTY.frame, 100) == corners
-
-
 def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
     """Breaks at the ends, or several together, make no empty run."""
     nan = float("nan")
@@ -251,34 +181,10 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
     assert Line("cuda:0", "allocated", "", points).runs == [[(1.0, 1.0), (2.0, 2.0)], [(5.0, 3.0)]]
 
 
-@pytest.mark.parametrize(
-    ("length", "drawn"), [(0.0, 2.0), (0.1, 2.0), (0.2, 2.0), (0.5, 5.0), (0.59, 5.9), (0.7, 5.8)]
-)
-def test_bars_are_never_too_thin_to_see(length: float, drawn: float) -> None:
-    """A five-hundredth of the width at least; a wider one leaves a seam beside it."""
-    built = replace(EMPTY, bars=(Bar(0, "cell", "a", 50.0, 50.0 + length, False, ()),))
-    ((path,),) = Drawing(f"<svg>{bars_svg(built.bars, built.frame)}</svg>").frames()
-    (box,) = path.runs
-
-    assert box[0] == (500.0, 0.0)
-    assert box[1][0] - box[0][0] == pytest.approx(drawn)
-    assert box[2][1] - box[1][1] == 7
-
-
-def test_lanes_stand_below_each_other() -> None:
-    """Nine pixels each, and as many of them as there are."""
-    bars = tuple(Bar(lane, "cell", "a", 10.0, 20.0, False, ()) for lane in (0, 1, 2))
-    drawing = Drawing(f"<svg>{bars_svg(bars, EMPTY.frame)}</svg>")
-    tops = [run[0][1] for path in drawing.frames()[0] for run in path.runs]
-
-    assert sorted(tops) == [0.0, 9.0, 18.0]
-    assert drawing.svg.findall("svg")[0].get("height") == "27"
-
-
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
 def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
     """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
-    session = scripted_run(name)
+    session = shared_run(name)
     fine = build_scene(session, session.spans[0], columns=360)
     assert fine is not None
     coarse = fine.coarser(60)
@@ -294,21 +200,6 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
         assert [len(run) for run in layer.runs] == [len(one) for one in layer.heights]
 
 
-def test_the_scene_of_a_finished_cell_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figure and the drawing for who has no Plotly are painted from the same one."""
-    built: list[Scene | None] = []
-
-    def build(*args: Any, **options: Any) -> Scene | None:
-        built.append(build_scene(*args, **options))
-        return built[-1]
-
-    for module in ("figure", "svg"):
-        monkeypatch.setattr(f"hfmem_widget.view.chart.{module}.build_scene", build)
-    session = scripted_run("training")
-    assert chart_bundle(session, session.spans[0]) is not None
-    assert len(built) == 1
-
-
 def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     """It ends at a MiB, and not at a byte."""
     stage = Stage("idle", gpus=1)
@@ -320,49 +211,6 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
 
     assert built is not None
     assert built.frame.levels.texts[-1] == "1.0 MiB"
-
-
-@pytest.mark.parametrize(
-    ("top", "texts"),
-    [
-        (1.0, "0.0 0.2 0.4 0.6 0.8 1.0"),
-        (1.25, "0.00 0.25 0.50 0.75 1.00 1.25"),
-        (1.26, "0.0 0.5 1.0"),
-        (2.4, "0.0 0.5 1.0 1.5 2.0"),
-        (5.0, "0 1 2 3 4 5"),
-        (10.0, "0 2 4 6 8 10"),
-        (12.5, "0.0 2.5 5.0 7.5 10.0 12.5"),
-        (25.0, "0 5 10 15 20 25"),
-        (50.0, "0 10 20 30 40 50"),
-        (125.0, "0 25 50 75 100 125"),
-        (140.4, "0 50 100"),
-        (0.07, "0.00 0.02 0.04 0.06"),
-    ],
-)
-def test_ticks_of_values_are_round_and_about_five(top: float, texts: str) -> None:
-    """From nothing up, the highest with its unit."""
-    assert " ".join(value_ticks(top, "GiB").texts) == f"{texts} GiB"
-
-
-@pytest.mark.parametrize(
-    ("stop", "step", "last"),
-    [(0.0006, 0.0001, "0.6 ms"), (0.006, 0.001, "6 ms"), (0.06, 0.01, "60 ms"), (0.6, 0.1, "600 ms"),
-     (0.61, 0.2, "600 ms"), (3.0, 0.5, "3.0 s"), (5.9, 1, "5 s"), (6, 1, "6 s"), (6.1, 2, "6 s"),
-     (12, 2, "12 s"), (30, 5, "30 s"), (31, 10, "30 s"), (60, 10, "1:00"), (90, 15, "1:30"),
-     (120, 20, "2:00"), (180, 30, "3:00"), (360, 60, "6 min"), (720, 120, "12 min"),
-     (1800, 300, "30 min"), (3600, 600, "1 h"), (5400, 900, "1 h 30"), (7200, 1200, "2 h"),
-     (10_800, 1800, "3 h"), (21_600, 3600, "6 h"), (43_200, 7200, "12 h"), (64_800, 10_800, "18 h"),
-     (129_600, 21_600, "36 h"), (259_200, 43_200, "72 h"), (518_400, 86_400, "144 h"),
-     (518_401, 172_800, "144 h")],
-)  # fmt: skip
-def test_ticks_of_times_are_round_and_at_most_six(stop: float, step: float, last: str) -> None:
-    """After the one at the beginning; exactly six where the time is six times a round one."""
-    ticks = time_ticks(stop)
-
-    assert ticks.values[1] == pytest.approx(step)
-    assert len(ticks.values) - 1 <= 6
-    assert ticks.values[-1] <= stop + 1e-9
-    assert (ticks.texts[0], ticks.texts[-1]) == ("0 s" if stop < 360 else ticks.texts[0], last)
 
 
 NAN = math.nan
@@ -381,45 +229,6 @@ def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",
     for at, row in enumerate(rows):
         recorder.append(Sample(float(at), tuple(row)))
     return recorder
-
-
-@pytest.mark.parametrize(
-    ("end", "labels"),
-    [
-        ((0.0, 0.9), ["a"]),
-        ((0.0, 1.0), ["a", "b"]),
-        ((1.0, 2.0), ["b"]),
-        ((0.9, 2.0), ["b"]),
-        ((2.1, 3.0), []),
-    ],
-)
-def test_a_bar_is_drawn_of_what_begins_in_the_view(
-    end: tuple[float, float], labels: list[str]
-) -> None:
-    """At its edges too."""
-    recorder = recorder_of((1.0,))
-    session = recorder.session
-    for at, label in enumerate("ab"):
-        span = recorder.open_span("block", label, session.last_sample)
-        recorder.append(Sample(at + 1.0, (1.0,)))
-        recorder.close_span(span.id, session.last_sample, {})
-
-    assert [one.label for one in lay_lanes(session, GPU.key, *end)] == labels
-
-
-def test_of_spans_that_lie_within_each_other_some_are_too_deep_to_draw() -> None:
-    """A lane for each depth, as many as there may be; one that overlaps goes a lane further down."""
-    recorder = recorder_of((1.0,))
-    session = recorder.session
-    spans = [
-        recorder.open_span("block", str(at), session.last_sample) for at in range(MOST_LANES + 2)
-    ]
-    recorder.append(Sample(1.0, (1.0,)))
-    for span in reversed(spans):
-        recorder.close_span(span.id, session.last_sample, {})
-    bars = lay_lanes(session, GPU.key, 0.0, 1.0)
-
-    assert [(one.label, one.lane) for one in bars] == [(str(at), at) for at in range(MOST_LANES)]
 
 
 @pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])

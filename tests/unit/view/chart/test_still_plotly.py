@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +11,9 @@ import pytest
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import _columns, anatomy_dict, figure_dict
-from hfmem_widget.view.chart.paint_plotly import _fitting
+from hfmem_widget.view.chart.figure import figure_columns, figure_dict
 from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.shapes import Bar
-from tests.scenes import scripted_run, shared_run
+from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_still_svg import seconds_of, value_of
@@ -36,7 +33,7 @@ class Shown:
     def __init__(self, session: Session | str) -> None:
         session = shared_run(session) if isinstance(session, str) else session
         figure = figure_dict(session, session.spans[0])
-        built = build_scene(session, session.spans[0], columns=_columns(session))
+        built = build_scene(session, session.spans[0], columns=figure_columns(session))
         assert built is not None
         self.scene: Scene = built
         self.data: list[dict[str, Any]] = figure["data"]
@@ -124,32 +121,6 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHARTED)
-def test_what_a_line_looks_like_says_what_it_is(name: str) -> None:
-    """What is reserved is dashed and thinner; a further device has its colour; only areas are filled."""
-    chart = Shown(name)
-    scene = chart.scene
-    styles = []
-    for line in scene.lines:
-        drawn = [one for one in chart.data if one.get("name") == scene.name(line)]
-        styles.append((drawn[-1]["line"]["color"], drawn[-1]["line"].get("dash", "")))
-        if line.device != scene.device.key:
-            at = scene.devices.index(line.device) % len(palette.DEVICES)
-            assert styles[-1] == palette.DEVICES[at]
-            assert not any(one.get("fill") for one in drawn)
-        elif line.metric == "reserved":
-            assert styles[-1][1].endswith("px")
-            assert not any(one.get("fill") for one in drawn)
-        elif line.metric == "device_used":
-            assert (drawn[0]["fill"], drawn[0]["line"]["width"]) == ("tozeroy", 0)
-        else:
-            assert not styles[-1][1]
-            assert bool([one for one in drawn if one.get("fill")]) is not bool(scene.layers)
-            assert [one.get("showlegend", True) for one in drawn].count(True) == 1
-            assert len(drawn) == (1 if scene.layers or len(line.runs) == 1 else 2)
-    assert len(set(styles)) == len(styles)
-
-
-@pytest.mark.parametrize("name", CHARTED)
 def test_ticks_stand_at_what_they_say(name: str) -> None:
     """Of both axes, which begin at zero and end with the data; times are told to their end."""
     chart = Shown(name)
@@ -171,21 +142,6 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
     assert y["tickvals"][-1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
     assert {one["tickmode"] for one in (x, y)} == {"array"}
     assert not any(one[flag] for one in (x, y) for flag in ("zeroline", "showline", "tickangle"))
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_lanes_stand_above_the_plot(name: str) -> None:
-    """Each lane is as high as the next, they do not reach into the plot, and the first is at the top."""
-    chart = Shown(name)
-    below, lanes = chart.layout["yaxis"]["domain"], chart.layout["yaxis2"]
-    count = 1 + max(one.lane for one in chart.scene.bars)
-
-    assert below[0] == 0
-    assert below[1] < lanes["domain"][0] < lanes["domain"][1] == 1
-    assert (lanes["domain"][0] - below[1]) * chart.plot == pytest.approx(8, abs=0.1)
-    assert (1 - lanes["domain"][0]) * chart.plot == pytest.approx(15 * count, abs=0.1)
-    assert lanes["range"] == [count - 0.5, -0.5]
-    assert (lanes["visible"], lanes["fixedrange"]) == (False, True)
 
 
 @pytest.mark.parametrize("name", CHARTED)
@@ -214,75 +170,6 @@ def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHARTED)
-def test_the_words_on_bars_begin_where_the_bars_do(name: str) -> None:
-    """Whole where they fit; one too long for its bar is cut or left out. They read on its colour."""
-    chart = Shown(name)
-    scene, (_, words) = chart.scene, chart.lanes
-    least = scene.duration / 400
-    found = zip(words["x"], words["y"], words["text"], words["textfont"]["color"], strict=True)
-    drawn = [(x / chart.second, y, text[1:], ink) for x, y, text, ink in found]
-    whole = [one for one in drawn if not one[2].endswith("\u2026")]
-    fitting = [
-        one
-        for one in scene.bars
-        if max(one.stop - one.start, least) / scene.duration * 320 - 8 >= 5.7 * len(one.label)
-    ]
-
-    assert all(text.startswith("\N{NO-BREAK SPACE}") for text in words["text"])
-    assert (words["textposition"], words["hoverinfo"]) == ("middle right", "skip")
-    assert [text for _, _, text, _ in whole] == [one.label for one in fitting]
-    for (start, lane, _, ink), bar in zip(whole, fitting, strict=True):
-        assert (start, lane) == (pytest.approx(bar.start, abs=chart.fine), bar.lane)
-        assert ink == palette.ink_on(palette.bar(bar.kind, bar.lane, worst=bar.worst))
-    for start, lane, text, _ in (one for one in drawn if one not in whole):
-        assert any(
-            abs(start - bar.start) <= chart.fine
-            and lane == bar.lane
-            and bar.label.startswith(text[:-1])
-            for bar in scene.bars
-            if bar not in fitting
-        )
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_legend_has_each_colour_of_bars_that_means_something(name: str) -> None:
-    """Once, by its name; the greys, which only tell depth, are not in it."""
-    chart = Shown(name)
-    named = {
-        palette.bar_name(one.kind, worst=one.worst): palette.bar(
-            one.kind, one.lane, worst=one.worst
-        )
-        for one in chart.scene.bars
-    }
-    keys = [one for one in chart.data if one["type"] == "bar" and one["x"] == [None]]
-
-    named.pop("", None)
-    assert len(keys) == len(named)
-    assert {one["name"]: one["marker"]["color"] for one in keys} == named
-    assert all(one["y"] == [None] and one.get("showlegend", True) for one in keys)
-    assert not any(one["showlegend"] for one in chart.lanes)
-
-
-@pytest.mark.parametrize(
-    ("share", "label", "kind", "text"),
-    [
-        (1.0, "fine-tune", "cell", "fine-tune"),
-        (0.19, "fine-tune", "cell", "fine-tune"),
-        (0.16, "a name that is long", "cell", ""),
-        (0.18, "a name that is long", "cell", "a name …"),
-        (0.3, "a name that is long", "cell", "a name that is…"),
-        (0.3, "steps 100\u2013200 of many", "step", ""),
-        (0.01, "x", "cell", ""),
-    ],
-)
-def test_a_label_is_shortened_to_its_bar(share: float, label: str, kind: Any, text: str) -> None:
-    """Cut where most of a word fits, left out where less does; steps are not cut, which are all alike."""
-    bar = Bar(0, kind, label, start=0.0, stop=1.0, worst=False)
-
-    assert _fitting(bar, share) == text
-
-
-@pytest.mark.parametrize("name", CHARTED)
 def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
     chart = Shown(name)
@@ -303,19 +190,6 @@ def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
     assert mark["cliponaxis"] is mark["showlegend"] is False
     assert mark["marker"]["color"] == palette.PEAK
-
-
-def test_the_capacitys_line_is_at_the_capacity() -> None:
-    """Across the whole plot, with its word at the end that the peak leaves free."""
-    chart = Shown("failed")
-    (line,) = chart.layout["shapes"]
-    (word,) = [one for one in chart.layout["annotations"] if one["text"] == "capacity"]
-    capacity = chart.scene.device.total / chart.scene.frame.unit[0]
-
-    assert (line["x0"], line["x1"], line["xref"]) == (0, 1, "paper")
-    assert line["y0"] == line["y1"] == word["y"] == pytest.approx(capacity, rel=1e-4)
-    assert (word["x"], word["xanchor"], word["xref"]) == (0, "left", "paper")
-    assert (word["yanchor"], word["showarrow"]) == ("bottom", False)
 
 
 def test_a_gap_is_hatched_from_its_begin_to_its_end() -> None:
@@ -391,41 +265,3 @@ def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:
     assert [time for time, _ in chart.points(band)] == pytest.approx([600, 1800, 1800, 600])
     assert (crossed["x"], crossed["y"]) == ([15.0], [60.0])
     assert (mark["x"], mark["y"], word["x"]) == ([25.0], [50.0], 25.0)
-
-
-@pytest.mark.parametrize("gib", [0.5, 5.0])
-@pytest.mark.parametrize("time", [0.5, 4.0, 6.0, 11.5])
-def test_the_word_of_a_shortage_keeps_off_its_cross(time: float, gib: float) -> None:
-    """It begins some pixels above or below, and reaches into the picture."""
-    chart = Shown(run(oom(time, gib=gib)))
-    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
-    share = time / chart.scene.duration
-
-    assert (word["x"], word["y"]) == (time, pytest.approx(gib, rel=1e-4))
-    assert word["yshift"] * (1 if word["yanchor"] == "bottom" else -1) >= 6
-    assert (word["yanchor"] == "bottom") is (gib < 1)
-    assert word["xanchor"] == ("left" if share < 0.4 else "right" if share > 0.6 else "center")
-    assert word["showarrow"] is False
-
-
-def test_the_bar_of_an_anatomy_is_as_long_as_its_parts() -> None:
-    """One after the other, in the unit of its axis, a row for each moment, the first at the top."""
-    session = scripted_run("steps")
-    told = [session.anatomy("now"), session.anatomy("peak")]
-    drawn = anatomy_dict(told)
-    divisor = GIB
-    lengths = {one["name"]: one["x"] for one in drawn["data"]}
-    labels = {part.label: part.name for one in told for part in one.parts}
-    layout = drawn["layout"]
-    plot = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
-
-    assert lengths
-    for label, sizes in lengths.items():
-        wanted = [max(0.0, one.bytes(labels[label])) / divisor for one in told]
-        assert sizes == pytest.approx(wanted, rel=1e-4)
-    assert layout["xaxis"]["ticksuffix"] == " GiB"
-    assert (layout["barmode"], layout["yaxis"]["autorange"]) == ("stack", "reversed")
-    assert plot == 34 * len(told)
-    assert -layout["legend"]["y"] * plot >= 16
-    assert layout["margin"]["b"] >= -layout["legend"]["y"] * plot + 19 * math.ceil(len(lengths) / 5)
-    assert all(len(one["y"]) == len(one["x"]) == 2 for one in drawn["data"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 
@@ -14,12 +13,12 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.svg import chart_html, sparkline
+from hfmem_widget.view.chart.svg import chart_columns, chart_html
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
 from tests.scenes import scripted_run, shared_run
 from tests.unit.view.chart.test_figure import CHARTED
-from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_guides import budget, oom, run, trend
 from tests.unit.view.chart.test_layers import session_of
 
 PLOT = 170.0
@@ -50,11 +49,7 @@ class Shown:
 
 
 def scene_of(session: Session) -> Scene:
-    from hfmem_widget.view.chart import svg as module
-
-    built = build_scene(
-        session, session.spans[0], columns=module._columns(session, module._CHART_COLUMNS)
-    )
+    built = build_scene(session, session.spans[0], columns=chart_columns(session))
     assert built is not None
     return built
 
@@ -231,35 +226,6 @@ def test_bars_stand_above_the_plot_at_their_times(name: str) -> None:
         ], bar
 
 
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_legend_shows_each_line_as_it_is_drawn(name: str) -> None:
-    """The parts from the bottom up, then the lines, each with its own stroke or colour."""
-    chart = shown(name)
-    told = chart.drawing.legend()
-    scene = chart.scene
-    keys = dict(told)
-
-    assert [one for one, _ in told] == [
-        *(one.short_label for one in scene.layers),
-        *(scene.name(one) for one in scene.lines),
-    ]
-    assert [keys[one.short_label] for one in scene.layers] == [
-        palette.PARTS[one.name] for one in scene.layers
-    ]
-    for line, path in zip(
-        [one for one in scene.lines if one.metric != "device_used"], strokes(chart), strict=True
-    ):
-        key = keys[scene.name(line)]
-        if isinstance(key, Path):
-            assert (key.stroke, key.dash, key.opacity) == (path.stroke, path.dash, path.opacity)
-            assert key.runs == (((0.0, 5.0), (18.0, 5.0)),)
-        else:
-            assert key == path.stroke
-    for line in scene.lines:
-        if line.metric == "device_used":
-            assert keys[scene.name(line)] == palette.DEVICE_USED
-
-
 def test_no_two_lines_look_alike() -> None:
     """Of eight GPUs each line has a colour or a dash of its own; what is reserved is dashed and fainter."""
     styles = [one.style for one in strokes(shown("eight gpus"))]
@@ -298,29 +264,6 @@ def test_the_picture_is_told_to_who_does_not_see_it(name: str, said: str) -> Non
     assert told.endswith(", budget 6.0 GiB, second")
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [(lambda session: sparkline(session, session.spans[0]), 0), (chart_html, 1)],
-)
-def test_the_cards_picture_is_the_charts_without_words(
-    make: Callable[[Session], str], words: int
-) -> None:
-    """The same lines on less room; the dot stands on them."""
-    session = scripted_run("training")
-    drawing = Drawing(make(session))
-    top = scene_of(session).top
-    highest = max(value for line in scene_of(session).lines for _, value in line.points)
-    ys = [y for path in drawing.frames()[-1] for run in path.runs for _, y in run]
-    foot = drawing.height - 20 * words
-    tall = PLOT if words else drawing.height
-
-    assert bool(drawing.words()) is bool(words)
-    assert max(ys) == pytest.approx(foot)
-    assert (foot - min(ys)) / tall == pytest.approx(highest / top, abs=0.005)
-    ((_, y),) = drawing.dots()
-    assert (foot - y) / tall == pytest.approx(6.99 * GIB / top, abs=0.005)
-
-
 def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     """The budget dashed and level; the trend with its casing, and its band about it."""
     chart = shown(run(budget(6.0), trend()))
@@ -338,45 +281,6 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
     assert alike(band.runs[0], chart.at(corners))
     assert band.closed
-
-
-def test_a_budgets_word_stands_on_its_line() -> None:
-    """Once it was crossed on a box of its own, which it fills; the crossing is marked at its time."""
-    free = shown(run(budget(8.0)))
-    (word,) = [one for one in free.drawing.words() if one.text.startswith("budget")]
-    crossed = shown(run(budget(6.0), findings=(crossing(4.25),)))
-    (boxed,) = [one for one in crossed.drawing.words() if one.text.startswith("budget")]
-    ((left, top, width, height),) = crossed.drawing.boxes()
-    level = crossed.y(6 * GIB)
-
-    assert word.y == pytest.approx(free.y(8 * GIB) - 4, abs=FINE)
-    assert boxed.anchor == "middle"
-    assert boxed.x == pytest.approx(left + width / 2, abs=1)
-    assert width == pytest.approx(len(boxed.text) * 6, abs=10)
-    assert (top, top + height) == pytest.approx((level - 15, level), abs=FINE)
-    assert top + 9 < boxed.y < top + height
-    assert 0 <= left <= left + width <= 1000
-    ((sign, _),) = crossed.drawing.signs()
-    assert sign == pytest.approx((crossed.x(4.25), level), abs=FINE)
-
-
-@pytest.mark.parametrize("crossed", [True, False])
-@pytest.mark.parametrize("early", [True, False])
-def test_words_of_level_lines_leave_the_peaks_end_free(*, early: bool, crossed: bool) -> None:
-    """The name of a budget stands at the end of its line that is farther from the peak."""
-    heights = [9.0, 8.0, *[1.0] * 8]
-    rows = [(one * GIB, *[NAN] * 5) for one in (heights if early else heights[::-1])]
-    session = session_of(rows)
-    session.guides.append(budget(6.0 if crossed else 10.0))
-    drawing = Drawing(chart_html(session))
-    (word,) = [one for one in drawing.words() if one.text.startswith("budget")]
-    boxes = [(left, left + width) for left, _, width, _ in drawing.boxes()]
-
-    if crossed:
-        assert boxes[0][early] == pytest.approx(1000.0 * early, abs=0.5)
-    else:
-        assert not boxes
-        assert (word.x, word.anchor) == ((1000.0, "end") if early else (0.0, "start"))
 
 
 @pytest.mark.parametrize(
@@ -422,19 +326,6 @@ def test_little_memory_is_drawn_in_its_own_unit() -> None:
     assert point[1] == pytest.approx(highest.y, abs=FINE)
 
 
-@pytest.mark.parametrize("crossed", [True, False])
-def test_a_budgets_word_is_off_the_capacitys_line(*, crossed: bool) -> None:
-    """Just below the capacity, where the word above its line would be struck through, it stands below it."""
-    session = run(budget(138.0 if crossed else 139.5), name="failed")
-    chart = shown(session)
-    (word,) = [one for one in chart.drawing.words() if one.text.startswith("budget")]
-    line, capacity = (chart.y(level * GIB) for level in (chart.scene.budgets[0].level / GIB, 140.4))
-
-    assert not chart.scene.names_capacity
-    assert chart.scene.budgets[0].is_crossed is crossed
-    assert word.y > line > capacity
-
-
 def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
     """At the highest of those there are."""
     heights = [1.0, 2.0, NAN, 5.0, NAN, 3.0, 1.0]
@@ -442,12 +333,3 @@ def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
     ((x, _),) = Drawing(chart_html(session)).dots()
 
     assert x == pytest.approx(1000 * 3 / 6, abs=0.1)
-
-
-@pytest.mark.parametrize("marks", [0, 1, 2, 3])
-def test_of_marks_the_newest_is_said(marks: int) -> None:
-    """To who cannot see the chart; the others by themselves, where pointing finds them."""
-    session = run(*(oom(1.0 + at, label=f"mark {at}") for at in range(marks)))
-    told = Drawing(chart_html(session, session.spans[0])).label
-
-    assert [at for at in range(3) if f"mark {at}" in told] == ([marks - 1] if marks else [])

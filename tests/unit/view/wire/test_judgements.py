@@ -6,47 +6,30 @@ import json
 import math
 from dataclasses import replace
 
-from hfmem_widget.session import Finding, Guide, Recorder, Sample
+from hfmem_widget.session import Finding, Guide
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import widget
-from hfmem_widget.view.wire.judgements import MOST as MOST_JUDGED
-from hfmem_widget.view.wire.judgements import Judgements, judged
-from hfmem_widget.view.wire.protocol import Buffers, Message
-from hfmem_widget.view.wire.publisher import Publisher
-from tests.contract.runs import gpu, series_of
-from tests.scenes import FakeClock, scripted_run
+from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.protocol import Message
+from tests.data.wire import Wire
+from tests.scenes import scripted_run
+from tests.unit.view.wire.test_protocol import make_recorder
 
 BUDGET = Guide("cuda:0", "budget", "budget", 0.0, math.inf, GIB, GIB)
 OVER = Finding("budget", "warn", "over 1.00 GiB", {"time": 1.5, "device": "cuda:0"}, ("less",), 1)
 
 
-class Run:
-    """A session that is sampled every 0.1 s, and what its publisher sent."""
+class Run(Wire):
+    """A cell that is sampled every 0.1 s."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.recorder = Recorder("run")
-        self.session = self.recorder.session
-        self.recorder.adopt([gpu(0)], series_of([gpu(0)]))
-        self.sent: list[Message] = []
-        self.publisher = Publisher(self.session, self._send, clock=self.clock)
-        self.recorder.subscribe(self.publisher)
+        super().__init__(make_recorder(samples=0))
         self.cell = self.recorder.open_span("cell", "run", self.session.last_sample)
 
-    def tick(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.clock.advance(0.1)
-            row = (GIB, GIB, GIB, GIB)
-            self.recorder.append(Sample(self.clock.now, row))
-            self.recorder.publish()
-
     @property
-    def news(self) -> list[Message]:
-        """What was sent but for snapshots."""
-        return [one for one in self.sent if one["kind"] == "rows"]
-
-    def _send(self, message: Message, _buffers: Buffers) -> None:
-        self.sent.append(message)
+    def messages(self) -> list[Message]:
+        """What was sent."""
+        return [one.message for one in self.sent]
 
 
 def test_a_finding_travels_without_its_advice() -> None:
@@ -95,38 +78,38 @@ def test_what_the_data_tell_of_a_cell_comes_once_it_has_ended() -> None:
 def test_they_are_sent_when_they_change_and_not_again() -> None:
     """New findings and guides are in one message, and not in those that follow."""
     run = Run()
-    run.tick(20)
+    run.run(2.0)
     run.session.findings.append(OVER)
     run.session.guides.append(BUDGET)
-    run.tick(100)
-    assert sum("findings" in one for one in run.news) == 1
-    before = len(run.sent)
+    run.run(10.0)
+    assert sum("findings" in one for one in run.messages if one["kind"] == "rows") == 1
+    before = len(run.messages)
     run.session.guides.append(BUDGET)
-    run.tick(10)
-    assert max(len(one.get("guides", ())) for one in run.sent[before:]) == 2
-    assert not any("findings" in one for one in run.sent[before:] if one["kind"] == "rows")
+    run.run(1.0)
+    assert max(len(one.get("guides", ())) for one in run.messages[before:]) == 2
+    assert not any("findings" in one for one in run.messages[before:] if one["kind"] == "rows")
 
 
 def test_a_warning_comes_with_the_next_message() -> None:
     """Not a second later: the run may be over by then."""
     run = Run()
-    run.tick(20)
-    before = len(run.sent)
+    run.run(2.0)
+    before = len(run.messages)
     run.session.findings.append(OVER)
-    run.tick(4)
-    assert "findings" in run.sent[before]
+    run.run(0.4)
+    assert "findings" in run.messages[before]
 
 
 def test_a_warning_that_is_said_anew_takes_the_place_of_the_old_one() -> None:
     """Such as with the exact peak, once the cell has ended: found in its span, and told once."""
     run = Run()
     run.session.findings.append(OVER)
-    run.tick(20)
+    run.run(2.0)
     run.recorder.close_span(run.cell.id, run.session.last_sample, {})
-    run.tick(20)
+    run.run(2.0)
     run.session.findings[0] = replace(OVER, title="over 1.00 GiB, by 0.25")
     run.publisher.finish()
-    assert [one["title"] for one in run.sent[-1]["findings"]] == ["over 1.00 GiB, by 0.25."]
+    assert [one["title"] for one in run.messages[-1]["findings"]] == ["over 1.00 GiB, by 0.25."]
 
 
 def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
@@ -134,8 +117,8 @@ def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
     run = Run()
     run.session.findings.append(OVER)
     run.session.guides.append(BUDGET)
-    run.tick(400)
-    snapshots = [one for one in run.sent if one["kind"] == "snapshot"]
+    run.run(40.0)
+    snapshots = [one for one in run.messages if one["kind"] == "snapshot"]
     assert len(snapshots) > 3
     assert all(one["findings"] and one["guides"] for one in snapshots)
     history = widget._pack_history((run.session, "r", True), None)
@@ -145,21 +128,5 @@ def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
 def test_nothing_is_sent_where_nothing_is_judged() -> None:
     """Not an empty list either: the wire of a healthy run is what it was."""
     run = Run()
-    run.tick(400)
-    assert not any("findings" in one or "guides" in one for one in run.sent)
-
-
-def test_the_gravest_findings_are_told_and_of_equals_the_first() -> None:
-    """As many as a message has room for."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.append(Sample(0.0, ()))
-    for at in range(MOST_JUDGED + 4):
-        severity = ("info", "critical", "warn")[at % 3]
-        session.findings.append(Finding("leak", severity, f"Finding {at}.", {}))  # type: ignore[arg-type]
-    told = Judgements(session).now()["findings"]
-    order = [one["severity"] for one in told]
-
-    assert len(told) == MOST_JUDGED == 8
-    assert order == ["critical"] * 4 + ["warn"] * 4
-    assert [one["title"] for one in told][:4] == [f"Finding {at}." for at in (1, 4, 7, 10)]
+    run.run(40.0)
+    assert not any("findings" in one or "guides" in one for one in run.messages)

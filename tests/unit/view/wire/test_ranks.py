@@ -9,36 +9,26 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Ranks, RankStrip, Sample, Session
-from hfmem_widget.view.wire.protocol import Buffers, Message
-from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.rank_messages import describe_ranks, folded, newest
-from tests.data.overviews import EIGHT, MANY, TWO, overview, overview_recorder
-from tests.scenes import FakeClock
+from hfmem_widget.session import Ranks, RankStrip
+from hfmem_widget.view.wire.rank_messages import describe_ranks, newest
+from tests.data.overviews import EIGHT, MANY, TWO, overview_recorder, shared_overview
+from tests.data.wire import Wire
 
 
-class Page:
+class Page(Wire):
     """What a page is sent of an overview that grows by a sample each quarter of a second."""
 
     def __init__(self) -> None:
-        self.recorder = overview_recorder(MANY, until=300, ended=False)
-        self.session: Session = self.recorder.session
-        self.clock = FakeClock()
-        self.sent: list[tuple[float, Message, Buffers]] = []
-        self.publisher = Publisher(self.session, self._send, clock=self.clock)
-        self.recorder.subscribe(self.publisher)
+        super().__init__(overview_recorder(MANY, until=300, ended=False))
 
-    def _send(self, message: Message, buffers: Buffers) -> None:
-        self.sent.append((self.clock.now, message, buffers))
+    def values(self) -> tuple[float, ...]:
+        return self.session.last_sample.values
 
-    def run(self, seconds: float, *, new_ranks: bool = True) -> None:
-        for tick in range(round(4 * seconds)):
-            self.clock.advance(0.25)
-            if new_ranks and tick % 4 == 0:
-                self.grow()
-            last = self.session.last_sample
-            self.recorder.append(Sample(last.time + 0.25, last.values))
-            self.recorder.publish()
+    def follow(self, seconds: int) -> None:
+        """Sample for so long, with new columns of the strip each second."""
+        for _ in range(seconds):
+            self.grow()
+            self.run(1.0, 0.25)
 
     def grow(self) -> None:
         ranks = self.session.ranks
@@ -50,16 +40,16 @@ class Page:
 
     def told(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
         return [
-            (at, message["ranks"], buffers[-1])
-            for at, message, buffers in self.sent
-            if message["kind"] == kind and "ranks" in message
+            (one.at, one.message["ranks"], one.buffers[-1])
+            for one in self.sent
+            if one.kind == kind and "ranks" in one.message
         ]
 
 
 def test_news_comes_at_most_once_a_second() -> None:
     """However often samples do."""
     page = Page()
-    page.run(20)
+    page.follow(20)
     times = [at for at, _, _ in page.told("rows")]
 
     assert len(times) > 10
@@ -69,7 +59,7 @@ def test_news_comes_at_most_once_a_second() -> None:
 def test_nothing_is_sent_that_is_not_new() -> None:
     """Ranks are replaced whole, so that what is the same object is the same."""
     page = Page()
-    page.run(4, new_ranks=False)
+    page.run(4.0, 0.25)
 
     assert page.told("rows") == []
 
@@ -77,7 +67,7 @@ def test_nothing_is_sent_that_is_not_new() -> None:
 def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
     """The last that was sent, which may have grown, and those after it."""
     page = Page()
-    page.run(10)
+    page.follow(10)
     (_, first, _), (_, second, cells) = page.told("rows")[:2]
 
     assert "first" not in first["strip"]
@@ -88,7 +78,7 @@ def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
 def test_a_snapshot_has_the_whole_strip() -> None:
     """And says whose its rows are."""
     page = Page()
-    page.run(1)
+    page.follow(1)
     _, told, cells = page.told("snapshot")[0]
 
     assert told["strip"]["first"] == list(range(0, 1024, 16))
@@ -98,8 +88,8 @@ def test_a_snapshot_has_the_whole_strip() -> None:
 def test_an_outline_has_a_coarse_strip() -> None:
     """A page that was reloaded sees all of the run, in a tenth of the bytes."""
     page = Page()
-    page.run(12)
-    outline = next(message for _, message, _ in page.sent if message.get("coarse"))
+    page.follow(12)
+    outline = next(one.message for one in page.sent if one.message.get("coarse"))
 
     assert 8 <= len(outline["ranks"]["strip"]["at"]) <= 24
     assert page.session.ranks is not None
@@ -109,7 +99,7 @@ def test_an_outline_has_a_coarse_strip() -> None:
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
     """The table, the phases and two columns."""
-    session = overview(plan)
+    session = shared_overview(plan)
     assert session.ranks is not None
     ranks = replace(session.ranks, strip=newest(session.ranks.strip, 2))
     message, cells = describe_ranks(ranks)
@@ -120,7 +110,7 @@ def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
 
 def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
     """Tables and strips are bounded, whatever the session has."""
-    session = overview(MANY)
+    session = shared_overview(MANY)
     assert session.ranks is not None
     many = replace(session.ranks, world=16_384, table=session.ranks.table * 9)
 
@@ -139,20 +129,7 @@ def test_figures_that_are_not_known_are_null() -> None:
 def test_a_page_hears_of_ranks_rarely_while_nobody_looks() -> None:
     """A server keeps every message for a page that is not connected."""
     page = Page()
-    page.run(420)
-    late = [
-        len(json.dumps(message)) + sum(map(len, buffers))
-        for at, message, buffers in page.sent
-        if at > 320
-    ]
+    page.follow(420)
+    late = [len(json.dumps(one.message)) + one.size for one in page.sent if one.at > 320]
 
     assert sum(late) < 100 * 1_000
-
-
-def test_neighbours_fold_to_the_highest() -> None:
-    """A strip of more columns than are sent keeps every peak."""
-    strip = RankStrip((0,), tuple(map(float, range(500))), bytes(at % 200 for at in range(500)))
-    found = folded(strip, 240)
-
-    assert len(found.at) == 167
-    assert max(found.cells) == 199

@@ -1,0 +1,81 @@
+"""Text from outside is text; bytes and counts are as people read and write them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.text import GIB, KIB, MAX_LENGTH, MIB, format_change, parse_bytes, plain
+from hfmem_widget.view.html import shown
+
+
+@given(st.text(max_size=2000))
+def test_plain_text_is_short_and_has_no_control_characters(text: str) -> None:
+    """Whatever comes in, one bounded line of visible characters goes out."""
+    result = plain(text)
+
+    assert len(result) <= MAX_LENGTH
+    assert not {unicodedata.category(char) for char in result} & {"Cc", "Cf", "Cs", "Co"}
+
+
+@given(st.text(max_size=200))
+def test_plain_is_idempotent(text: str) -> None:
+    """Plain text stays as it is."""
+    assert plain(plain(text)) == plain(text)
+
+
+def test_a_bidi_override_is_dropped() -> None:
+    """A label cannot turn the text around it."""
+    assert plain("a\u202eevil\u202c") == "aevil"
+
+
+def test_ten_thousand_characters_are_cut_with_an_ellipsis() -> None:
+    """A cut is visible."""
+    assert plain("x" * 10_000) == "x" * (MAX_LENGTH - 1) + "…"
+
+
+def test_html_is_escaped_in_text_and_attributes() -> None:
+    """Neither tags nor quotes survive."""
+    assert shown("<b onclick='x'>\"").html == "&lt;b onclick=&#x27;x&#x27;&gt;&quot;"
+
+
+def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
+    """Both readings share one unit."""
+    assert format_change(0, 3.75 * GIB) == "0.00 → 3.75 GiB"
+    assert format_change(math.nan, 2 * MIB) == "n/a → 2.00 MiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GiB", 20 * GIB),
+        ("1.5 MiB", 1.5 * MIB),
+        (" 64kib ", 64 * KIB),
+        ("4096", 4096),
+        ("7 B", 7),
+    ],
+)
+def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
+    """Bytes, where it has none."""
+    assert parse_bytes(text, of="budget") == size
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("20GB", r"; did you mean 20GiB\?"),
+        ("1.5m", r"; did you mean 1\.5MiB\?"),
+        ("much", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
+    """And of a decimal unit, which binary one comes near."""
+    says = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
+    with pytest.raises(OptionError, match=says):
+        parse_bytes(text, of="budget")
