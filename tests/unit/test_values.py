@@ -14,7 +14,7 @@ import pytest
 import hfmem_widget
 
 CHANGING = {
-    "_Edge", "rows._Group", "_Patch", "_Reader", "_Sum", "_Watched",
+    "_Edge", "rows._Group", "_Patch", "_Reader", "_Watched",
     "ReplayBlock", "Bucket", "PollerCost", "Edges", "Execution", "files.File", "Polling",
     "Tick", "Watched", "Window",
     # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
