@@ -287,7 +287,6 @@ class Collector:
                 with self._faults_cost_this():
                     overview.take(stream, news, now)
         self._waiting.clear()
-        roster.steps.take_in()
         return overview
 
     def _begin(self) -> Overview:
@@ -356,17 +355,13 @@ class Collector:
             silent[:] = [
                 roster.silence(one, min(now, newest + LOST + 1)) for one in roster.expected
             ]
-        step_peaks, phase_peaks, lack_phases = roster.steps.newest(roster.expected_places)
         unread = np.array([max(0.0, now - one.looked_at) for one in roster.expected])
         return Look(
             streams=roster.expected,
             silent=silent,
             waits=roster.waits(silent, unread) if is_live else np.zeros(len(silent)),
             unread=unread,
-            step_peaks=step_peaks,
-            phase_peaks=phase_peaks,
-            highest_phases=roster.steps.highest_phases[roster.expected_places],
-            lack_phases=lack_phases,
+            peaks=roster.steps.peaks(roster.expected_places),
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
             was_interrupted=self.was_interrupted,

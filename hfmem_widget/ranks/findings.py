@@ -61,7 +61,7 @@ def judge(look: Look) -> Judged:
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
     # What memory ran out of is no measure of what the others need.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
-    far_off = [one for one in outliers(look.step_peaks, groups) if one.place not in failed]
+    far_off = [one for one in outliers(look.peaks.newest, groups) if one.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
@@ -233,7 +233,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         for place in live
     }
     # Of a step whose phases are not measured it is not known how far it has come.
-    live = [place for place in live if stages[place] != 1 or not look.lack_phases[place]]
+    live = [place for place in live if stages[place] != 1 or not look.peaks.lack_phases[place]]
     farthest = max((stages[place] for place in live), default=0)
     waiting = [place for place in live if stages[place] == farthest]
     late = [place for place in live if stages[place] < farthest]
@@ -324,7 +324,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> It
 
 def phase_of_peak(look: Look, place: int) -> str:
     """Return the phase in which a rank's peak was, as far as that is known; otherwise nothing."""
-    stream, phases = look.streams[place], look.highest_phases[place]
+    stream, phases = look.streams[place], look.peaks.highest_phases[place]
     near = stream.peak.value - MIB
     highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
     if phases[highest] >= near:
@@ -484,7 +484,8 @@ def _row(look: Look, place: int, flag: Flag) -> RankRow:
 def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
     """Return how the peaks of each phase spread over the ranks."""
     # Short steps have their phases measured so rarely that the newest may have none.
-    peaks = np.where(np.isnan(look.phase_peaks), look.highest_phases, look.phase_peaks)
+    newest = look.peaks.newest_phases
+    peaks = np.where(np.isnan(newest), look.peaks.highest_phases, newest)
     columns = {kind: peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
     for other in _OUTSIDE_STEPS:
         columns[other] = np.array(

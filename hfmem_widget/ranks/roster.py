@@ -36,10 +36,34 @@ MOST_ADDED = 1024
 _NO_STEP = (-1, -math.inf)
 
 
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """Exact peaks of ranks in bytes.
+
+    Attributes
+    ----------
+    newest : array, shape (ranks, STEPS)
+        Of the newest steps.
+    newest_phases : array, shape (ranks, phases)
+        The highest of each phase over these.
+    highest_phases : array, shape (ranks, phases)
+        The highest of each phase over all steps.
+    lack_phases : array, shape (ranks,)
+        Whether the phases of some of the newest steps were not measured.
+    """
+
+    newest: Floats
+    newest_phases: Floats
+    highest_phases: Floats
+    lack_phases: NDArray[np.bool_]
+
+
 class RecentSteps:
     """The newest steps of all ranks, by their numbers.
 
-    What is added is put into the arrays all at once, in `take_in` or when one of them is looked at.
+    What is added is put into the arrays all at once, when they are looked at. They have the number of the
+    step in each place, -1 for none, the figures of `Finished`, and the highest peaks of the phases over all
+    steps that there were.
     """
 
     def __init__(self) -> None:
@@ -48,24 +72,6 @@ class RecentSteps:
         self._highest_phases: Floats = np.empty((0, len(PHASES)))
         self._newest: list[tuple[int, float]] = []
         self._added: tuple[list[int], list[int], list[list[float]]] = [], [], []
-
-    @property
-    def number(self) -> NDArray[np.int64]:
-        """Which step stands in each place; -1 for none."""
-        self.take_in()
-        return self._number
-
-    @property
-    def figures(self) -> Floats:
-        """Their figures, as those of `Finished`, shape ``(ranks, KEPT, len(STEP_FIGURES))``."""
-        self.take_in()
-        return self._figures
-
-    @property
-    def highest_phases(self) -> Floats:
-        """The highest peaks of the phases over all steps that there were, shape ``(ranks, phases)``."""
-        self.take_in()
-        return self._highest_phases
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
@@ -95,13 +101,13 @@ class RecentSteps:
         numbers += steps.last
         rows += steps.figures
         if len(rows) > MOST_ADDED:
-            self.take_in()
+            self._take_in()
 
     def _forget(self, place: int) -> None:
-        self.take_in()
+        self._take_in()
         self._number[place], self._figures[place] = -1, np.nan
 
-    def take_in(self) -> None:
+    def _take_in(self) -> None:
         """Put what was added into the arrays; of two steps in one place the later stays."""
         if not self._added[0]:
             return
@@ -115,11 +121,12 @@ class RecentSteps:
         self, first: int, last: int, places: NDArray[np.int64]
     ) -> tuple[float, int, Floats]:
         """Return the highest peak of some steps over some ranks, its certainty, and the phases' highest."""
+        self._take_in()
         columns = np.arange(max(first, last + 1 - KEPT), last + 1) % KEPT
         at = np.ix_(places, columns)
-        number = self.number[at]
+        number = self._number[at]
         here = (number >= first) & (number <= last)
-        figures = self.figures[at][here]
+        figures = self._figures[at][here]
         peaks = figures[:, PEAK]
         if np.isnan(peaks).all():
             return np.nan, -1, np.full(len(PHASES), np.nan)
@@ -127,28 +134,30 @@ class RecentSteps:
         certainty = int(figures[highest, CERTAINTY])
         return float(peaks[highest]), certainty, np.fmax.reduce(figures[:, IN_PHASES])
 
-    def newest(self, places: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return what the newest steps of some ranks have.
-
-        Their peaks, shape ``(ranks, STEPS)``, the highest of each phase, shape ``(ranks, phases)``, and which
-        ranks have steps without phases among them, shape ``(ranks,)``.
-        """
-        columns = np.argpartition(self.number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
+    def peaks(self, places: NDArray[np.int64]) -> StepPeaks:
+        """Return the peaks of some ranks."""
+        self._take_in()
+        columns = np.argpartition(self._number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
         at = places[:, None], columns
-        figures, are_there = self.figures[at], self.number[at] >= 0
+        figures, are_there = self._figures[at], self._number[at] >= 0
         phases = figures[..., IN_PHASES]
-        lacking = np.any(are_there & np.isnan(phases).all(axis=2), axis=1)
-        return figures[..., PEAK], np.fmax.reduce(phases, axis=1), lacking
+        return StepPeaks(
+            newest=figures[..., PEAK],
+            newest_phases=np.fmax.reduce(phases, axis=1),
+            highest_phases=self._highest_phases[places],
+            lack_phases=np.any(are_there & np.isnan(phases).all(axis=2), axis=1),
+        )
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
-        number = self.number[places]
+        self._take_in()
+        number = self._number[places]
         newest = number.max(axis=0, initial=-1)
         # Of two steps that share a place, that of most ranks: the slow ones have not come to the newer one.
         older = newest - KEPT
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
-        return np.where((number == wanted) & (wanted >= 0), self.figures[places, :, STOP], np.nan)
+        return np.where((number == wanted) & (wanted >= 0), self._figures[places, :, STOP], np.nan)
 
 
 def _longer(figures: Floats, more: int) -> Floats:
@@ -189,14 +198,7 @@ class Look:
         Seconds since each finished a step while others finished later ones; 0 where it keeps up.
     unread : array, shape (ranks,)
         Seconds for which the reader did not come to look at each: nothing is known of it since.
-    step_peaks : array, shape (ranks, steps)
-        Exact peaks of the newest steps, in bytes.
-    phase_peaks : array, shape (ranks, phases)
-        The highest of each phase over these.
-    highest_phases : array, shape (ranks, phases)
-        The highest of each phase over all steps.
-    lack_phases : array, shape (ranks,)
-        Whether the phases of some of the newest steps were not measured.
+    peaks : StepPeaks
     offsets : mapping of str to float
         By how much each host's clock is ahead, in seconds.
     restarts : sequence of Restart
@@ -208,10 +210,7 @@ class Look:
     silent: Floats
     waits: Floats
     unread: Floats
-    step_peaks: Floats
-    phase_peaks: Floats
-    highest_phases: Floats
-    lack_phases: NDArray[np.bool_]
+    peaks: StepPeaks
     offsets: Mapping[str, float] = field(default_factory=dict)
     restarts: Sequence[Restart] = ()
     was_interrupted: bool = False

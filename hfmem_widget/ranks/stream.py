@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -127,12 +125,6 @@ _NOTHING = Peak(NOT_AVAILABLE, "sampled")
 NOBODY = Rank(-1)
 
 
-@cache
-def _step_figures_at(begin: int) -> Callable[[list[float]], tuple[float, ...]]:
-    """Return what takes the `STEP_FIGURES` but the first from a step's row, of the device at a place."""
-    return itemgetter(*(begin + at for at in _FIGURES_READ))
-
-
 class RankStream(LineReader):
     """Takes in the lines of one process, in any pieces, and says what is new in them.
 
@@ -176,14 +168,6 @@ class RankStream(LineReader):
     oom : Finding or None
         That it ran out of memory, if it did; `oom_at` is when, by its own clock.
     """
-
-    __slots__ = (
-        "_allocated", "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys",
-        "_open", "_peak", "_peaks", "_phase_peaks",
-        "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
-        "looked_at", "name", "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached",
-        "refused", "step_seconds", "step_stop", "within",
-    )  # fmt: skip
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
 
@@ -306,7 +290,6 @@ class RankStream(LineReader):
             require(len(line) <= self._longest, "too long")
             parsed = parse(line)
             require(self.head is not None or parsed is None or isinstance(parsed, Head), "no head")
-            # By a table: what chooses a method by type takes as long as to read a short line.
             enter = self._ENTER.get(type(parsed))  # of the other kinds nothing is kept
             news = None if enter is None else enter(self, parsed)
         except Exception:  # noqa: BLE001  (a fault of ours costs the line)
@@ -410,8 +393,9 @@ class RankStream(LineReader):
         last = [int(row[_LAST]) for row in rows]
         start = [zero + row[_START] for row in rows]
         if self.device in devices:
-            figures_of = _step_figures_at(begins[devices.index(self.device)])
-            figures = [[zero + row[_STOP], *figures_of(row)] for row in rows]
+            begin = begins[devices.index(self.device)]
+            read = [begin + at for at in _FIGURES_READ]
+            figures = [[zero + row[_STOP], *(row[at] for at in read)] for row in rows]
         else:
             figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:

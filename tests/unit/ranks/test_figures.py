@@ -115,8 +115,8 @@ def test_the_newest_steps_are_kept() -> None:
     steps.add(0, finished(1, KEPT + 40, 5.0))
     steps.add(1, finished(1, KEPT + 30, 7.0))
 
-    assert np.isnan(steps.newest(np.array([2]))[0]).all()
-    assert (steps.newest(both)[0] == [[5.0], [7.0]]).all()
+    assert np.isnan(steps.peaks(np.array([2])).newest).all()
+    assert (steps.peaks(both).newest == [[5.0], [7.0]]).all()
     assert steps.highest(KEPT + 30, KEPT + 30, both)[0] == 7.0
     assert steps.highest(KEPT + 31, KEPT + 35, both)[0] == 5.0
     assert (~np.isnan(steps.ends(both)).any(axis=0)).sum() >= KEPT - 10
@@ -129,7 +129,7 @@ def test_a_second_training_begins_anew() -> None:
     steps.add(0, finished(1, 30, 9.0))
     steps.add(0, finished(1, 6, 2.0, start=100.0))
 
-    peaks = steps.newest(np.array([0]))[0]
+    peaks = steps.peaks(np.array([0])).newest
     assert np.nanmax(peaks) == 2.0
     assert (~np.isnan(peaks)).sum() == 6
 

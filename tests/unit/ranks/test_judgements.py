@@ -254,8 +254,10 @@ def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
     collector = play(run, 55.0)
     look = collector._look_at(run.began + run.now, is_live=True)
     look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
-    whole = replace(look, waits=np.zeros(4), lack_phases=np.zeros(4, dtype=bool))
-    lacking = replace(whole, lack_phases=np.arange(4) == 1)
+    whole, lacking = (
+        replace(look, waits=np.zeros(4), peaks=replace(look.peaks, lack_phases=each))
+        for each in (np.zeros(4, dtype=bool), np.arange(4) == 1)
+    )
 
     assert [one.kind for one in judge(whole).findings] == ["rank-behind"]
     assert [one.kind for one in judge(lacking).findings] == []
@@ -266,7 +268,8 @@ def test_phases_that_the_newest_steps_lack_are_those_of_earlier_ones() -> None:
     run = SimulatedRun(Script(world=4, interval=0.5))
     collector = play(run, 20.0)
     look = collector._look_at(run.began + run.now, is_live=True)
-    lacking = replace(look, phase_peaks=np.full_like(look.phase_peaks, np.nan))
+    unknown = np.full_like(look.peaks.newest_phases, np.nan)
+    lacking = replace(look, peaks=replace(look.peaks, newest_phases=unknown))
 
     assert [one.kind for one in phases_of(lacking)] == [one.kind for one in phases_of(look)]
 
