@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import plotly.graph_objects as go
 import pytest
@@ -24,6 +27,7 @@ from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
 from hfmem_widget.session.timeline import Timeline
+from tests.unit.session.conftest import GPU, KEY, recorder_of
 
 ALLOCATED = Series("cuda:0", "allocated")
 RESERVED = Series("cuda:0", "reserved")
@@ -216,31 +220,13 @@ def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
         session.to_pandas(fold="mean")
 
 
-GPU = "cuda:0"
-
-
-KEY = f"{GPU}/allocated"
-
-
-def session_of(*values: float) -> Session:
-    return recorder_of(*values).session
-
-
-def recorder_of(*values: float) -> Recorder:
-    recorder = Recorder("run")
-    recorder.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
-    for at, value in enumerate(values):
-        recorder.append(Sample(float(at), (value,)))
-    return recorder
-
-
 def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
     """It may never have been, or be forgotten."""
     with pytest.raises(WatchStateError, match="no span 7"):
-        session_of(1.0).span(7)
+        recorder_of(1.0).session.span(7)
 
 
-@pytest.mark.parametrize("of", [session_of(1.0), Stacks((), StackRecording("allocator"))])
+@pytest.mark.parametrize("of", [recorder_of(1.0).session, Stacks((), StackRecording("allocator"))])
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +251,7 @@ def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
 
 def test_a_session_has_its_chart_as_a_figure() -> None:
     """The same that its card has."""
-    assert isinstance(session_of(1.0, 2.0, 3.0).figure(), go.Figure)
+    assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -327,3 +313,27 @@ def test_the_oldest_spans_go_an_eighth_at_a_time(
     assert counts[kept - 1] == kept + 1 - max(1, (kept - 1) // 8)
     assert session.spans[0].id == first.id
     assert session.spans[-1].id == 61
+
+
+PATIENCE = 5.0
+
+
+def comes_back(call: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("of_the_timeline", [True, False])
+def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
+    """The thread that held it does not exist there, and gives nothing back."""
+    recorder = recorder_of(1.0, 2.0)
+    session = recorder.session
+    lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
+    assert comes_back(lock.acquire)
+    recorder.replace_lock()
+
+    assert comes_back(lambda: recorder.append(Sample(5.0, (7.0,))))
+    assert comes_back(lambda: session.peak("cuda:0/allocated"))
+    assert session.peak("cuda:0/allocated") == 7.0
