@@ -15,7 +15,7 @@ from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.ranks.findings import Judged, flags_of, judge, phases_of, rows_of, table_of
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, Look, Roster
-from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import News, RankStream
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
@@ -79,7 +79,7 @@ class Collector:
         self._overview: Overview | None = None
         self._streams: dict[str, RankStream] = {}
         self._fed: dict[str, RankStream] = {}
-        self._waiting: list[tuple[RankStream, Samples | Extremes | Finished | Edge]] = []
+        self._waiting: list[tuple[RankStream, News]] = []
         self._looked = self._compared = -math.inf
         self._now = -math.inf
         self.was_interrupted = False
@@ -144,16 +144,17 @@ class Collector:
                 rank_stream = self._streams[stream] = RankStream(stream)
             if rank_stream.refused:
                 return
-            for news in rank_stream.feed(data):
-                try:
-                    if isinstance(news, Began):
-                        self._roster.begin(rank_stream)
-                    elif self._overview is None:
+            was_known = rank_stream.head is not None
+            news_of_lines = rank_stream.feed(data)
+            if rank_stream.head is not None and not was_known:
+                with self._faults_cost_this():
+                    self._roster.begin(rank_stream)
+            for news in news_of_lines:
+                with self._faults_cost_this():
+                    if self._overview is None:
                         self._waiting.append((rank_stream, news))
                     elif self._roster.counts(rank_stream):
                         self._overview.take(rank_stream, news, self._now)
-                except Exception as error:  # noqa: BLE001  (as below; a context takes as long as a short line)
-                    self._note_fault(error)
             rank_stream.fed_at, rank_stream.is_gone = at, False
             self._fed[stream] = rank_stream
             if rank_stream.refused:

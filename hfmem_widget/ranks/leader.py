@@ -98,13 +98,9 @@ class Leader:
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)
-        peaks = {
-            rank_stream.rank.rank: rank_stream.span_peak(span.kind)
-            for rank_stream in self._roster.expected
-        }
-        known_peaks = {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
+        peaks = self._of_devices(self._roster.peaks(span.kind))
         after = Sample(max(span.start, time), self._session.last_sample.values)
-        self._recorder.close_span(span_id, after, self._of_devices(known_peaks), outcome)
+        self._recorder.close_span(span_id, after, peaks, outcome)
 
     def close(self, outcome: str) -> None:
         """Close the spans that are open."""

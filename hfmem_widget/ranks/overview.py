@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hfmem_widget.ranks.aggregate import Floats, resized, spread
 from hfmem_widget.ranks.leader import Leader
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import Edge, Finished, News, RankStream, Samples
 from hfmem_widget.session import (
     Device,
     Finding,
@@ -237,9 +237,7 @@ class Overview:
 
     # What comes in
 
-    def take(
-        self, stream: RankStream, news: Samples | Extremes | Finished | Edge, now: float
-    ) -> None:
+    def take(self, stream: RankStream, news: News, now: float) -> None:
         """Add what a rank reports."""
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
@@ -330,19 +328,11 @@ class Overview:
         """Write what is left, and end the spans."""
         self.pass_on(math.inf, now)
         self.leader.close(outcome)
-        self._recorder.close_span(self._outer.id, self._session.last_sample, self._peaks(), outcome)
-
-    def _peaks(self) -> dict[str, Peak]:
-        """Return the peaks over the whole run, of all ranks together and of those shown."""
-        peaks = {
-            rank_stream.rank.rank: rank_stream.peak
-            for rank_stream in self._roster.expected
-            if rank_stream.peak.value >= 0
-        }
-        return self._of_devices(peaks)
+        peaks = self._of_devices(self._roster.peaks())
+        self._recorder.close_span(self._outer.id, self._session.last_sample, peaks, outcome)
 
     def _of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
-        """Return peaks of ranks as those of devices."""
+        """Return peaks of ranks as those of devices: of all together, and of those shown."""
         of_devices = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
         if peaks:
             of_devices["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
@@ -376,7 +366,7 @@ class Overview:
 
     def update(self, findings: Sequence[Finding]) -> None:
         """Set the peaks so far and what was found; what is the same stays the same object."""
-        self._recorder.progress(self._outer.id, self._peaks())
+        self._recorder.progress(self._outer.id, self._of_devices(self._roster.peaks()))
         mine = self._session.findings
         before = {finding.kind: finding for finding in mine}
         kept = [
@@ -411,12 +401,8 @@ class Overview:
             self._recorder.adopt(devices, (*self._session.series, *more))
 
     def _choose_worst(self) -> None:
-        peaks = {
-            rank_stream.rank.rank: rank_stream.peak.value
-            for rank_stream in self._roster.expected
-            if rank_stream.peak.value > 0
-        }
-        if not peaks:
+        peaks = {rank: peak.value for rank, peak in self._roster.peaks().items()}
+        if not any(peaks.values()):
             return
         highest = max(peaks, key=lambda rank: peaks[rank])
         of_worst = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0

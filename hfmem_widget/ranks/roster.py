@@ -24,6 +24,7 @@ from hfmem_widget.ranks.stream import (
     RankStream,
     order_of,
 )
+from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import plain
 
@@ -375,6 +376,14 @@ class Roster:
         places = [self.places[stream.rank.rank] for stream in self.expected]
         self.expected_places = np.array(places, dtype=np.int64)
         self.ranks = np.fromiter(self.places, np.int64, len(self.places))
+
+    def peaks(self, kind: SpanKind | None = None) -> dict[int, Peak]:
+        """Return the known peaks by rank: the highest so far, or that of the newest span of a kind."""
+        peaks = {
+            one.rank.rank: one.peak if kind is None else one.span_peak(kind)
+            for one in self.expected
+        }
+        return {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
 
     def silence(self, stream: RankStream, now: float) -> float:
         """Return for how many seconds a rank has been silent; 0 where that is as it should be."""

@@ -96,12 +96,7 @@ class Edge:
     counts: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
-    """The stream said whose it is."""
-
-
-News = Samples | Extremes | Finished | Edge | Began
+News = Samples | Extremes | Finished | Edge
 
 
 MOST_COLUMNS = 1024
@@ -301,7 +296,7 @@ class RankStream(LineReader):
         self._bad = 0
         return news
 
-    def _enter_head(self, head: Head) -> News | None:
+    def _enter_head(self, head: Head) -> None:
         if self.head is not None:
             self.dropped += 1
         elif head.version > VERSION:
@@ -311,8 +306,6 @@ class RankStream(LineReader):
         else:
             self.head, self.rank, self._started = head, head.rank, head.started
             self.last_sign = max(self.last_sign, head.started)
-            return Began()
-        return None
 
     def _enter_columns(self, columns: Columns) -> None:
         series = columns.series

@@ -122,9 +122,7 @@ class Phases(Growing):
             while len(self._by_root) > MOST_ROOTS:
                 del self._by_root[next(iter(self._by_root))]
         size = size_of(span.counts)  # very short steps, and passes of models, come in groups
-        is_single = (
-            size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
-        )
+        is_single = size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
         higher = {
             series: span
             for series, peak in span.peaks.items()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import pickle
+import platform
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 
+import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session import (
     Device,
@@ -24,6 +28,7 @@ from hfmem_widget.session import (
     Steps,
 )
 from hfmem_widget.session.blocks import BLOCK
+from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
 from hfmem_widget.session.timeline import Timeline
@@ -337,3 +342,23 @@ def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: 
     assert comes_back(lambda: recorder.append(Sample(5.0, (7.0,))))
     assert comes_back(lambda: session.peak("cuda:0/allocated"))
     assert session.peak("cuda:0/allocated") == 7.0
+
+
+def test_a_live_session_names_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's version and ours are always there; of the others, those that run."""
+    monkeypatch.setitem(sys.modules, "peft", SimpleNamespace(__version__="0.0.99\x1b[31m"))
+    monkeypatch.setitem(sys.modules, "trl", None)  # as an import that failed
+    session = Session()
+
+    assert session.software["python"] == platform.python_version()
+    assert session.software["hfmem_widget"] == hfmem_widget.__version__
+    assert session.software["peft"] == "0.0.99[31m"
+    assert "trl" not in session.software
+
+
+def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
+    """What was recorded is the same, wherever that was."""
+    session = Session("run", software={"torch": "0.0.99"})
+
+    assert pickle.loads(pickle.dumps(session)).software == {"torch": "0.0.99"}
+    assert session == Session("run", software=loaded_software())
