@@ -263,7 +263,5 @@ class Instant:
     """Readings of one instant, which a sample of that instant need not repeat."""
 
     allocator: Allocator | None
-    readings: Mapping[
-        int, Reading
-    ]  # of the allocator's opened devices, in the order of their indices
+    readings: Mapping[int, Reading]  # of the opened devices, in the order of their indices
     held: Sequence[float] | None = None  # the values of `TensorSource`

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -184,24 +184,6 @@ def test_to_psutil_a_child_that_has_ended_is_none(child: subprocess.Popen[str]) 
     assert child.pid not in processes.pids()
 
 
-def test_looking_for_children_takes_a_hundredth_of_the_time() -> None:
-    """Where it goes through all processes of the machine, as psutil does, it is done more rarely."""
-    fake = Fake({1: Held(10.0)})
-    looks = []
-
-    def pids() -> list[int]:
-        fake.cpu += 0.05
-        looks.append(fake.cpu)
-        return list(fake.now)
-
-    fake.pids = pids  # type: ignore[method-assign]  # it takes its place
-    source = fake.source()
-    for tick in range(1000):
-        source.read(tick / 10)
-
-    assert len(looks) == pytest.approx(20, abs=1)
-
-
 def test_there_are_no_series_before_there_is_a_child() -> None:
     """They come with the first one, and stay at nothing once it has ended."""
     fake = Fake({})
@@ -251,18 +233,4 @@ def test_so_many_at_most_are_counted() -> None:
     source = fake.source()
 
     assert values(source, 0.0)["child_processes"] == MOST
-    assert len(source.notes) == 1
-
-
-@pytest.mark.parametrize("method", ["pids", "held"])
-def test_a_fault_is_one_note(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All else is read on."""
-    fake = Fake({1: Held(10.0)})
-    source = fake.source()
-    source.read(0.0)
-    fault: Callable[..., object] = lambda *_: 1 / 0  # noqa: E731
-    monkeypatch.setattr(fake, method, fault)
-
-    for now in (1.0, 2.0, 3.0):
-        assert len(source.read(now)) == len(source.series)
     assert len(source.notes) == 1

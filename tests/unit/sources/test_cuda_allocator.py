@@ -111,29 +111,18 @@ def test_calls_for_another_accelerator_are_left_alone() -> None:
 
 
 def test_uninstalling_puts_the_originals_back() -> None:
-    """A hundred rounds of install and uninstall end where they began."""
+    """However often it was installed before, and again and again."""
     torch = FakeTorch(FakeAllocator())
     _, allocator = opened(torch)
     originals = entry_points(torch)
-    for _ in range(100):
-        allocator.install(pass_on, pass_on)
+    for times in (1, 2):
+        for _ in range(times):
+            allocator.install(pass_on, pass_on)
         assert allocator.installed
         allocator.uninstall()
 
     assert entry_points(torch) == originals
     assert not allocator.installed
-
-
-def test_installing_again_does_not_stack() -> None:
-    """Installed twice, one uninstall is enough."""
-    torch = FakeTorch(FakeAllocator())
-    _, allocator = opened(torch)
-    originals = entry_points(torch)
-    allocator.install(pass_on, pass_on)
-    allocator.install(pass_on, pass_on)
-    allocator.uninstall()
-
-    assert entry_points(torch) == originals
 
 
 def test_somebody_elses_wrapper_stays() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-import time
 from itertools import count
 from pathlib import Path
 from unittest.mock import Mock
@@ -16,7 +14,7 @@ from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.nvml_gpu import Gpu
 from hfmem_widget.sources.procfs import process_ids
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
-from tests.fakes.nvml_source import Watched, make_proc, two_cards
+from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc, two_cards
 from tests.fakes.torch_cuda import FakeAllocator
 
 
@@ -39,11 +37,6 @@ def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
     assert watched.source.devices[0].total == 80 * GIB
 
 
-def test_an_idle_card_is_idle(proc: Path) -> None:
-    """A card nobody uses has 0 bytes in use, not the driver's reserve."""
-    assert Watched([FakeGpu(used=0)], proc)(0.0)["cuda:0/device_used"] == 0
-
-
 def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
     """Before R510 the reserve cannot be told apart: in use then includes it, and a note says so."""
     watched = Watched([FakeGpu(knows_v2=False)], proc)
@@ -55,19 +48,29 @@ def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
     assert len(watched.source.notes) == 1
 
 
-def test_the_environment_chooses_until_cuda_is_up(proc: Path) -> None:
-    """Before CUDA is up, `CUDA_VISIBLE_DEVICES` says which GPU is cuda:0."""
-    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": "1"})
-
-    assert watched(0.0)["cuda:0/device_used"] == 2 * GIB
-    assert [device.uuid for device in watched.source.devices] == ["GPU-bbb"]
+def split_card() -> FakeGpu:
+    """Return a card in MIG mode with two instances."""
+    parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
+    return FakeGpu(instances=parts)
 
 
-def test_no_visible_device_is_no_series_and_no_note(proc: Path) -> None:
-    """Who hid all GPUs meant it."""
-    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": ""})
+@pytest.mark.parametrize(
+    ("cards", "chosen", "uuids"),
+    [
+        (two_cards(), "1", ["GPU-bbb"]),
+        (two_cards(), "", []),
+        ([split_card()], "MIG-20", ["MIG-20"]),
+        ([split_card()], "0", ["MIG-10"]),
+    ],
+)
+def test_the_environment_chooses_until_cuda_is_up(
+    proc: Path, cards: list[FakeGpu], chosen: str, uuids: list[str]
+) -> None:
+    """`CUDA_VISIBLE_DEVICES` says which GPU is cuda:0, of a split card which instance; none is no fault."""
+    watched = Watched(cards, proc, environ={"CUDA_VISIBLE_DEVICES": chosen})
+    watched(0.0)
 
-    assert watched(0.0) == {}
+    assert [device.uuid for device in watched.source.devices] == uuids
     assert watched.source.notes == []
 
 
@@ -131,12 +134,6 @@ def test_a_device_the_driver_does_not_know(proc: Path) -> None:
     assert "GPU-other" in watched.source.notes[0]
 
 
-def split_card() -> FakeGpu:
-    """Return a card in MIG mode with two instances."""
-    parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
-    return FakeGpu(instances=parts)
-
-
 @pytest.mark.parametrize("uuid", ["MIG-20", "GPU-20"])
 def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
     """A MIG instance is found by CUDA's UUID under either prefix, and its own total is shown."""
@@ -148,14 +145,6 @@ def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
     assert watched.source.devices[0].uuid == "MIG-20"
 
 
-def test_an_instance_can_be_chosen(proc: Path) -> None:
-    """`CUDA_VISIBLE_DEVICES=MIG-…` shows that instance."""
-    watched = Watched([split_card()], proc, environ={"CUDA_VISIBLE_DEVICES": "MIG-20"})
-    watched(0.0)
-
-    assert [device.uuid for device in watched.source.devices] == ["MIG-20"]
-
-
 def test_a_split_card_shows_an_instance(proc: Path) -> None:
     """By ordinal, CUDA shows an instance of a split card, never the card; until it is up that is a guess."""
     watched = Watched([split_card()], proc)
@@ -165,21 +154,34 @@ def test_a_split_card_shows_an_instance(proc: Path) -> None:
     assert watched.source.devices[0].provisional
 
 
-def test_this_process_and_the_others(proc: Path) -> None:
-    """What the driver lists for this process is its share, and the rest is the others'."""
-    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB), (os.getpid(), 300 * MIB)]})
-    values = Watched([gpu], proc)(0.0)
+ME = os.getpid()
+LISTED: list[tuple[int, float | None]] = [(ME, 300.0 * MIB)]
+SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, float]] = {
+    "beside others": ({"Compute": [(1, 100 * MIB), *LISTED]}, "", "", 300 * MIB),
+    "in two lists, once": ({"Compute": LISTED, "Graphics": LISTED}, "", "", 300 * MIB),
+    "where it only draws": ({"Graphics": LISTED}, "", "", 300 * MIB),
+    "where it computes through MPS": ({"MPSCompute": LISTED}, "", "", 300 * MIB),
+    "unlisted, where all ids are ours": ({"Compute": [(1, 100 * MIB)]}, "", "", 0.0),
+    "under its id in an outer namespace": (
+        {"Compute": [(12345678, 300 * MIB)]}, "pid:[4026532000]", "12345678\t7", 300 * MIB,
+    ),
+    "listed without its memory, as WDDM does": ({"Compute": [(ME, None)]}, "", "", math.nan),
+}  # fmt: skip
+"""What the driver lists, this process' namespace and ids, and its share."""
 
-    assert values["cuda:0/process"] == 300 * MIB
-    assert values["cuda:0/others"] == 1 * GIB - 300 * MIB
 
+@pytest.mark.parametrize("name", SHARES)
+def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
+    """The rest is the others', and the context is what it has beyond its allocator; unknown is no zero."""
+    processes, namespace, ids, share = SHARES[name]
+    known = {"nspid": ids} if ids else {}
+    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
+    gpu = FakeGpu(processes=processes)
+    values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
-def test_the_context_is_what_this_process_has_beyond_its_allocator(proc: Path) -> None:
-    """CUDA context and libraries: the driver's figure of this process less what torch has reserved."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
-    watched = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)
-
-    assert watched(0.0)["cuda:0/context"] == 620 * MIB
+    told = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
+    context = max(share - 80 * MIB, 0.0)
+    assert told == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
 
 
 def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:
@@ -212,45 +214,6 @@ def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:
     assert watched(2.0)["cuda:0/context"] == first == 620 * MIB
 
 
-def test_without_the_process_there_is_no_context(proc: Path) -> None:
-    """Where the driver does not tell this process' share, its context is not available."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
-
-    assert math.isnan(Watched([gpu], proc)(0.0)["cuda:0/context"])
-
-
-def test_a_process_in_two_lists_counts_once(proc: Path) -> None:
-    """A process that computes and draws is listed twice with one total."""
-    listed = [(os.getpid(), 300 * MIB)]
-    gpu = FakeGpu(processes={"Compute": list(listed), "Graphics": list(listed)})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
-
-
-@pytest.mark.parametrize("kind", ["Graphics", "MPSCompute"])
-def test_every_list_is_looked_at(proc: Path, kind: str) -> None:
-    """A process that only draws, or computes through MPS, is found too."""
-    gpu = FakeGpu(processes={kind: [(os.getpid(), 300 * MIB)]})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
-
-
-def test_an_unknown_share_is_not_zero(proc: Path) -> None:
-    """Where the driver lists a process without its memory (WDDM), the share is not available."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
-    values = Watched([gpu], proc)(0.0)
-
-    assert math.isnan(values["cuda:0/process"])
-    assert math.isnan(values["cuda:0/others"])
-
-
-def test_unlisted_where_all_ids_are_ours_is_zero(proc: Path) -> None:
-    """In the machine's first namespace, a process that is not listed holds nothing."""
-    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB)]})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 0
-
-
 def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
     """In another namespace, one foreign process in the list is not taken for this one."""
     gpu = FakeGpu(processes={"Compute": [(1, 900 * MIB)]})
@@ -262,14 +225,6 @@ def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
     watched(0.1)
     watched(2.0)
     assert len(watched.source.notes) == 1
-
-
-def test_an_id_of_an_outer_namespace_is_ours(tmp_path: Path) -> None:
-    """Where the kernel tells the ids that this process has elsewhere, they are recognised."""
-    gpu = FakeGpu(processes={"Compute": [(12345678, 300 * MIB)]})
-    proc = make_proc(tmp_path, "pid:[4026532000]", nspid="12345678\t7")
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
 
 
 def test_what_costs_more_is_read_less_often(proc: Path) -> None:
@@ -291,11 +246,6 @@ def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> 
     gpu.used, gpu.processes = 1300 * MIB, {"Compute": [(os.getpid(), 1300 * MIB)]}
 
     assert watched(0.5)["cuda:0/context"] == 1300 * MIB
-
-
-def test_a_look_is_timed_by_the_cpu_it_takes() -> None:
-    """Waiting for the interpreter beside busy Python code, up to 5 ms a call, is not what a look costs."""
-    assert inspect.signature(Gpu).parameters["cpu"].default is time.thread_time
 
 
 def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:

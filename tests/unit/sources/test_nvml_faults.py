@@ -44,40 +44,22 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
     assert "lost" in watched.source.notes[0]
 
 
-def test_two_lost_gpus_are_two_notes(proc: Path) -> None:
-    """Cards of one make that are both lost are told apart."""
-    cards = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")]
-    watched = Watched(cards, proc)
-    watched(0.0)
-    for card in cards:
-        card.faults["MemoryInfo"] = pynvml.NVML_ERROR_RESET_REQUIRED
-    watched(0.1)
-
-    assert len(watched.source.notes) == 2
-
-
-def test_a_card_lost_from_the_start_keeps_its_number(proc: Path) -> None:
-    """A card that cannot be opened does not shift the others."""
-    cards = [
-        FakeGpu(faults={"HandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}),
-        FakeGpu(uuid="GPU-b"),
-    ]
-    values = Watched(cards, proc)(0.0)
-
-    assert math.isnan(values["cuda:0/device_used"])
-    assert values["cuda:1/device_used"] == 1 * GIB
-
-
-def test_a_card_of_another_job_is_not_there(proc: Path) -> None:
-    """A card that this process may not open is none to CUDA either, so the numbers close up."""
-    cards = [
-        FakeGpu(faults={"HandleByIndex": pynvml.NVML_ERROR_NO_PERMISSION}),
-        FakeGpu(uuid="GPU-b"),
-    ]
+@pytest.mark.parametrize(
+    ("fault", "uuids"),
+    [
+        (pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]),
+        (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"]),
+    ],
+)
+def test_a_card_lost_from_the_start_keeps_its_number(
+    proc: Path, fault: int, uuids: list[str]
+) -> None:
+    """One that this process may not open, as another job's, is none to CUDA either: the numbers close up."""
+    cards = [FakeGpu(faults={"HandleByIndex": fault}), FakeGpu(uuid="GPU-b")]
     watched = Watched(cards, proc)
     watched(0.0)
 
-    assert [device.uuid for device in watched.source.devices] == ["GPU-b"]
+    assert [device.uuid for device in watched.source.devices] == uuids
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,6 @@ def test_a_list_that_got_longer_is_the_same_row() -> None:
     assert growth.freed == 0
 
 
-def test_a_list_of_one_is_the_same_row_too() -> None:
-    """What stands in the brackets does not matter."""
-    kept = [block()]
-    growth = between({"kept": kept}, lambda: kept.append(block()))
-
-    assert rows(growth) == [("kept[0..1]", SIZE, 1, 2 * SIZE)]
-
-
 def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
     """A few keys are rows of their own; many are one row, which had what those few held."""
     cache = {key: block() for key in range(4)}
@@ -104,7 +96,6 @@ def test_the_table_says_how_much_came_to_whom() -> None:
     assert second == "+<0.01 MiB  1 other name"
     assert below.startswith("Other variables hold 1.00 MiB less; searched in ")
     assert "kept[0..8]</code>" in bundle["text/html"]
-    assert "<b>" not in growth_bundle(between({}, lambda: None))["text/html"]
 
 
 def test_a_table_shows_names_as_text() -> None:
