@@ -34,31 +34,13 @@ OVER_AFTER = 10.0
 
 
 class Collector:
-    """Takes in the lines of many ranks and writes the session that shows all of them.
+    """Takes in the lines of many ranks and writes the `session` that shows all of them; see `Session.ranks`.
 
-    Parameters
-    ----------
-    label : str, optional
-        What the user calls the run; by default as the ranks say.
-    run : str, optional
-        Which run: lines of another one are left out. By default of any.
-    started_at : float, optional
-        Wall clock at time zero; by default when the first rank began.
-    started_here : bool, optional
-        Whether this process has started them, and finishes this when what it started has ended. Until then a
-        run that failed may begin again, however long that takes.
-
-    Attributes
-    ----------
-    recorder : Recorder
-    session : Session
-        The overview, an ordinary session; see `Session.ranks`.
-    ignored : dict of str to int
-        Streams that are left out, by the reason.
-    was_interrupted : bool
-        Set by whoever has started the ranks, and was interrupted.
-    lock : context manager
-        Held while anything is taken in or looked at.
+    The user calls the run `label`, by default as the ranks say. Lines of another `run` are left out, if it is
+    given. `started_at` is the wall clock at time zero, by default when the first rank began. With
+    `started_here`, this process has started them, and finishes this when what it started has ended: until
+    then a run that failed may begin again, however long that takes. The `lock` is held while anything is
+    taken in or looked at.
     """
 
     def __init__(
@@ -73,7 +55,7 @@ class Collector:
         self.started_here = started_here
         self.recorder = Recorder(label, started_at=started_at or 0.0)
         self.session = self.recorder.session
-        self.ignored: dict[str, int] = {}
+        self.ignored: dict[str, int] = {}  # streams that are left out, by the reason
         self._zero = started_at
         self._roster = Roster(run)
         self._overview: Overview | None = None
@@ -82,7 +64,7 @@ class Collector:
         self._waiting: list[tuple[RankStream, News]] = []
         self._looked = self._compared = -math.inf
         self._now = -math.inf
-        self.was_interrupted = False
+        self.was_interrupted = False  # set by whoever has started the ranks
         self._has_clocks = self._has_noted_fault = False
 
     @property
@@ -126,15 +108,9 @@ class Collector:
         return -math.inf if rank_stream is None else rank_stream.reached
 
     def feed(self, stream: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Read the next bytes of a stream, whole lines or not.
+        """Read the next bytes of a stream by its name, whole lines or not.
 
-        Parameters
-        ----------
-        stream : str
-            Its name.
-        data : bytes
-        at : float, optional
-            When they were written, by the wall clock, if that was not just now.
+        They were written `at` some time of the wall clock, if that was not just now.
         """
         with self.lock:
             rank_stream = self._streams.get(stream)
@@ -179,16 +155,10 @@ class Collector:
                 self._roster.drop(rank_stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
-        """Write what is known now.
+        """Write what is known `now`, by the wall clock.
 
-        Parameters
-        ----------
-        now : float
-            Wall clock, seconds since the epoch.
-        behind : collection of str, optional
-            Streams of which there is more to read already.
-        looks : bool, optional
-            Judge the ranks, too, however short a time ago that was done.
+        `behind` are streams of which there is more to read already. With `looks`, the ranks are judged too,
+        however short a time ago that was done.
         """
         with self.lock, self._faults_cost_this():
             overview = self._at(now)

@@ -52,35 +52,21 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What may be read of a directory.
+    """What may be read of a directory."""
 
-    Attributes
-    ----------
-    paths : tuple of Path
-        The files of ranks, in the order of their names.
-    why : str
-        One sentence on what is called as a rank's file and is not read; ``""`` where nothing is.
-    """
-
-    paths: tuple[Path, ...] = ()
+    paths: tuple[Path, ...] = ()  # the files of ranks, in the order of their names
     why: str = ""
+    """One sentence on what is called as a rank's file and is not read; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank and the directory of its run, which is not touched before `join`.
-
-    Attributes
-    ----------
-    directory : Path
-    rank : Rank
-    launcher : int
-        The process on this host that was taken for the only one, and has turned out to start ranks.
-    """
+    """A rank and the directory of its run, which is not touched before `join`."""
 
     directory: Path
     rank: Rank
     launcher: int = 0
+    """The process on this host that was taken for the only one, and has turned out to start ranks."""
 
     def join(self) -> tuple[Path, str]:
         """Return where this rank is to write, and the run's id; the directory is made if it is not there.

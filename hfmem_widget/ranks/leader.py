@@ -23,16 +23,8 @@ MOST_STEPS_WAITING = 100_000
 class Leader:
     """Writes the spans of the lowest rank that is alive, and its steps with the highest peaks of all.
 
-    Parameters
-    ----------
-    recorder : Recorder
-    roster : Roster
-    zero : float
-        Wall clock at time zero.
-    outer : int
-        The span of the whole run.
-    of_devices : callable
-        Takes peaks by rank and returns them by the overview's series.
+    `zero` is the wall clock at time zero, and `outer` the span of the whole run. `of_devices` takes peaks by
+    rank and returns them by the overview's series.
     """
 
     def __init__(

@@ -40,16 +40,8 @@ HIGHEST = 250
 class Strip:
     """How full the devices were: a row for each rank, or for neighbouring ranks; a column for some seconds.
 
-    When there are too many columns, neighbours merge: the highest stays.
-
-    Parameters
-    ----------
-    world : int
-        Ranks.
-    per_node : int
-        Ranks of a node; a row then has whole nodes, unless it would have more than twice as many ranks.
-    width : float
-        Seconds of a column, at first.
+    When there are too many columns, neighbours merge: the highest stays; a column has `width` seconds at
+    first. A row has whole nodes of so many ranks, unless it would have more than twice as many ranks.
     """
 
     def __init__(self, world: int, per_node: int = 1, width: float = 1.0) -> None:
@@ -110,13 +102,7 @@ class Bucket:
 
 
 class WaitingBuckets:
-    """The buckets of `width` seconds each that were not passed on yet, by their numbers since the epoch.
-
-    Parameters
-    ----------
-    width : float
-        Seconds.
-    """
+    """The buckets of `width` seconds each that were not passed on yet, by their numbers since the epoch."""
 
     def __init__(self, width: float) -> None:
         self.width = width
@@ -127,16 +113,7 @@ class WaitingBuckets:
         return len(self._open)
 
     def add(self, place: int, time: Floats, allocated: Floats, rows: Floats | None) -> None:
-        """Add readings of a rank.
-
-        Parameters
-        ----------
-        place : int
-            The rank's.
-        time, allocated : array, shape (readings,)
-        rows : array, shape (readings, columns), or None
-            All that was read with them, if that is wanted.
-        """
+        """Add readings of the rank in a place; the `rows` are all that was read with them, if wanted."""
         numbers = (time / self.width).astype(np.int64).tolist()
         for at, (number, value) in enumerate(zip(numbers, allocated.tolist(), strict=True)):
             self._put(number, place, value, None if rows is None else rows[at])
@@ -198,30 +175,13 @@ _OF_RANK = (
 
 
 class Overview:
-    """Writes one session from what the ranks say.
-
-    Parameters
-    ----------
-    recorder : Recorder
-    roster : Roster
-    zero : float
-        Wall clock at time zero.
-
-    Attributes
-    ----------
-    shown : list of int
-        The ranks that have a device of their own, in the order in which they got it.
-    worst : int or None
-        In a large world, the one of them with the highest peak.
-    strip : Strip
-    leader : Leader
-    """
+    """Writes one session from what the ranks say; `zero` is the wall clock at its time zero."""
 
     def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
         self._recorder, self._session, self._roster = recorder, recorder.session, roster
         self._zero = zero
-        self.shown: list[int] = []
-        self.worst: int | None = None
+        self.shown: list[int] = []  # have a device of their own, in the order in which they got it
+        self.worst: int | None = None  # in a large world, the one of them with the highest peak
         self._is_small = roster.world <= SHOWN_SINGLY
         self._width = FINE_BUCKET if self._is_small else max(COARSE_BUCKET, roster.pace)
         self._session.polling.interval = self._session.polling.current_interval = self._width

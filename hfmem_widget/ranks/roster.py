@@ -39,24 +39,13 @@ _NO_STEP = (-1, -math.inf)
 
 @dataclass(frozen=True, slots=True)
 class StepPeaks:
-    """Exact peaks of ranks in bytes.
+    """Exact peaks in bytes, a row for each rank."""
 
-    Attributes
-    ----------
-    newest : array, shape (ranks, STEPS)
-        Of the newest steps.
-    newest_phases : array, shape (ranks, phases)
-        The highest of each phase over these.
-    highest_phases : array, shape (ranks, phases)
-        The highest of each phase over all steps.
-    lack_phases : array, shape (ranks,)
-        Whether the phases of some of the newest steps were not measured.
-    """
-
-    newest: Floats
-    newest_phases: Floats
-    highest_phases: Floats
+    newest: Floats  # of the newest `STEPS`
+    newest_phases: Floats  # the highest of each of `PHASES` over these
+    highest_phases: Floats  # and over all steps
     lack_phases: NDArray[np.bool_]
+    """Whether the phases of some of the newest steps were not measured, shape ``(ranks,)``."""
 
 
 class RecentSteps:
@@ -188,33 +177,20 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All ranks that should be there and were seen, at one moment, in order of rank.
-
-    Attributes
-    ----------
-    streams : sequence of RankStream
-    silent : array, shape (ranks,)
-        Seconds for which each was silent; 0 where that is as it should be.
-    waits : array, shape (ranks,)
-        Seconds since each finished a step while others finished later ones; 0 where it keeps up.
-    unread : array, shape (ranks,)
-        Seconds for which the reader did not come to look at each: nothing is known of it since.
-    peaks : StepPeaks
-    offsets : mapping of str to float
-        By how much each host's clock is ahead, in seconds.
-    restarts : sequence of Restart
-    was_interrupted : bool
-        Whether what has started the ranks was interrupted: it ends them, and some have no time for an end.
-    """
+    """All ranks that should be there and were seen, at one moment, in order of rank; arrays have one each."""
 
     streams: Sequence[RankStream]
-    silent: Floats
+    silent: Floats  # seconds for which each was silent; 0 where that is as it should be
     waits: Floats
+    """Seconds since each finished a step while others finished later ones; 0 where it keeps up."""
     unread: Floats
+    """Seconds for which the reader did not come to look at each: nothing is known of it since."""
     peaks: StepPeaks
     offsets: Mapping[str, float] = field(default_factory=dict)
+    """By how many seconds the clock of each host is ahead."""
     restarts: Sequence[Restart] = ()
     was_interrupted: bool = False
+    """Whether what has started the ranks was interrupted: it ends them, and some have no time for an end."""
 
     @property
     def nodes(self) -> int:
@@ -255,49 +231,22 @@ ROUGH = 2.0
 
 
 class Roster:
-    """The streams that count, by rank, and their places in arrays.
-
-    Parameters
-    ----------
-    run : str
-        Which run; streams of another are refused. Empty for any.
-
-    Attributes
-    ----------
-    places : dict of int to int
-        By rank.
-    world, attempt : int
-        Of the newest attempt; 0 before the first rank was heard of.
-    pace : float
-        Seconds between two lines of a rank.
-    expected : tuple of RankStream
-        Those of the newest attempt's world, in order of rank.
-    expected_places : array of int
-        Their places.
-    ranks : array of int
-        By place.
-    doubled : set of int
-        Ranks of which two processes write.
-    restarts : list of Restart
-    offsets : dict of str to float
-        By host, the seconds by which its clock is ahead.
-    lag : float
-        Seconds from when lines were written, by their own clock, to when they were read: the usual one.
-    steps : RecentSteps
-    """
+    """The streams that count, by rank, and their places in arrays; those of another `run` are refused."""
 
     def __init__(self, run: str) -> None:
-        self._run = run
-        self.places: dict[int, int] = {}
-        self.world = self.attempt = 0
-        self.pace = 1.0
+        self._run = run  # empty for any
+        self.places: dict[int, int] = {}  # by rank
+        self.ranks: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by place
+        self.world = self.attempt = 0  # the newest; 0 before the first rank was heard of
+        self.pace = 1.0  # seconds between two lines of a rank
         self.expected: tuple[RankStream, ...] = ()
+        """Those of the newest attempt's world, in order of rank."""
         self.expected_places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.ranks: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.doubled: set[int] = set()
+        self.doubled: set[int] = set()  # ranks of which two processes write
         self.restarts: list[Restart] = []
-        self.offsets: dict[str, float] = {}
+        self.offsets: dict[str, float] = {}  # by host, the seconds by which its clock is ahead
         self.lag = 0.0
+        """Seconds from when lines were written, by their own clock, to when they were read: the usual one."""
         self.steps = RecentSteps()
         self._current: dict[int, RankStream] = {}
         self._rivals: dict[int, list[RankStream]] = {}

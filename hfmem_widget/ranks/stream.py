@@ -64,23 +64,14 @@ class Extremes:
 
 @dataclass(slots=True)
 class Finished:
-    """Steps that have ended.
-
-    Attributes
-    ----------
-    first, last : list of int
-        Their numbers; the same where a row is one step.
-    start : list of float
-        By the rank's own clock.
-    figures : list of lists of float
-        Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases,
-        on the device that counts. No arrays: a line has few steps, and those of all ranks become one.
-    """
+    """Steps that have ended. No arrays: a line has few steps, and those of all ranks become one."""
 
     first: list[int]
-    last: list[int]
-    start: list[float]
+    last: list[int]  # the same number where a row is one step
+    start: list[float]  # by the rank's own clock
     figures: list[list[float]]
+    """Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases, on
+    the device that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,45 +114,7 @@ NOBODY = Rank(-1)
 class RankStream(LineReader):
     """Takes in the lines of one process, in any pieces, and says what is new in them.
 
-    Parameters
-    ----------
-    name : str
-        What the stream is called, such as the name of its file.
-
-    Attributes
-    ----------
-    head : Head or None
-        As soon as it was read.
-    rank : Rank
-        Whose it is; of nobody before the head was read.
-    dropped, holes : int
-        Lines that could not be read, and blocks of samples that are missing.
-    refused : str
-        Why nothing more is taken from it; empty if all is well.
-    reached : float
-        The newest reading, by the rank's own clock; -inf before the first.
-    last_sign : float
-        When its newest line was written, by the rank's own clock.
-    heard, fed_at : float
-        When it was last heard of, by the reader's clock; and when what came since the last look was written,
-        NaN if that was just now.
-    looked_at : float
-        Up to when all was read that it has, by the reader's clock; inf where nothing waits to be read.
-    newest_step : int
-    is_over : bool
-        Whether it has an end.
-    is_gone : bool
-        Whether its process is known to be gone, although it has none.
-    step_seconds : float
-        How long the newest finished step took; NaN before the first.
-    within : Edge or None
-        The innermost span of a step that has been open for long: the step hangs, or is a long one.
-    outcome : str
-        Of its outermost span.
-    raised : str
-        The phase in which it raised an error.
-    oom : Finding or None
-        That it ran out of memory, if it did; `oom_at` is when, by its own clock.
+    It has a name, such as that of its file. Times are by the rank's own clock, unless they say otherwise.
     """
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
@@ -170,21 +123,25 @@ class RankStream(LineReader):
         super().__init__()
         self.name = name
         self.head: Head | None = None
-        self.rank, self._started = NOBODY, 0.0
+        self.rank, self._started = NOBODY, 0.0  # before the head was read
         self._device = ""
-        self._peak: Peak | None = None
-        self.refused = ""
-        self.reached = self.heard = -math.inf
-        self.fed_at, self.looked_at = NOT_AVAILABLE, math.inf
-        self.is_over = self.is_gone = False
-        self.newest_step = 0
-        self.step_stop = -math.inf
-        self.step_seconds = NOT_AVAILABLE
+        self.refused = ""  # why nothing more is taken from it; empty if all is well
+        self.reached = -math.inf  # the newest reading
+        self.heard = -math.inf  # when it was last heard of, by the reader's clock
+        self.fed_at = NOT_AVAILABLE
+        """When what came since the last look was written, by the reader's clock; NaN if that was just now."""
+        self.looked_at = math.inf
+        """Up to when all was read that it has, by the reader's clock; inf where nothing waits to be read."""
+        self.is_over = False  # it has an end
+        self.is_gone = False  # its process is known to be gone, although it has none
+        self.newest_step, self.step_stop = 0, -math.inf
+        self.step_seconds = NOT_AVAILABLE  # that the newest finished step took
         self.within: Edge | None = None
-        self.outcome = self.raised = ""
-        self.oom: Finding | None = None
+        """The innermost span of a step that has been open for long: the step hangs, or is a long one."""
+        self.outcome = ""  # of its outermost span
+        self.raised, self._raised_at = "", -math.inf  # the phase in which it raised an error
+        self.oom: Finding | None = None  # that it ran out of memory, if it did
         self.oom_at = NOT_AVAILABLE
-        self._raised_at = -math.inf
         self._bad = 0
         self._devices: dict[str, Device] = {}
         self._columns: dict[str, dict[str, int]] = {}
@@ -219,9 +176,7 @@ class RankStream(LineReader):
     @property
     def peak(self) -> Peak:
         """The highest allocated on the device that counts so far, and how it is known."""
-        if self._peak is None:
-            self._peak = self.peak_of(self.device)
-        return self._peak
+        return self.peak_of(self.device)
 
     @property
     def activations(self) -> float:
@@ -312,7 +267,7 @@ class RankStream(LineReader):
         width = len(self._keys) + len(series)
         is_next = columns.first == len(self._keys)
         require(is_next and max(width, len(columns.described)) <= MOST_COLUMNS, "other columns")
-        self._device, self._peak = "", None
+        self._device = ""
         self._devices = {device.key: device for device in columns.devices}
         for described in series:
             if described.metric == "allocated":
@@ -380,7 +335,7 @@ class RankStream(LineReader):
                     highest = peak
                     self._note_peak(device, peak, CERTAINTIES[int(row[at + _CERTAINTY])])
         if devices == (HOST,) and not self._host_counts:
-            self._host_counts, self._device, self._peak = True, "", None
+            self._host_counts, self._device = True, ""
         zero = self._started
         first = [int(row[_FIRST]) for row in rows]
         last = [int(row[_LAST]) for row in rows]
@@ -435,7 +390,7 @@ class RankStream(LineReader):
             before.certainty
         )
         if is_better or not value <= before.value:
-            self._peaks[device], self._peak = Peak(value, certainty), None
+            self._peaks[device] = Peak(value, certainty)
             self._at_peak[device] = self._values.copy()
             if device != self._device:
                 self._device = ""

@@ -62,25 +62,8 @@ class Tail:
     """Feeds a collector with what the files of a directory have got, on a thread of its own.
 
     A round looks at every file once, in one pass or several. Where the files lie on a slow server, more
-    threads fetch what is in them; one alone feeds the collector.
-
-    Parameters
-    ----------
-    directory : Path
-    collector : Collector
-    disk : Disk, optional
-        What is asked for the files.
-    clock : callable, optional
-        Wall clock, seconds since the epoch.
-    timer : callable, optional
-        Seconds, for the length of a pass.
-    runs : callable, optional
-        Takes a rank and returns whether its process is one of this host, and runs.
-
-    Attributes
-    ----------
-    threads : int
-        How many read side by side.
+    `threads` fetch what is in them side by side; one alone feeds the collector. `clock` is the wall clock,
+    `timer` measures the length of a pass, and `runs` takes a rank and returns whether its process runs here.
     """
 
     def __init__(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams
 from hfmem_widget.ranks.files import Disk
 from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.session import Rank
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.scenes import FakeClock
 
@@ -61,7 +62,13 @@ class SlowDisk(Disk):
 class Followed:
     """A simulated run whose ranks write as time passes, and what follows it."""
 
-    def __init__(self, directory: Path, script: Script, takes: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        script: Script,
+        takes: float,
+        runs: Callable[[Rank], bool] = lambda _rank: True,
+    ) -> None:
         self.directory = directory
         self.run = SimulatedRun(script, run=RUN)
         self.run.write(directory, 0.0, finish=False)
@@ -70,7 +77,7 @@ class Followed:
         self.disk = SlowDisk(self.clock, self.timer, takes=takes)
         self.tail = Tail(
             directory, self.collector, disk=self.disk, clock=self.clock, timer=self.timer,
-            runs=lambda _rank: True,
+            runs=runs,
         )  # fmt: skip
 
     def goes_on(self, seconds: float) -> None:

@@ -51,42 +51,32 @@ def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
     assert environ == before
 
 
-def test_what_the_user_has_changed_meanwhile_stays() -> None:
-    """Without our part, and another run's directory is theirs."""
-    environ = {PATH: "/a"}
+@pytest.mark.parametrize(
+    ("before", "now", "after"),
+    [
+        (
+            {PATH: "/a"},
+            {PATH: f"/new{os.pathsep}{SITE}{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"},
+            {PATH: f"/new{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"},
+        ),
+        ({PATH: "/a"}, {}, {}),
+        ({PATH: "/a"}, {PATH: "/only"}, {PATH: "/only"}),
+        ({}, {PATH: f"{SITE}{os.pathsep}{SITE}"}, {}),
+    ],
+    ids=["added to it, and another run", "cleared it", "put another there", "doubled it"],
+)
+def test_what_the_user_has_changed_meanwhile_stays(
+    before: dict[str, str], now: dict[str, str], after: dict[str, str]
+) -> None:
+    """Without our part; and what was taken away is not brought back."""
+    environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
-    environ[PATH] = f"/new{os.pathsep}{environ[PATH]}{os.pathsep}/more"
-    environ[RUN] = "/theirs"
+    environ.clear()
+    environ |= now
     lent.end()
 
-    assert environ == {PATH: f"/new{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"}
-
-
-@pytest.mark.parametrize("now", [None, "/only"])
-def test_what_the_user_has_put_in_its_place_stays(now: str | None) -> None:
-    """A path without our part is left as it is, and one that was taken away is not brought back."""
-    environ = {PATH: "/a"}
-    lent = Lent(DIRECTORY, environ=environ)
-    lent.begin()
-    if now is None:
-        environ.clear()
-    else:
-        environ[PATH] = now
-    lent.end()
-
-    assert environ == ({} if now is None else {PATH: now})
-
-
-def test_a_user_who_adds_to_what_was_not_set_keeps_that() -> None:
-    """Our part goes, and with nothing else left so does the variable."""
-    environ: dict[str, str] = {}
-    lent = Lent(DIRECTORY, environ=environ)
-    lent.begin()
-    environ[PATH] += f"{os.pathsep}{SITE}"
-    lent.end()
-
-    assert environ == {}
+    assert environ == after
 
 
 @pytest.mark.parametrize("known", [{RUN: "/outer"}, {CLAIMED: "4711"}])

@@ -134,23 +134,6 @@ def test_a_second_training_begins_anew() -> None:
     assert (~np.isnan(peaks)).sum() == 6
 
 
-def test_buckets_are_passed_on_in_order() -> None:
-    """Each has the highest of every place; what comes too late is counted and left out."""
-    buckets = WaitingBuckets(1.0)
-    buckets.add(0, np.array([0.2, 0.8, 1.5]), np.array([1.0, 3.0, 2.0]), None)
-    buckets.add(2, np.array([1.1]), np.array([7.0]), np.array([[7.0, 8.0]]))
-
-    passed = list(buckets.passed_on(2.5))
-
-    assert [end for end, _ in passed] == [1.0, 2.0]
-    assert passed[0][1].high[0] == 3.0
-    assert passed[1][1].high[2] == 7.0
-    row = passed[1][1].rows[2]
-    assert [row[at] for at in range(len(row))] == [7.0, 8.0]
-    buckets.add(0, np.array([0.5]), np.array([9.0]), None)
-    assert not len(buckets)
-
-
 def test_buckets_do_not_grow_without_bound() -> None:
     """Beyond a number of them the oldest wait for nobody."""
     buckets = WaitingBuckets(1.0)
@@ -161,7 +144,7 @@ def test_buckets_do_not_grow_without_bound() -> None:
     assert len(buckets) == MOST_OPEN
 
 
-@given(st.integers(1, 5000), st.integers(1, 3 * STRIP_COLUMNS), st.sampled_from([1, 4, 8]))
+@given(st.integers(1, 2000), st.integers(1, 2 * STRIP_COLUMNS), st.sampled_from([1, 4, 8]))
 def test_a_strip_is_of_bounded_size(world: int, columns: int, per_node: int) -> None:
     """However many ranks and however long, every rank has its row, and the highest is never lost."""
     strip = Strip(world, per_node)

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
-from hfmem_widget.ranks.stream import Extremes, RankStream
+from hfmem_widget.ranks.stream import RankStream
 from tests.fakes.ranks import Script, SimulatedRun
-
-METRICS = ("allocated", "weights", "gradients", "optimizer")
 
 
 def lines_of_a_rank(seconds: float) -> list[bytes]:
     """Return what the first rank of a large world writes."""
     run = SimulatedRun(Script(world=65), ranks=[0])
     return [line for _, data in run.advance(seconds) for line in data.splitlines(keepends=True)]
-
-
-def told(lines: list[bytes]) -> tuple[object, ...]:
-    """Return what a stream knows after some lines."""
-    stream = RankStream("one")
-    news = [one for line in lines for one in stream.feed(line) if isinstance(one, Extremes)]
-    highs = [[float(one.high[at]) for at in range(len(one.high))] for one in news]
-    latest = [stream.latest(metric) for metric in METRICS]
-    return stream.peak, latest, stream.activations, stream.reached, stream.dropped, highs
-
-
-def test_a_fold_says_the_same_however_it_is_spaced() -> None:
-    """Whoever writes the same JSON with other spaces is read line by line, with the same result."""
-    lines = lines_of_a_rank(5.0)
-    spaced = [json.dumps(json.loads(line)).encode() + b"\n" for line in lines]
-    assert any(b'"fold"' in line for line in lines)
-    assert told(spaced) == told(lines)
 
 
 @pytest.mark.parametrize("bad", [b"null", b"1e999", b"-", b"1e30", b"eeee"])

@@ -25,11 +25,6 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_it_is_small() -> None:
-    """It runs in every Python that a watched cell starts."""
-    assert len(SCRIPT.read_text().splitlines()) <= 40
-
-
 @pytest.mark.parametrize("environ", [{}, {RUN: "/nowhere"}, {RUN: "/nowhere", CLAIMED: "1"}])
 def test_it_loads_nothing_of_ours(environ: dict[str, str]) -> None:
     """Neither us nor torch nor numpy, whether or not something is to be followed."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.ranks import files
 from hfmem_widget.ranks.files import File, Piece, fetched
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
 from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
@@ -45,24 +43,18 @@ def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.Monke
     """At most eight; one alone feeds the collector, and none is left at the end."""
     run = Followed(tmp_path / "run", MANY, SLOW)
     fed, feed, before = set(), run.collector.feed, threading.active_count()
+    side_by_side = []
 
     def noted(*arguments: Any) -> None:
         fed.add(threading.get_ident())
+        side_by_side.append(run.tail.threads)
         feed(*arguments)
 
     monkeypatch.setattr(run.collector, "feed", noted)
-    asked: list[int] = []
-
-    def started(count: int, work: Callable[[], None]) -> list[Ticker]:
-        asked.append(count)
-        return helpers(count, work)
-
-    helpers = files._started
-    monkeypatch.setattr(files, "_started", started)
     run.goes_on(30.0)
 
     assert fed == {threading.get_ident()}
-    assert max(asked) == MOST_THREADS
+    assert max(side_by_side) == MOST_THREADS
     assert len(run.disk.threads) > 1
     assert threading.active_count() == before
     assert len(run.collector.streams) == 12

@@ -8,46 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.ranks.collector import OVER_AFTER, Collector
-from hfmem_widget.ranks.files import AT_ONCE, Disk
-from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY, Tail
+from hfmem_widget.ranks.collector import OVER_AFTER
+from hfmem_widget.ranks.files import AT_ONCE
+from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun, append
-from tests.scenes import FakeClock
-
-RUN = "a" * 32
+from tests.unit.ranks.slow_disk import RUN, Followed
 
 
-class FakeDisk(Disk):
-    """The files of a directory, each call for which takes some time of a clock; some calls fail."""
-
-    def __init__(self, timer: FakeClock) -> None:
-        self.timer = timer
-        self.takes = 0.001
-        self.failing: set[str] = set()
-
-    def opened(self, path: str) -> tuple[int, os.stat_result]:
-        if Path(path).name in self.failing:
-            raise OSError(116, "Stale file handle")
-        self.timer.advance(self.takes)
-        return super().opened(path)
-
-
-class Read:
-    """A simulated run in a directory, and what follows it, by clocks that are set."""
+class Read(Followed):
+    """A simulated run on a disk that takes no time, but for passes; of its processes some run."""
 
     def __init__(self, directory: Path, script: Script | None = None) -> None:
-        self.directory = directory
-        self.run = SimulatedRun(script or Script(world=2, interval=0.5), run=RUN)
-        self.run.write(directory, 0.0, finish=False)
-        self.clock, self.timer = FakeClock(self.run.began), FakeClock()
-        self.collector = Collector(run=RUN)
-        self.disk = FakeDisk(self.timer)
         self.processes = {0, 1}
-        self.tail = Tail(
-            directory, self.collector, disk=self.disk, clock=self.clock, timer=self.timer,
-            runs=lambda rank: rank.rank in self.processes,
-        )  # fmt: skip
+        script = script or Script(world=2, interval=0.5)
+        super().__init__(directory, script, 0.0003, lambda rank: rank.rank in self.processes)
+        self.disk.clocks = (self.timer,)
 
     def goes_on(self, seconds: float) -> None:
         """Let the ranks write, and read it in passes."""

@@ -17,7 +17,6 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import reader as reader_module
-from hfmem_widget.recording.check import parse
 from hfmem_widget.recording.limits import MOST_FIGURES
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.recording.reader import NO_END, StreamReader
@@ -58,7 +57,7 @@ def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
     assert cut.session() == before[-1]
 
 
-@pytest.mark.parametrize(("detail", "cuts"), [(reader_module.DETAIL, 200), (4.0, 40)])
+@pytest.mark.parametrize(("detail", "cuts"), [(reader_module.DETAIL, 60), (4.0, 20)])
 def test_a_long_recording_may_be_cut_anywhere(
     detail: float, cuts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,24 +324,13 @@ def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path)
 
 
 def test_mutated_lines_raise_nothing_and_take_little() -> None:
-    """20,000 lines with flipped, nasty and missing bytes: no error, and not much memory."""
+    """Thousands of lines with flipped, nasty and missing bytes: no error, and not much memory."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.recording.mutate", "7", "20000"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+        [sys.executable, "-m", "tests.unit.recording.mutate", "7", "4000"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
     dropped, kilobytes = map(int, done.stdout.split())
-    assert dropped > 10_000
+    assert dropped > 2_000
     assert kilobytes < 512 << 10
-
-
-def test_a_line_says_what_it_says() -> None:
-    """The parser returns None for what it does not know, and raises for what cannot be."""
-    assert parse(b'{"k":"weather"}') is None
-    with pytest.raises(ValueError, match=r"float.*t\[0\]"):
-        parse(b'{"k":"gap","t":["a",1]}')

@@ -25,7 +25,7 @@ def parsed(**changes: Any) -> Head:
 
 
 def test_a_recording_by_itself_has_no_rank() -> None:
-    """Its head is as it was, with an id of its own."""
+    """It has an id of its own."""
     line = Lines(scripted_run("short")).head()
 
     assert list(json.loads(line)) == [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.sources.children import MOST, WORKER, ChildSource, Held, LinuxProcesses
+from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
 from hfmem_widget.sources.host import PsutilProcesses
 from hfmem_widget.sources.procfs import LinuxMemory
 from tests.unit.sources.test_descendants import add
@@ -137,7 +137,7 @@ def test_a_fork_shares_what_it_has_not_written() -> None:
         assert child in processes.pids()
         held = processes.held(child)
         assert 20 * MB < held.bytes < 0.75 * LinuxMemory().own().resident
-        assert held.is_proportional
+        assert held.how == PSS
     finally:
         os.kill(child, 9)
         del common
