@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.ranks import tail
 from hfmem_widget.ranks.files import File, Piece, fetched
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
 from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
@@ -28,15 +29,6 @@ def open_in(directory: Path) -> int:
     handles = map(Path("/proc/self/fd").joinpath, os.listdir("/proc/self/fd"))  # noqa: PTH208
     places = [os.path.realpath(handle) for handle in handles]
     return sum(place.startswith(f"{directory}/") for place in places)
-
-
-def test_one_thread_reads_a_quick_disk(tmp_path: Path) -> None:
-    """There is none more than the one that feeds the collector."""
-    run = Followed(tmp_path / "run", MANY, 1e-5)
-    run.goes_on(5.0)
-
-    assert run.disk.threads == {threading.get_ident()}
-    assert len(run.collector.streams) == 12
 
 
 def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +99,12 @@ def test_a_silent_rank_is_found_however_slowly_it_is_read(tmp_path: Path) -> Non
     assert said.startswith("Rank 10 (node0001) has been silent")
 
 
-def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its server may be back by then; after that it is one whose connection is lost."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
     run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
-    run.tail._most_handles = 0
     run.goes_on(10.0)
     run.disk.failing = {run.run.ranks[2].stream}
     run.goes_on(LOST - 5)
@@ -149,10 +143,12 @@ def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
     assert run.said == []
 
 
-def test_a_server_that_is_away_at_the_end_is_a_sentence(tmp_path: Path) -> None:
+def test_a_server_that_is_away_at_the_end_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What could not be read is as little known as what was not read in time."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
     run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
-    run.tail._most_handles = 0
     run.goes_on(5.0)
     run.run.write(run.directory, 1.0)
     run.disk.failing = {run.run.ranks[2].stream}
@@ -174,10 +170,12 @@ def test_files_stay_open_between_two_looks(tmp_path: Path) -> None:
     assert open_in(run.directory) == 0
 
 
-def test_few_files_stay_open_where_few_may_be(tmp_path: Path) -> None:
+def test_few_files_stay_open_where_few_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others are opened when they have got more."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 5)
     run = Followed(tmp_path / "run", MANY, 1e-5)
-    run.tail._most_handles = 5
     run.goes_on(5.0)
 
     assert open_in(run.directory) == 5
@@ -199,10 +197,12 @@ def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path
     }
 
 
-def test_files_of_another_machine_are_opened_for_every_look(tmp_path: Path) -> None:
+def test_files_of_another_machine_are_opened_for_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There an open one may show nothing of what was written for half a minute."""
+    monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
-    run.tail._on_network = True
     run.goes_on(5.0)
 
     assert run.disk.calls["stat"] == run.disk.calls["fstat"] == 0

@@ -12,7 +12,7 @@ from hfmem_widget.ranks.collector import OVER_AFTER
 from hfmem_widget.ranks.files import AT_ONCE
 from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
 from hfmem_widget.text import GIB
-from tests.fakes.ranks import Script, SimulatedRun, append
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.slow_disk import RUN, Followed
 
 
@@ -99,19 +99,6 @@ def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPa
     assert taken == {name: (read.directory / name).stat().st_size for name in taken}
 
 
-def test_half_a_line_waits_for_its_other_half(read: Read) -> None:
-    """A line that is cut by a pass is read when it is whole."""
-    (stream, data), *_ = read.run.advance(1.0)
-    append(read.directory / stream, data[:-20])
-    read.reads()
-    append(read.directory / stream, data[-20:])
-    read.reads()
-
-    (known,) = read.collector.all_streams.values()
-    assert known.dropped == 0
-    assert known.head is not None
-
-
 def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read) -> None:
     """A read that fails, as on a file server, is tried again, and nothing is lost."""
     read.goes_on(2)
@@ -164,22 +151,6 @@ def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
     overview = read.collector.session
     known = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
     assert known.iloc[3:-3].notna().all(axis=None)
-
-
-def test_only_the_files_that_are_listed_are_read(tmp_path: Path) -> None:
-    """Links, foreign names and what is no regular file are not opened."""
-    read = Read(tmp_path / "run")
-    read.goes_on(2)
-    real = read.directory / read.run.ranks[0].stream
-    (read.directory / "r00002-a0-node0000-9.jsonl").symlink_to(real)
-    os.mkfifo(read.directory / "r00003-a0-node0000-9.jsonl")
-    (read.directory / "notes.txt").write_text("x")
-    read.goes_on(2)
-
-    assert sorted(read.collector.all_streams) == sorted(
-        rank.stream for rank in read.run.ranks.values()
-    )
-    assert sum("not read" in note for note in read.collector.session.notes) == 1
 
 
 def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:

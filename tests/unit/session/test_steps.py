@@ -119,28 +119,6 @@ def test_a_device_that_appears_later_adds_columns() -> None:
     assert steps.table[0, steps.columns.index("cuda:0/peak")] == 2.0
 
 
-def test_a_device_for_which_there_is_no_memory_may_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The table and its names stay as they were, so that the next step fits both."""
-    steps = many([2.0])
-    group = one_step(2, 3.0)
-    wider = replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]})
-
-    def full(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "concatenate", full)
-        with pytest.raises(MemoryError):
-            steps.append(wider)
-    assert "cuda:1" not in steps.devices
-    steps.append(wider)
-
-    assert "cuda:1" in steps.devices
-    assert steps.table.shape == (2, len(steps.columns))
-
-
 def test_steps_say_how_many_they_are() -> None:
     """Printed, they name the steps, the rows that these were folded to, and the devices."""
     assert repr(many([1.0] * 40)) == "<Steps: 40 steps in 10 rows; devices: cuda:0>"

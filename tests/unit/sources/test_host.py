@@ -269,17 +269,6 @@ def test_a_group_may_have_less_left_than_its_limit_allows(tmp_path: Path) -> Non
     assert LinuxMemory(proc, group).machine()[:3] == (900 * 1024, 50 * 1024, 30 * 1024)
 
 
-@linux
-def test_this_machine_has_its_figures() -> None:
-    """In use and page cache make no more than all; this process' own share is less than that."""
-    memory = LinuxMemory()
-    machine = memory.machine()
-
-    assert 0 < machine.in_use < machine.in_use + machine.page_cache <= memory.machine_total
-    own = memory.own()
-    assert all(0 <= one < machine.in_use for one in (own.swap, own.shared, own.private - own.swap))
-
-
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
     reads: list[float] = []
