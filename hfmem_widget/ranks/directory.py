@@ -71,10 +71,7 @@ class Member:
     def join(self) -> tuple[Path, str]:
         """Return where this rank is to write, and the run's id; the directory is made if it is not there.
 
-        Raises
-        ------
-        OptionError
-            If it cannot be made or read, or others may write there.
+        Raises `OptionError` if it cannot be made or read, or others may write there.
         """
         run = make_or_join(self.directory).run
         if self.launcher:
@@ -105,10 +102,7 @@ def _names(rank: Rank) -> itertools.chain[str]:
 def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
     """Make the directory of a run, or join the run that is there; of several that make it, one has its way.
 
-    Raises
-    ------
-    OptionError
-        If it cannot be made or read, or others may write there.
+    Raises `OptionError` if it cannot be made or read, or others may write there.
     """
     try:
         # Those above it as usual; the last for the user alone.
@@ -158,13 +152,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def read_run(directory: Path) -> RunFile:
-    """Return what the directory of a run says of it.
-
-    Raises
-    ------
-    OptionError
-        If it is none, or says something else.
-    """
+    """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
         descriptor = open_own(path)
@@ -201,10 +189,7 @@ def is_run(directory: Path) -> bool:
 def refusal(directory: Path) -> str:
     """Return why a directory is not to be trusted, as one clause; ``""`` where it is.
 
-    Raises
-    ------
-    OSError
-        If it cannot be looked at.
+    Raises `OSError` if it cannot be looked at.
     """
     status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):

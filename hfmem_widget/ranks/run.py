@@ -266,10 +266,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
 def overview_of(directory: Path) -> Session:
     """Return the overview of a run as it stands now; nothing follows it.
 
-    Raises
-    ------
-    OptionError
-        If it is not the directory of a run, or no rank has written there yet.
+    Raises `OptionError` if it is not the directory of a run, or no rank has written there yet.
     """
     run = Run(directory)
     run.look()

@@ -104,7 +104,7 @@ class Phases(Growing):
 
     def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
         self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
-            root: {(phase.kind, phase.label): phase for phase in phases}
+            root: {(phase.kind, phase.label): _copy(phase) for phase in phases}
             for root, phases in by_root.items()
         }
 
@@ -118,27 +118,31 @@ class Phases(Growing):
         if phase is None:
             if len(phases) >= MOST_PHASES:
                 return
-            phase = Phase(*key)
+            phase = phases[key] = Phase(*key)
             while len(self._by_root) > MOST_ROOTS:
                 del self._by_root[next(iter(self._by_root))]
         size = size_of(span.counts)  # very short steps, and passes of models, come in groups
-        is_single = size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
-        higher = {
-            series: span
-            for series, peak in span.peaks.items()
-            if series not in phase.highest or peak.value > phase.highest[series].peaks[series].value
-        }
-        highest = {**phase.highest, **higher} if higher else phase.highest
-        seconds, steps = phase.seconds + span.duration, phase.steps + is_single
-        phases[key] = Phase(*key, phase.count + size, seconds, highest, steps)
+        phase.count += size
+        phase.seconds += span.duration
+        phase.steps += (
+            size == 1 if span.kind == "step" else span.kind == "forward" and span.name != ""
+        )
+        for series, peak in span.peaks.items():
+            highest = phase.highest.get(series)
+            if highest is None or peak.value > highest.peaks[series].value:
+                phase.highest[series] = span
 
     def add_parts(self, root: int, parts: Iterable[str]) -> None:
         """Add the kinds of the parts of a step that lies within the outermost span `root`."""
         phases = self._by_root.get(root, {})
         for kind in parts:
             if (phase := phases.get((kind, ""))) is not None:
-                phases[kind, ""] = replace(phase, steps=phase.steps + 1)
+                phase.steps += 1
 
     def within(self, root: int) -> tuple[Phase, ...]:
         """Return the phases within an outermost span, in the order in which the first of each ended."""
-        return tuple(self._by_root.get(root, {}).values())
+        return tuple(map(_copy, tuple(self._by_root.get(root, {}).values())))
+
+
+def _copy(phase: Phase) -> Phase:
+    return replace(phase, highest=phase.highest.copy())

@@ -66,7 +66,7 @@ def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
 
 
 @pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
-def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: object) -> None:
+def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | Exception) -> None:
     """As of some cards, or in a virtual machine; nothing is said, since it is an extra."""
     machine = Machine()
     machine.smi.activity = activity
