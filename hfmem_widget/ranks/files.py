@@ -146,7 +146,7 @@ def fetched(
     when nothing more is yielded.
     """
 
-    def fetched() -> Iterator[Piece]:
+    def pieces() -> Iterator[Piece]:
         with suppress(IndexError):  # another thread took the last
             while True:
                 yield fetch(files.popleft())
@@ -155,9 +155,9 @@ def fetched(
 
     done: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
     wanted = min(threads, len(files)) if threads > 1 else 0
-    helpers = _started(wanted, lambda: _put_all(fetched(), done))
+    helpers = _started(wanted, lambda: _put_all(pieces(), done))
     if not helpers:
-        yield from fetched()
+        yield from pieces()
     try:
         for _ in helpers:
             while (piece := done.get()) is not None:

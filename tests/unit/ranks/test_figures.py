@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from hfmem_widget.ranks.aggregate import (
     COMMON_STEPS,
-    LEAST_STEPS,
     offsets,
     outliers,
     peers,
-    spread,
 )
 from hfmem_widget.ranks.overview import MOST_OPEN, Strip, WaitingBuckets
 from hfmem_widget.ranks.roster import KEPT, RecentSteps
@@ -24,27 +22,6 @@ from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, STRIP_
 from hfmem_widget.text import GIB
 
 NAN = math.nan
-
-
-def test_figures_spread_from_the_lowest_to_the_highest() -> None:
-    """What is not known does not count, and who is lowest and highest is told by place."""
-    found = spread(np.array([3.0, NAN, 1.0, 9.0, 2.0]))
-
-    assert (found.low, found.median, found.high) == (1.0, 2.5, 9.0)
-    assert (found.lowest, found.highest) == (2, 3)
-    assert math.isnan(spread(np.array([NAN])).high)
-    assert spread(np.empty(0)).highest == -1
-
-
-def test_peers_have_the_same_weights() -> None:
-    """Weights within 2 % are the same; where they are not known, all are peers."""
-    groups = peers(np.array([10.0, 20.0, 10.1, NAN, 20.3, 10.3, NAN]))
-
-    assert groups[0] == groups[2] != groups[5]
-    assert groups[1] == groups[4]
-    assert groups[3] == groups[6] == -1
-    assert set(peers(np.full(3, NAN)).tolist()) == {-1}
-    assert set(peers(np.zeros(4)).tolist()) == {0}
 
 
 def test_a_rank_among_thousand_is_found_and_no_other() -> None:
@@ -57,19 +34,6 @@ def test_a_rank_among_thousand_is_found_and_no_other() -> None:
     peaks[417] *= 1.05
 
     assert [one.place for one in outliers(peaks, peers(weights))] == [417]
-
-
-def test_too_few_steps_say_nothing() -> None:
-    """Before there are `LEAST_STEPS` steps nobody stands out."""
-    peaks = np.full((6, 20), NAN)
-    peaks[:, : LEAST_STEPS - 1] = 40 * GIB
-    peaks[2] *= 1.5
-    groups = np.zeros(6, dtype=np.int64)
-    assert outliers(peaks, groups) == []
-
-    peaks[:, :LEAST_STEPS] = 40 * GIB
-    peaks[2] *= 1.5
-    assert [one.place for one in outliers(peaks, groups)] == [2]
 
 
 @given(

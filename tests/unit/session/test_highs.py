@@ -57,15 +57,6 @@ def _padded(values: list[float]) -> list[float]:
     return [*values, *[NOTHING] * (3 - len(values))]
 
 
-def test_an_opening_without_values_has_no_highs() -> None:
-    """Where nothing but NaN came, the high is nothing, and not NaN."""
-    highs: Highs[str] = Highs()
-    highs.open("a", (math.nan,))
-    highs.note((math.nan,))
-
-    assert highs.close("a") == [NOTHING]
-
-
 def test_neighbours_without_end_do_not_pile_up_in_what_they_lie_in() -> None:
     """An outer opening that is never the newest keeps a bounded number of rows."""
     highs: Highs[int] = Highs()

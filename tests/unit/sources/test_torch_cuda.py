@@ -152,21 +152,6 @@ def test_a_device_that_fails_leaves_the_others() -> None:
     assert len(source.notes) == 1
 
 
-def test_devices_that_cannot_be_counted_cost_one_note() -> None:
-    """Whatever else is asked of them fails, too."""
-    fake = FakeAllocator()
-    torch: Any = FakeTorch(fake)
-
-    def fail() -> int:
-        raise RuntimeError
-
-    torch._C._cuda_getDeviceCount = fail
-    source, _ = opened(torch)
-
-    assert [source.read(0.0), source.read(0.1)] == [[], []]
-    assert len(source.notes) == 1
-
-
 def test_a_forked_child_reads_nothing() -> None:
     """In a child forked after CUDA came up, CUDA is not initialised, and nothing is available."""
     fake = FakeAllocator()
