@@ -95,64 +95,64 @@ class Collector:
         with self.lock:
             return dict(self._streams)
 
-    def wants(self, stream: str) -> bool:
+    def wants(self, name: str) -> bool:
         """Return whether anything more is taken from a stream."""
-        rank_stream = self._streams.get(stream)
-        if rank_stream is None:
+        stream = self._streams.get(name)
+        if stream is None:
             return len(self._streams) < MOST_STREAMS
-        return not (rank_stream.refused or rank_stream.is_over)
+        return not (stream.refused or stream.is_over)
 
-    def reached(self, stream: str) -> float:
+    def reached(self, name: str) -> float:
         """Return the time of the newest reading of a stream, by its own clock; -inf before the first."""
-        rank_stream = self._streams.get(stream)
-        return -math.inf if rank_stream is None else rank_stream.reached
+        stream = self._streams.get(name)
+        return -math.inf if stream is None else stream.reached
 
-    def feed(self, stream: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
+    def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
         """Read the next bytes of a stream by its name, whole lines or not.
 
         They were written `at` some time of the wall clock, if that was not just now.
         """
         with self.lock:
-            rank_stream = self._streams.get(stream)
-            if rank_stream is None:
+            stream = self._streams.get(name)
+            if stream is None:
                 if len(self._streams) >= MOST_STREAMS:
                     return
-                rank_stream = self._streams[stream] = RankStream(stream)
-            if rank_stream.refused:
+                stream = self._streams[name] = RankStream(name)
+            if stream.refused:
                 return
-            was_known = rank_stream.head is not None
-            news_of_lines = rank_stream.feed(data)
-            if rank_stream.head is not None and not was_known:
+            was_known = stream.head is not None
+            news_of_lines = stream.feed(data)
+            if stream.head is not None and not was_known:
                 with self._faults_cost_this():
-                    self._roster.begin(rank_stream)
+                    self._roster.begin(stream)
             for news in news_of_lines:
                 with self._faults_cost_this():
                     if self._overview is None:
-                        self._waiting.append((rank_stream, news))
-                    elif self._roster.counts(rank_stream):
-                        self._overview.take(rank_stream, news, self._now)
-            rank_stream.fed_at, rank_stream.is_gone = at, False
-            self._fed[stream] = rank_stream
-            if rank_stream.refused:
-                self._leave_out(rank_stream)
+                        self._waiting.append((stream, news))
+                    elif self._roster.counts(stream):
+                        self._overview.take(stream, news, self._now)
+            stream.fed_at, stream.is_gone = at, False
+            self._fed[name] = stream
+            if stream.refused:
+                self._leave_out(stream)
 
-    def is_gone(self, stream: str) -> None:
+    def is_gone(self, name: str) -> None:
         """Note that the process of a stream is gone, and all that it has written was fed."""
         with self.lock:
-            rank_stream = self._streams[stream]
-            rank_stream.is_gone = not rank_stream.is_over
+            stream = self._streams[name]
+            stream.is_gone = not stream.is_over
 
-    def looked(self, stream: str, at: float) -> None:
+    def looked(self, name: str, at: float) -> None:
         """Note that all was fed that a stream had got by some time of the wall clock."""
-        if (rank_stream := self._streams.get(stream)) is not None:
-            rank_stream.looked_at = math.inf if rank_stream.is_over else at
+        if (stream := self._streams.get(name)) is not None:
+            stream.looked_at = math.inf if stream.is_over else at
 
-    def restart(self, stream: str) -> None:
+    def restart(self, name: str) -> None:
         """Forget what a stream said: its file was cut or replaced, and is read again."""
         with self.lock:
-            rank_stream = self._streams.pop(stream, None)
-            if rank_stream is not None:
-                self._roster.drop(rank_stream)
+            stream = self._streams.pop(name, None)
+            if stream is not None:
+                self._roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
         """Write what is known `now`, by the wall clock.
@@ -195,11 +195,11 @@ class Collector:
             expected = self._roster.expected
             if not expected:
                 return False
-            newest = max(one.heard for one in expected)
-            left = [one for one in expected if not (one.is_over or one.is_gone)]
-            now = min(now, max((one.looked_at for one in left), default=now))
+            newest = max(stream.heard for stream in expected)
+            left = [stream for stream in expected if not (stream.is_over or stream.is_gone)]
+            now = min(now, max((stream.looked_at for stream in left), default=now))
             is_complete = len(expected) >= self._roster.world and not left
-            if is_complete and all(one.outcome == "done" for one in expected):
+            if is_complete and all(stream.outcome == "done" for stream in expected):
                 return True
             patience = OVER_AFTER if is_complete else LOST
             return not self.started_here and now - newest >= patience
@@ -263,14 +263,14 @@ class Collector:
     def _begin(self) -> Overview:
         """Begin the session, once it is known when the run began and how many ranks it has."""
         expected, session = self._roster.expected, self.session
-        heads = [one.head for one in expected if one.head is not None]
+        heads = [stream.head for stream in expected if stream.head is not None]
         if self._zero is None:
             # Not the first of all: a clock may be years off. Nor the mean of two, which is nobody's.
             began = sorted(head.started for head in heads)
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
-        labels = (one.head.label for one in expected if one.head is not None)
+        labels = (stream.head.label for stream in expected if stream.head is not None)
         named = (label for label in labels if label and not _NO_LABEL.fullmatch(label))
         session.label = session.label or next(named, "")
         self._overview = Overview(self.recorder, self._roster, self._zero)
@@ -322,11 +322,11 @@ class Collector:
         silent = np.zeros(len(roster.expected))
         if is_live:
             # Of a run that ended long ago nobody says how long that is.
-            newest = max((one.heard for one in roster.expected), default=now)
+            newest = max((stream.heard for stream in roster.expected), default=now)
             silent[:] = [
-                roster.silence(one, min(now, newest + LOST + 1)) for one in roster.expected
+                roster.silence(stream, min(now, newest + LOST + 1)) for stream in roster.expected
             ]
-        unread = np.array([max(0.0, now - one.looked_at) for one in roster.expected])
+        unread = np.array([max(0.0, now - stream.looked_at) for stream in roster.expected])
         return Look(
             streams=roster.expected,
             silent=silent,
@@ -340,28 +340,21 @@ class Collector:
 
     def _ranks(self, overview: Overview, look: Look, judged: Judged) -> Ranks:
         roster = self._roster
-        peaks = np.array([rank_stream.peak.value for rank_stream in look.streams])
+        peaks = np.array([stream.peak.value for stream in look.streams])
         peaks_spread = spread(peaks)
         shown = sorted(rank for rank in overview.shown if rank < roster.world)
         worst = [] if overview.worst is None else [overview.worst]
+        engines = (stream.rank.engine for stream in look.streams if stream.rank.engine)
+        lowest = peaks_spread.lowest
         return Ranks(
             world=roster.world,
             nodes=look.nodes,
             reporting=int((look.silent == 0).sum()),
-            engine=next(
-                (
-                    rank_stream.rank.engine
-                    for rank_stream in look.streams
-                    if rank_stream.rank.engine
-                ),
-                "",
-            ),
+            engine=next(engines, ""),
             shown=tuple(dict.fromkeys([*worst, *shown])),
             lowest=peaks_spread.low,
             median=peaks_spread.median,
-            lowest_rank=look.streams[peaks_spread.lowest].rank.rank
-            if peaks_spread.lowest >= 0
-            else 0,
+            lowest_rank=look.streams[lowest].rank.rank if lowest >= 0 else 0,
             table=table_of(look, flags_of(look, judged), peaks),
             phases=phases_of(look),
             strip=overview.strip.shown(),
@@ -369,18 +362,24 @@ class Collector:
 
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
-        signs = [one.last_sign - self._roster.offset(one) for one in self._roster.expected]
+        signs = [stream.last_sign - self._roster.offset(stream) for stream in self._roster.expected]
         return now if self._roster.live(now) or not signs else min(now, max(signs))
 
     def _outcome(self, now: float) -> str:
         expected = self._roster.expected
-        failed = [one for one in expected if one.outcome not in {"", "done"}]
+        failed = [stream for stream in expected if stream.outcome not in {"", "done"}]
         # That of the first: the others fail because it is gone.
-        first = min(failed, key=lambda one: one.last_sign - self._roster.offset(one), default=None)
-        silent = (one for one in expected if not one.is_gone and self._roster.silence(one, now))
+        first = min(
+            failed, key=lambda stream: stream.last_sign - self._roster.offset(stream), default=None
+        )
+        silent = (
+            stream
+            for stream in expected
+            if not stream.is_gone and self._roster.silence(stream, now)
+        )
         if first is not None and not any(silent):
             return first.outcome
-        return "done" if all(one.is_over for one in expected) else "not heard to its end"
+        return "done" if all(stream.is_over for stream in expected) else "not heard to its end"
 
     def _leave_out(self, stream: RankStream) -> None:
         self.ignored[stream.refused] = self.ignored.get(stream.refused, 0) + 1

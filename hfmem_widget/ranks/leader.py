@@ -58,7 +58,7 @@ class Leader:
     def follow(self, now: float) -> None:
         """Follow the spans and steps of the lowest rank that is alive."""
         roster = self._roster
-        alive = (one for one in roster.expected if not roster.silence(one, now))
+        alive = (stream for stream in roster.expected if not roster.silence(stream, now))
         leader = next(alive, None) or next(iter(roster.expected), None)
         if leader is None or leader is self._stream:
             return
@@ -106,7 +106,7 @@ class Leader:
             return
         roster = self._roster
         live = roster.live(now)
-        slowest = min((one.newest_step for one in live), default=1 << 60)
+        slowest = min((stream.newest_step for stream in live), default=1 << 60)
         offset = roster.offset(self._stream)
         late = roster.as_of(now, live) - SILENT_PACES * roster.pace if is_live else -math.inf
         with self._recorder.lock:

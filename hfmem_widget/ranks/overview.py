@@ -306,11 +306,13 @@ class Overview:
         if not roster.expected:
             return
         if self._is_small:
-            ranks = [one.rank.rank for one in roster.expected if one.rank.rank not in self.shown]
+            ranks = [
+                stream.rank.rank for stream in roster.expected if stream.rank.rank not in self.shown
+            ]
             self.shown += ranks[: SHOWN_SINGLY - len(self.shown)]
         else:
             self._choose_worst()
-        nodes = Counter(one.rank.host for one in roster.expected)
+        nodes = Counter(stream.rank.host for stream in roster.expected)
         self._describe(len(nodes))
         if self.strip.world < roster.world or self.strip.is_empty:
             # As many as any node is known to have: the others may not have been heard of yet.
@@ -321,7 +323,7 @@ class Overview:
         """Note what each rank's device has; some may only now have been heard of."""
         roster = self._roster
         totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
-        totals[roster.expected_places] = [one.described.total for one in roster.expected]
+        totals[roster.expected_places] = [stream.described.total for stream in roster.expected]
         self._totals = totals
 
     def update(self, findings: Sequence[Finding]) -> None:
@@ -330,15 +332,17 @@ class Overview:
         mine = self._session.findings
         before = {finding.kind: finding for finding in mine}
         kept = [
-            old if (old := before.get(one.kind)) is not None and same(old, one) else one
-            for one in findings
+            old if (old := before.get(new.kind)) is not None and same(old, new) else new
+            for new in findings
         ]
         if list(map(id, kept)) != list(map(id, mine)):
             self._session.findings = kept
 
     def _describe(self, nodes: int) -> None:
         roster = self._roster
-        totals = [one.described.total for one in roster.expected if one.described.total > 0]
+        totals = [
+            stream.described.total for stream in roster.expected if stream.described.total > 0
+        ]
         on = f" on {format_counted(nodes, 'node')}" if nodes > 1 else ""
         name = format_counted(roster.world, "rank") + on
         devices = [Device("ranks", name, total=min(totals, default=NOT_AVAILABLE))]

@@ -329,8 +329,8 @@ class Roster:
     def peaks(self, kind: SpanKind | None = None) -> dict[int, Peak]:
         """Return the known peaks by rank: the highest so far, or that of the newest span of a kind."""
         peaks = {
-            one.rank.rank: one.peak if kind is None else one.span_peak(kind)
-            for one in self.expected
+            stream.rank.rank: stream.peak if kind is None else stream.span_peak(kind)
+            for stream in self.expected
         }
         return {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
 
@@ -351,14 +351,16 @@ class Roster:
     def live(self, now: float) -> list[RankStream]:
         """Return the streams of which more is to come."""
         return [
-            one
-            for one in self.expected
-            if not one.is_over and one.rank.attempt == self.attempt and not self.silence(one, now)
+            stream
+            for stream in self.expected
+            if not stream.is_over
+            and stream.rank.attempt == self.attempt
+            and not self.silence(stream, now)
         ]
 
     def as_of(self, now: float, live: Iterable[RankStream]) -> float:
         """Return up to when all was read that some ranks have written."""
-        return min([now, *(one.looked_at for one in live)])
+        return min([now, *(stream.looked_at for stream in live)])
 
     def offset(self, stream: RankStream) -> float:
         """Return by how many seconds a rank's clock is ahead."""
@@ -403,10 +405,11 @@ class Roster:
         """
         streams = self.expected
         waits = np.zeros(len(streams))
-        steps = np.array([one.newest_step for one in streams], dtype=float)
-        stops = np.array([one.step_stop - self.offset(one) for one in streams])
+        steps = np.array([stream.newest_step for stream in streams], dtype=float)
+        stops = np.array([stream.step_stop - self.offset(stream) for stream in streams])
         counts = np.array(
-            [not one.is_over and one.rank.attempt == self.attempt for one in streams], dtype=bool
+            [not stream.is_over and stream.rank.attempt == self.attempt for stream in streams],
+            dtype=bool,
         )
         counts &= steps > 0
         if counts.sum() >= 2:
