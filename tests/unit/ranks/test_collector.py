@@ -435,9 +435,9 @@ def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
 
 def test_a_rank_costs_little() -> None:
     """What is kept of a rank does not grow with the length of its run."""
-    run = SimulatedRun(Script(world=8, interval=1.0))
+    run = SimulatedRun(Script(world=4, interval=1.0))
     collector = play(run, 4.0)
-    pieces = list(run.advance(60.0))
+    pieces = list(run.advance(40.0))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for stream, data in pieces:
@@ -446,7 +446,7 @@ def test_a_rank_costs_little() -> None:
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert (after - before) / 8 < 30_000
+    assert (after - before) / 4 < 30_000
 
 
 def test_a_finished_run_takes_in_nothing_more() -> None:

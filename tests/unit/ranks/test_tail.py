@@ -237,7 +237,7 @@ def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:
 def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
     """Of files that were there before none is read far ahead of the others: all are put on one clock."""
     read = Read(tmp_path / "run", Script(world=3, interval=0.02, step_seconds=0.1))
-    read.run.write(read.directory, 100.0)
+    read.run.write(read.directory, 50.0)
     assert all(path.stat().st_size > 3 * AT_ONCE for path in read.directory.glob("r*.jsonl"))
 
     read.reads()
@@ -433,7 +433,7 @@ def test_nothing_is_said_of_ranks_that_were_not_read_yet(tmp_path: Path) -> None
     """Neither that one is behind nor that it is silent, however long a round over all files takes."""
     run = Followed(tmp_path / "run", MANY, SLOW)
     said = []
-    for _ in range(10):
+    for _ in range(6):
         run.goes_on(5.0)
         said += run.said
 
