@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.features.memory_map.model import MemoryMap
     from hfmem_widget.options import WatchOptions
-    from hfmem_widget.ranks.api import open  # noqa: A004  (as in PIL, tarfile, xarray)
-    from hfmem_widget.ranks.run import Run
+    from hfmem_widget.ranks.run import Run, open  # noqa: A004  (as in PIL, tarfile, xarray)
     from hfmem_widget.session import (
         Anatomy,
         Device,
@@ -78,8 +77,7 @@ _HOMES = {
         "features.memory_map.api": "memory_map",
         "features.memory_map.model": "MemoryMap",
         "options": "WatchOptions",
-        "ranks.api": "open",
-        "ranks.run": "Run",
+        "ranks.run": "Run open",
         "session": "Anatomy Device Finding KVCache Part Peak Sample Series Session Span Steps Timeline",
         "session.stacks": "Stacks",
         "sources.heap.model": "Growth Holders",

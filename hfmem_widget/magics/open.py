@@ -27,7 +27,7 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, S
 
     Raises `OptionError` if there is none, or it is no recording.
     """
-    from hfmem_widget.ranks.api import open as open_path
+    from hfmem_widget.ranks.run import open as open_path
     from hfmem_widget.session import Session
     from hfmem_widget.view.live import RunView
     from hfmem_widget.view.screen import Screen

@@ -96,15 +96,7 @@ def peers(weights: Floats) -> NDArray[np.int64]:
 
 
 def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
-    """Return the ranks whose step peaks are far off those of their peers, the farthest first.
-
-    Parameters
-    ----------
-    peaks : array, shape (ranks, steps)
-        Bytes of the newest steps.
-    groups : array, shape (ranks,)
-        From `peers`.
-    """
+    """Return the ranks whose step peaks are far off those of their `peers`, the farthest first; bytes."""
     values = medians(peaks)
     far_off = []
     for group in np.unique(groups):
@@ -133,17 +125,8 @@ def medians(peaks: Floats) -> Floats:
 def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:
     """Return by how many seconds the clock of each host is ahead: all ranks end a step together.
 
-    Parameters
-    ----------
-    ends : array, shape (ranks, steps)
-        When each rank ended each step, by the clock of its host.
-    hosts : sequence of str
-        The host of each rank.
-
-    Returns
-    -------
-    dict
-        Nothing of hosts that have too few steps in common with the others.
+    `ends` are when each rank ended each step, by the clock of its host. Hosts that have too few steps in
+    common with the others are left out.
     """
     names = np.array(hosts)
     has_ended = ~np.isnan(ends)

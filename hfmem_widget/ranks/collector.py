@@ -15,7 +15,7 @@ from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.ranks.findings import Judged, flags_of, judge, phases_of, rows_of, table_of
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, Look, Roster
-from hfmem_widget.ranks.stream import Began, Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import News, RankStream
 from hfmem_widget.session import PhaseSkew, RankRow, Ranks, Recorder
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
@@ -34,31 +34,13 @@ OVER_AFTER = 10.0
 
 
 class Collector:
-    """Takes in the lines of many ranks and writes the session that shows all of them.
+    """Takes in the lines of many ranks and writes the `session` that shows all of them; see `Session.ranks`.
 
-    Parameters
-    ----------
-    label : str, optional
-        What the user calls the run; by default as the ranks say.
-    run : str, optional
-        Which run: lines of another one are left out. By default of any.
-    started_at : float, optional
-        Wall clock at time zero; by default when the first rank began.
-    started_here : bool, optional
-        Whether this process has started them, and finishes this when what it started has ended. Until then a
-        run that failed may begin again, however long that takes.
-
-    Attributes
-    ----------
-    recorder : Recorder
-    session : Session
-        The overview, an ordinary session; see `Session.ranks`.
-    ignored : dict of str to int
-        Streams that are left out, by the reason.
-    was_interrupted : bool
-        Set by whoever has started the ranks, and was interrupted.
-    lock : context manager
-        Held while anything is taken in or looked at.
+    The user calls the run `label`, by default as the ranks say. Lines of another `run` are left out, if it is
+    given. `started_at` is the wall clock at time zero, by default when the first rank began. With
+    `started_here`, this process has started them, and finishes this when what it started has ended: until
+    then a run that failed may begin again, however long that takes. The `lock` is held while anything is
+    taken in or looked at.
     """
 
     def __init__(
@@ -73,16 +55,16 @@ class Collector:
         self.started_here = started_here
         self.recorder = Recorder(label, started_at=started_at or 0.0)
         self.session = self.recorder.session
-        self.ignored: dict[str, int] = {}
+        self.ignored: dict[str, int] = {}  # streams that are left out, by the reason
         self._zero = started_at
         self._roster = Roster(run)
         self._overview: Overview | None = None
         self._streams: dict[str, RankStream] = {}
         self._fed: dict[str, RankStream] = {}
-        self._waiting: list[tuple[RankStream, Samples | Extremes | Finished | Edge]] = []
+        self._waiting: list[tuple[RankStream, News]] = []
         self._looked = self._compared = -math.inf
         self._now = -math.inf
-        self.was_interrupted = False
+        self.was_interrupted = False  # set by whoever has started the ranks
         self._has_clocks = self._has_noted_fault = False
 
     @property
@@ -113,81 +95,70 @@ class Collector:
         with self.lock:
             return dict(self._streams)
 
-    def wants(self, stream: str) -> bool:
+    def wants(self, name: str) -> bool:
         """Return whether anything more is taken from a stream."""
-        rank_stream = self._streams.get(stream)
-        if rank_stream is None:
+        stream = self._streams.get(name)
+        if stream is None:
             return len(self._streams) < MOST_STREAMS
-        return not (rank_stream.refused or rank_stream.is_over)
+        return not (stream.refused or stream.is_over)
 
-    def reached(self, stream: str) -> float:
+    def reached(self, name: str) -> float:
         """Return the time of the newest reading of a stream, by its own clock; -inf before the first."""
-        rank_stream = self._streams.get(stream)
-        return -math.inf if rank_stream is None else rank_stream.reached
+        stream = self._streams.get(name)
+        return -math.inf if stream is None else stream.reached
 
-    def feed(self, stream: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Read the next bytes of a stream, whole lines or not.
+    def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
+        """Read the next bytes of a stream by its name, whole lines or not.
 
-        Parameters
-        ----------
-        stream : str
-            Its name.
-        data : bytes
-        at : float, optional
-            When they were written, by the wall clock, if that was not just now.
+        They were written `at` some time of the wall clock, if that was not just now.
         """
         with self.lock:
-            rank_stream = self._streams.get(stream)
-            if rank_stream is None:
+            stream = self._streams.get(name)
+            if stream is None:
                 if len(self._streams) >= MOST_STREAMS:
                     return
-                rank_stream = self._streams[stream] = RankStream(stream)
-            if rank_stream.refused:
+                stream = self._streams[name] = RankStream(name)
+            if stream.refused:
                 return
-            for news in rank_stream.feed(data):
-                try:
-                    if isinstance(news, Began):
-                        self._roster.begin(rank_stream)
-                    elif self._overview is None:
-                        self._waiting.append((rank_stream, news))
-                    elif self._roster.counts(rank_stream):
-                        self._overview.take(rank_stream, news, self._now)
-                except Exception as error:  # noqa: BLE001  (as below; a context takes as long as a short line)
-                    self._note_fault(error)
-            rank_stream.fed_at, rank_stream.is_gone = at, False
-            self._fed[stream] = rank_stream
-            if rank_stream.refused:
-                self._leave_out(rank_stream)
+            was_known = stream.head is not None
+            news_of_lines = stream.feed(data)
+            if stream.head is not None and not was_known:
+                with self._faults_cost_this():
+                    self._roster.begin(stream)
+            for news in news_of_lines:
+                with self._faults_cost_this():
+                    if self._overview is None:
+                        self._waiting.append((stream, news))
+                    elif self._roster.counts(stream):
+                        self._overview.take(stream, news, self._now)
+            stream.fed_at, stream.is_gone = at, False
+            self._fed[name] = stream
+            if stream.refused:
+                self._leave_out(stream)
 
-    def is_gone(self, stream: str) -> None:
+    def is_gone(self, name: str) -> None:
         """Note that the process of a stream is gone, and all that it has written was fed."""
         with self.lock:
-            rank_stream = self._streams[stream]
-            rank_stream.is_gone = not rank_stream.is_over
+            stream = self._streams[name]
+            stream.is_gone = not stream.is_over
 
-    def looked(self, stream: str, at: float) -> None:
+    def looked(self, name: str, at: float) -> None:
         """Note that all was fed that a stream had got by some time of the wall clock."""
-        if (rank_stream := self._streams.get(stream)) is not None:
-            rank_stream.looked_at = math.inf if rank_stream.is_over else at
+        if (stream := self._streams.get(name)) is not None:
+            stream.looked_at = math.inf if stream.is_over else at
 
-    def restart(self, stream: str) -> None:
+    def restart(self, name: str) -> None:
         """Forget what a stream said: its file was cut or replaced, and is read again."""
         with self.lock:
-            rank_stream = self._streams.pop(stream, None)
-            if rank_stream is not None:
-                self._roster.drop(rank_stream)
+            stream = self._streams.pop(name, None)
+            if stream is not None:
+                self._roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
-        """Write what is known now.
+        """Write what is known `now`, by the wall clock.
 
-        Parameters
-        ----------
-        now : float
-            Wall clock, seconds since the epoch.
-        behind : collection of str, optional
-            Streams of which there is more to read already.
-        looks : bool, optional
-            Judge the ranks, too, however short a time ago that was done.
+        `behind` are streams of which there is more to read already. With `looks`, the ranks are judged too,
+        however short a time ago that was done.
         """
         with self.lock, self._faults_cost_this():
             overview = self._at(now)
@@ -224,11 +195,11 @@ class Collector:
             expected = self._roster.expected
             if not expected:
                 return False
-            newest = max(one.heard for one in expected)
-            left = [one for one in expected if not (one.is_over or one.is_gone)]
-            now = min(now, max((one.looked_at for one in left), default=now))
+            newest = max(stream.heard for stream in expected)
+            left = [stream for stream in expected if not (stream.is_over or stream.is_gone)]
+            now = min(now, max((stream.looked_at for stream in left), default=now))
             is_complete = len(expected) >= self._roster.world and not left
-            if is_complete and all(one.outcome == "done" for one in expected):
+            if is_complete and all(stream.outcome == "done" for stream in expected):
                 return True
             patience = OVER_AFTER if is_complete else LOST
             return not self.started_here and now - newest >= patience
@@ -287,20 +258,19 @@ class Collector:
                 with self._faults_cost_this():
                     overview.take(stream, news, now)
         self._waiting.clear()
-        roster.steps.take_in()
         return overview
 
     def _begin(self) -> Overview:
         """Begin the session, once it is known when the run began and how many ranks it has."""
         expected, session = self._roster.expected, self.session
-        heads = [one.head for one in expected if one.head is not None]
+        heads = [stream.head for stream in expected if stream.head is not None]
         if self._zero is None:
             # Not the first of all: a clock may be years off. Nor the mean of two, which is nobody's.
             began = sorted(head.started for head in heads)
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
-        labels = (one.head.label for one in expected if one.head is not None)
+        labels = (stream.head.label for stream in expected if stream.head is not None)
         named = (label for label in labels if label and not _NO_LABEL.fullmatch(label))
         session.label = session.label or next(named, "")
         self._overview = Overview(self.recorder, self._roster, self._zero)
@@ -352,21 +322,17 @@ class Collector:
         silent = np.zeros(len(roster.expected))
         if is_live:
             # Of a run that ended long ago nobody says how long that is.
-            newest = max((one.heard for one in roster.expected), default=now)
+            newest = max((stream.heard for stream in roster.expected), default=now)
             silent[:] = [
-                roster.silence(one, min(now, newest + LOST + 1)) for one in roster.expected
+                roster.silence(stream, min(now, newest + LOST + 1)) for stream in roster.expected
             ]
-        step_peaks, phase_peaks, lack_phases = roster.steps.newest(roster.expected_places)
-        unread = np.array([max(0.0, now - one.looked_at) for one in roster.expected])
+        unread = np.array([max(0.0, now - stream.looked_at) for stream in roster.expected])
         return Look(
             streams=roster.expected,
             silent=silent,
             waits=roster.waits(silent, unread) if is_live else np.zeros(len(silent)),
             unread=unread,
-            step_peaks=step_peaks,
-            phase_peaks=phase_peaks,
-            highest_phases=roster.steps.highest_phases[roster.expected_places],
-            lack_phases=lack_phases,
+            peaks=roster.steps.peaks(roster.expected_places),
             offsets=self.offsets,
             restarts=tuple(roster.restarts),
             was_interrupted=self.was_interrupted,
@@ -374,28 +340,21 @@ class Collector:
 
     def _ranks(self, overview: Overview, look: Look, judged: Judged) -> Ranks:
         roster = self._roster
-        peaks = np.array([rank_stream.peak.value for rank_stream in look.streams])
+        peaks = np.array([stream.peak.value for stream in look.streams])
         peaks_spread = spread(peaks)
         shown = sorted(rank for rank in overview.shown if rank < roster.world)
         worst = [] if overview.worst is None else [overview.worst]
+        engines = (stream.rank.engine for stream in look.streams if stream.rank.engine)
+        lowest = peaks_spread.lowest
         return Ranks(
             world=roster.world,
             nodes=look.nodes,
             reporting=int((look.silent == 0).sum()),
-            engine=next(
-                (
-                    rank_stream.rank.engine
-                    for rank_stream in look.streams
-                    if rank_stream.rank.engine
-                ),
-                "",
-            ),
+            engine=next(engines, ""),
             shown=tuple(dict.fromkeys([*worst, *shown])),
             lowest=peaks_spread.low,
             median=peaks_spread.median,
-            lowest_rank=look.streams[peaks_spread.lowest].rank.rank
-            if peaks_spread.lowest >= 0
-            else 0,
+            lowest_rank=look.streams[lowest].rank.rank if lowest >= 0 else 0,
             table=table_of(look, flags_of(look, judged), peaks),
             phases=phases_of(look),
             strip=overview.strip.shown(),
@@ -403,18 +362,24 @@ class Collector:
 
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
-        signs = [one.last_sign - self._roster.offset(one) for one in self._roster.expected]
+        signs = [stream.last_sign - self._roster.offset(stream) for stream in self._roster.expected]
         return now if self._roster.live(now) or not signs else min(now, max(signs))
 
     def _outcome(self, now: float) -> str:
         expected = self._roster.expected
-        failed = [one for one in expected if one.outcome not in {"", "done"}]
+        failed = [stream for stream in expected if stream.outcome not in {"", "done"}]
         # That of the first: the others fail because it is gone.
-        first = min(failed, key=lambda one: one.last_sign - self._roster.offset(one), default=None)
-        silent = (one for one in expected if not one.is_gone and self._roster.silence(one, now))
+        first = min(
+            failed, key=lambda stream: stream.last_sign - self._roster.offset(stream), default=None
+        )
+        silent = (
+            stream
+            for stream in expected
+            if not stream.is_gone and self._roster.silence(stream, now)
+        )
         if first is not None and not any(silent):
             return first.outcome
-        return "done" if all(one.is_over for one in expected) else "not heard to its end"
+        return "done" if all(stream.is_over for stream in expected) else "not heard to its end"
 
     def _leave_out(self, stream: RankStream) -> None:
         self.ignored[stream.refused] = self.ignored.get(stream.refused, 0) + 1

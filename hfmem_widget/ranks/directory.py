@@ -52,43 +52,26 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What may be read of a directory.
+    """What may be read of a directory."""
 
-    Attributes
-    ----------
-    paths : tuple of Path
-        The files of ranks, in the order of their names.
-    why : str
-        One sentence on what is called as a rank's file and is not read; ``""`` where nothing is.
-    """
-
-    paths: tuple[Path, ...] = ()
+    paths: tuple[Path, ...] = ()  # the files of ranks, in the order of their names
     why: str = ""
+    """One sentence on what is called as a rank's file and is not read; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank and the directory of its run, which is not touched before `join`.
-
-    Attributes
-    ----------
-    directory : Path
-    rank : Rank
-    launcher : int
-        The process on this host that was taken for the only one, and has turned out to start ranks.
-    """
+    """A rank and the directory of its run, which is not touched before `join`."""
 
     directory: Path
     rank: Rank
     launcher: int = 0
+    """The process on this host that was taken for the only one, and has turned out to start ranks."""
 
     def join(self) -> tuple[Path, str]:
         """Return where this rank is to write, and the run's id; the directory is made if it is not there.
 
-        Raises
-        ------
-        OptionError
-            If it cannot be made or read, or others may write there.
+        Raises `OptionError` if it cannot be made or read, or others may write there.
         """
         run = make_or_join(self.directory).run
         if self.launcher:
@@ -119,10 +102,7 @@ def _names(rank: Rank) -> itertools.chain[str]:
 def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
     """Make the directory of a run, or join the run that is there; of several that make it, one has its way.
 
-    Raises
-    ------
-    OptionError
-        If it cannot be made or read, or others may write there.
+    Raises `OptionError` if it cannot be made or read, or others may write there.
     """
     try:
         # Those above it as usual; the last for the user alone.
@@ -172,13 +152,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def read_run(directory: Path) -> RunFile:
-    """Return what the directory of a run says of it.
-
-    Raises
-    ------
-    OptionError
-        If it is none, or says something else.
-    """
+    """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
         descriptor = open_own(path)
@@ -215,10 +189,7 @@ def is_run(directory: Path) -> bool:
 def refusal(directory: Path) -> str:
     """Return why a directory is not to be trusted, as one clause; ``""`` where it is.
 
-    Raises
-    ------
-    OSError
-        If it cannot be looked at.
+    Raises `OSError` if it cannot be looked at.
     """
     status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):

@@ -37,13 +37,7 @@ _lent_by: dict[int, Path] = {}
 class Lent:
     """The variables, in an environment from `begin` to `end`.
 
-    Parameters
-    ----------
-    directory : Path
-        Of the run; it is made by the first rank.
-    options : WatchOptions, optional
-        Of the watch: some of them are those of the ranks too.
-    environ : mutable mapping, optional
+    The first rank makes the directory of the run. Some options of the watch are those of the ranks too.
     """
 
     def __init__(

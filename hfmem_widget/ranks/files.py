@@ -70,34 +70,17 @@ class _Handle:
 
 @dataclass(slots=True)
 class File:
-    """A file that is followed.
-
-    Attributes
-    ----------
-    name, path : str
-    looked : float
-        Wall clock up to which all was read that there was.
-    stays_open : bool
-        Whether it is kept open from one look to the next.
-    offset : int
-        Bytes that were read.
-    has_more : bool
-        Whether there is more to read already.
-    is_away : bool
-        Whether it could not be read the last time, although it is there.
-    was_reread : bool
-        Whether it was cut or replaced before; `is_left` if that was so twice, and no more is read of it.
-    """
+    """A file that is followed."""
 
     name: str
     path: str
-    looked: float
-    stays_open: bool = False
-    offset: int = 0
-    has_more: bool = True
-    was_reread: bool = False
-    is_left: bool = False
-    is_away: bool = False
+    looked: float  # wall clock up to which all was read that there was
+    stays_open: bool = False  # from one look to the next
+    offset: int = 0  # bytes that were read
+    has_more: bool = True  # to read already
+    was_reread: bool = False  # it was cut or replaced before
+    is_left: bool = False  # it was so twice, and no more is read of it
+    is_away: bool = False  # it could not be read the last time, although it is there
     _identity: tuple[int, int] | None = None
     _handle: _Handle | None = None
 
@@ -108,11 +91,7 @@ class File:
     def fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
         """Return what there is beyond what was read.
 
-        Parameters
-        ----------
-        disk : Disk
-        is_stale : bool
-            Whether a file must be opened to see what another machine has written to it.
+        If `is_stale`, a file must be opened to see what another machine has written to it.
         """
         try:
             return self._fetch(disk, is_stale=is_stale)
@@ -149,25 +128,13 @@ class File:
 
 @dataclass(slots=True)  # frozen, to make one would take three times as long
 class Piece:
-    """What was read of a file at once.
-
-    Attributes
-    ----------
-    file : File
-    data : bytes
-    written : float
-        When the file was changed last, by the clock of its server.
-    is_another : bool
-        Whether the file was cut or replaced: `data` is its beginning.
-    was_read : bool
-        False if the file could not be read, although it is there.
-    """
+    """What was read of a file at once."""
 
     file: File
     data: bytes = b""
-    written: float = math.nan
-    is_another: bool = False
-    was_read: bool = True
+    written: float = math.nan  # when the file was changed last, by the clock of its server
+    is_another: bool = False  # the file was cut or replaced: `data` is its beginning
+    was_read: bool = True  # False if it could not be read, although it is there
 
 
 def fetched(
@@ -179,7 +146,7 @@ def fetched(
     when nothing more is yielded.
     """
 
-    def fetched() -> Iterator[Piece]:
+    def pieces() -> Iterator[Piece]:
         with suppress(IndexError):  # another thread took the last
             while True:
                 yield fetch(files.popleft())
@@ -188,9 +155,9 @@ def fetched(
 
     done: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
     wanted = min(threads, len(files)) if threads > 1 else 0
-    helpers = _started(wanted, lambda: _put_all(fetched(), done))
+    helpers = _started(wanted, lambda: _put_all(pieces(), done))
     if not helpers:
-        yield from fetched()
+        yield from pieces()
     try:
         for _ in helpers:
             while (piece := done.get()) is not None:

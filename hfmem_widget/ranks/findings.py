@@ -61,7 +61,7 @@ def judge(look: Look) -> Judged:
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
     # What memory ran out of is no measure of what the others need.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
-    far_off = [one for one in outliers(look.step_peaks, groups) if one.place not in failed]
+    far_off = [each for each in outliers(look.peaks.newest, groups) if each.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
@@ -117,7 +117,7 @@ def _gone(look: Look) -> Iterator[Finding]:
     gone = [place for place, stream in enumerate(look.streams) if stream.is_gone]
     failed = [stream for stream in look.streams if stream.outcome not in {"", "done"}]
     is_known = look.was_interrupted or any(
-        one.oom is not None or one.outcome == "interrupted" for one in failed
+        stream.oom is not None or stream.outcome == "interrupted" for stream in failed
     )
     if not gone or is_known:
         return
@@ -191,7 +191,7 @@ def _silence(
 def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     if not behind:
         return
-    place = min(behind, key=lambda one: (look.streams[one].newest_step, one))
+    place = min(behind, key=lambda place: (look.streams[place].newest_step, place))
     stream = look.streams[place]
     others = [
         other.newest_step
@@ -233,7 +233,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         for place in live
     }
     # Of a step whose phases are not measured it is not known how far it has come.
-    live = [place for place in live if stages[place] != 1 or not look.lack_phases[place]]
+    live = [place for place in live if stages[place] != 1 or not look.peaks.lack_phases[place]]
     farthest = max((stages[place] for place in live), default=0)
     waiting = [place for place in live if stages[place] == farthest]
     late = [place for place in live if stages[place] < farthest]
@@ -248,7 +248,7 @@ def _waited_for(look: Look) -> Iterator[Finding]:
     seconds = float(np.median(waits)) - float(look.unread[late].max())
     if np.isnan(usual).all() or seconds < max(BEHIND, USUAL_STEPS * float(np.nanmedian(usual))):
         return
-    place = min(late, key=lambda one: (stages[one], one))
+    place = min(late, key=lambda place: (stages[place], place))
     stream, other = look.streams[place], look.streams[waiting[0]]
     theirs = other.within.kind if other.within else ""
     step = format_count(other.newest_step + 1)
@@ -324,7 +324,7 @@ def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> It
 
 def phase_of_peak(look: Look, place: int) -> str:
     """Return the phase in which a rank's peak was, as far as that is known; otherwise nothing."""
-    stream, phases = look.streams[place], look.highest_phases[place]
+    stream, phases = look.streams[place], look.peaks.highest_phases[place]
     near = stream.peak.value - MIB
     highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
     if phases[highest] >= near:
@@ -426,12 +426,12 @@ _OUTSIDE_STEPS: tuple[SpanKind, ...] = ("evaluate", "predict", "save")
 
 def flags_of(look: Look, judged: Judged) -> Mapping[int, Flag]:
     """Return why a rank is worth looking at, by place."""
-    flags: dict[int, Flag] = {one.place: "outlier" for one in judged.outliers}
+    flags: dict[int, Flag] = {outlier.place: "outlier" for outlier in judged.outliers}
     flags |= dict.fromkeys(judged.behind, "behind")
     for place in np.flatnonzero(look.silent > 0).tolist():
         is_lost = look.silent[place] >= LOST or look.streams[place].is_gone
         flags[place] = "lost" if is_lost else "silent"
-    flags |= {place: "oom" for place, one in enumerate(look.streams) if one.oom is not None}
+    flags |= {place: "oom" for place, stream in enumerate(look.streams) if stream.oom is not None}
     return flags
 
 
@@ -484,12 +484,11 @@ def _row(look: Look, place: int, flag: Flag) -> RankRow:
 def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
     """Return how the peaks of each phase spread over the ranks."""
     # Short steps have their phases measured so rarely that the newest may have none.
-    peaks = np.where(np.isnan(look.phase_peaks), look.highest_phases, look.phase_peaks)
+    newest = look.peaks.newest_phases
+    peaks = np.where(np.isnan(newest), look.peaks.highest_phases, newest)
     columns = {kind: peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
     for other in _OUTSIDE_STEPS:
-        columns[other] = np.array(
-            [rank_stream.span_peak(other).value for rank_stream in look.streams]
-        )
+        columns[other] = np.array([stream.span_peak(other).value for stream in look.streams])
     skews = []
     for kind, peaks in columns.items():
         over = spread(peaks)

@@ -65,15 +65,8 @@ def who(
 ) -> Rank | None:
     """Return which rank a process is; None where its environment does not say so.
 
-    Parameters
-    ----------
-    environ : mapping
-        Its environment; what makes no sense in it is passed over.
-    truth : tuple of int, optional
-        Its number and how many there are, as torch.distributed knows them.
-    host : str, optional
-    pid : int, optional
-        Those of this process by default.
+    What makes no sense in the environment is passed over. `truth` is its number and how many there are, as
+    torch.distributed knows them. Host and process are those of this process by default.
     """
     place = this_host() if host is None else plain(host, 64)
     process = os.getpid() if pid is None else pid

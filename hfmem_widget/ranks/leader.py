@@ -23,16 +23,8 @@ MOST_STEPS_WAITING = 100_000
 class Leader:
     """Writes the spans of the lowest rank that is alive, and its steps with the highest peaks of all.
 
-    Parameters
-    ----------
-    recorder : Recorder
-    roster : Roster
-    zero : float
-        Wall clock at time zero.
-    outer : int
-        The span of the whole run.
-    of_devices : callable
-        Takes peaks by rank and returns them by the overview's series.
+    `zero` is the wall clock at time zero, and `outer` the span of the whole run. `of_devices` takes peaks by
+    rank and returns them by the overview's series.
     """
 
     def __init__(
@@ -66,7 +58,7 @@ class Leader:
     def follow(self, now: float) -> None:
         """Follow the spans and steps of the lowest rank that is alive."""
         roster = self._roster
-        alive = (one for one in roster.expected if not roster.silence(one, now))
+        alive = (stream for stream in roster.expected if not roster.silence(stream, now))
         leader = next(alive, None) or next(iter(roster.expected), None)
         if leader is None or leader is self._stream:
             return
@@ -98,13 +90,9 @@ class Leader:
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)
-        peaks = {
-            rank_stream.rank.rank: rank_stream.span_peak(span.kind)
-            for rank_stream in self._roster.expected
-        }
-        known_peaks = {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
+        peaks = self._of_devices(self._roster.peaks(span.kind))
         after = Sample(max(span.start, time), self._session.last_sample.values)
-        self._recorder.close_span(span_id, after, self._of_devices(known_peaks), outcome)
+        self._recorder.close_span(span_id, after, peaks, outcome)
 
     def close(self, outcome: str) -> None:
         """Close the spans that are open."""
@@ -118,7 +106,7 @@ class Leader:
             return
         roster = self._roster
         live = roster.live(now)
-        slowest = min((one.newest_step for one in live), default=1 << 60)
+        slowest = min((stream.newest_step for stream in live), default=1 << 60)
         offset = roster.offset(self._stream)
         late = roster.as_of(now, live) - SILENT_PACES * roster.pace if is_live else -math.inf
         with self._recorder.lock:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hfmem_widget.ranks.aggregate import Floats, resized, spread
 from hfmem_widget.ranks.leader import Leader
 from hfmem_widget.ranks.roster import Roster
-from hfmem_widget.ranks.stream import Edge, Extremes, Finished, RankStream, Samples
+from hfmem_widget.ranks.stream import Edge, Finished, News, RankStream, Samples
 from hfmem_widget.session import (
     Device,
     Finding,
@@ -40,16 +40,8 @@ HIGHEST = 250
 class Strip:
     """How full the devices were: a row for each rank, or for neighbouring ranks; a column for some seconds.
 
-    When there are too many columns, neighbours merge: the highest stays.
-
-    Parameters
-    ----------
-    world : int
-        Ranks.
-    per_node : int
-        Ranks of a node; a row then has whole nodes, unless it would have more than twice as many ranks.
-    width : float
-        Seconds of a column, at first.
+    When there are too many columns, neighbours merge: the highest stays; a column has `width` seconds at
+    first. A row has whole nodes of so many ranks, unless it would have more than twice as many ranks.
     """
 
     def __init__(self, world: int, per_node: int = 1, width: float = 1.0) -> None:
@@ -110,13 +102,7 @@ class Bucket:
 
 
 class WaitingBuckets:
-    """The buckets of `width` seconds each that were not passed on yet, by their numbers since the epoch.
-
-    Parameters
-    ----------
-    width : float
-        Seconds.
-    """
+    """The buckets of `width` seconds each that were not passed on yet, by their numbers since the epoch."""
 
     def __init__(self, width: float) -> None:
         self.width = width
@@ -127,16 +113,7 @@ class WaitingBuckets:
         return len(self._open)
 
     def add(self, place: int, time: Floats, allocated: Floats, rows: Floats | None) -> None:
-        """Add readings of a rank.
-
-        Parameters
-        ----------
-        place : int
-            The rank's.
-        time, allocated : array, shape (readings,)
-        rows : array, shape (readings, columns), or None
-            All that was read with them, if that is wanted.
-        """
+        """Add readings of the rank in a place; the `rows` are all that was read with them, if wanted."""
         numbers = (time / self.width).astype(np.int64).tolist()
         for at, (number, value) in enumerate(zip(numbers, allocated.tolist(), strict=True)):
             self._put(number, place, value, None if rows is None else rows[at])
@@ -198,30 +175,13 @@ _OF_RANK = (
 
 
 class Overview:
-    """Writes one session from what the ranks say.
-
-    Parameters
-    ----------
-    recorder : Recorder
-    roster : Roster
-    zero : float
-        Wall clock at time zero.
-
-    Attributes
-    ----------
-    shown : list of int
-        The ranks that have a device of their own, in the order in which they got it.
-    worst : int or None
-        In a large world, the one of them with the highest peak.
-    strip : Strip
-    leader : Leader
-    """
+    """Writes one session from what the ranks say; `zero` is the wall clock at its time zero."""
 
     def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
         self._recorder, self._session, self._roster = recorder, recorder.session, roster
         self._zero = zero
-        self.shown: list[int] = []
-        self.worst: int | None = None
+        self.shown: list[int] = []  # have a device of their own, in the order in which they got it
+        self.worst: int | None = None  # in a large world, the one of them with the highest peak
         self._is_small = roster.world <= SHOWN_SINGLY
         self._width = FINE_BUCKET if self._is_small else max(COARSE_BUCKET, roster.pace)
         self._session.polling.interval = self._session.polling.current_interval = self._width
@@ -237,9 +197,7 @@ class Overview:
 
     # What comes in
 
-    def take(
-        self, stream: RankStream, news: Samples | Extremes | Finished | Edge, now: float
-    ) -> None:
+    def take(self, stream: RankStream, news: News, now: float) -> None:
         """Add what a rank reports."""
         place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
         if isinstance(news, Finished):
@@ -330,19 +288,11 @@ class Overview:
         """Write what is left, and end the spans."""
         self.pass_on(math.inf, now)
         self.leader.close(outcome)
-        self._recorder.close_span(self._outer.id, self._session.last_sample, self._peaks(), outcome)
-
-    def _peaks(self) -> dict[str, Peak]:
-        """Return the peaks over the whole run, of all ranks together and of those shown."""
-        peaks = {
-            rank_stream.rank.rank: rank_stream.peak
-            for rank_stream in self._roster.expected
-            if rank_stream.peak.value >= 0
-        }
-        return self._of_devices(peaks)
+        peaks = self._of_devices(self._roster.peaks())
+        self._recorder.close_span(self._outer.id, self._session.last_sample, peaks, outcome)
 
     def _of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
-        """Return peaks of ranks as those of devices."""
+        """Return peaks of ranks as those of devices: of all together, and of those shown."""
         of_devices = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
         if peaks:
             of_devices["ranks/allocated"] = max(peaks.values(), key=lambda peak: peak.value)
@@ -356,11 +306,13 @@ class Overview:
         if not roster.expected:
             return
         if self._is_small:
-            ranks = [one.rank.rank for one in roster.expected if one.rank.rank not in self.shown]
+            ranks = [
+                stream.rank.rank for stream in roster.expected if stream.rank.rank not in self.shown
+            ]
             self.shown += ranks[: SHOWN_SINGLY - len(self.shown)]
         else:
             self._choose_worst()
-        nodes = Counter(one.rank.host for one in roster.expected)
+        nodes = Counter(stream.rank.host for stream in roster.expected)
         self._describe(len(nodes))
         if self.strip.world < roster.world or self.strip.is_empty:
             # As many as any node is known to have: the others may not have been heard of yet.
@@ -371,24 +323,26 @@ class Overview:
         """Note what each rank's device has; some may only now have been heard of."""
         roster = self._roster
         totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
-        totals[roster.expected_places] = [one.described.total for one in roster.expected]
+        totals[roster.expected_places] = [stream.described.total for stream in roster.expected]
         self._totals = totals
 
     def update(self, findings: Sequence[Finding]) -> None:
         """Set the peaks so far and what was found; what is the same stays the same object."""
-        self._recorder.progress(self._outer.id, self._peaks())
+        self._recorder.progress(self._outer.id, self._of_devices(self._roster.peaks()))
         mine = self._session.findings
         before = {finding.kind: finding for finding in mine}
         kept = [
-            old if (old := before.get(one.kind)) is not None and same(old, one) else one
-            for one in findings
+            old if (old := before.get(new.kind)) is not None and same(old, new) else new
+            for new in findings
         ]
         if list(map(id, kept)) != list(map(id, mine)):
             self._session.findings = kept
 
     def _describe(self, nodes: int) -> None:
         roster = self._roster
-        totals = [one.described.total for one in roster.expected if one.described.total > 0]
+        totals = [
+            stream.described.total for stream in roster.expected if stream.described.total > 0
+        ]
         on = f" on {format_counted(nodes, 'node')}" if nodes > 1 else ""
         name = format_counted(roster.world, "rank") + on
         devices = [Device("ranks", name, total=min(totals, default=NOT_AVAILABLE))]
@@ -411,12 +365,8 @@ class Overview:
             self._recorder.adopt(devices, (*self._session.series, *more))
 
     def _choose_worst(self) -> None:
-        peaks = {
-            rank_stream.rank.rank: rank_stream.peak.value
-            for rank_stream in self._roster.expected
-            if rank_stream.peak.value > 0
-        }
-        if not peaks:
+        peaks = {rank: peak.value for rank, peak in self._roster.peaks().items()}
+        if not any(peaks.values()):
             return
         highest = max(peaks, key=lambda rank: peaks[rank])
         of_worst = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0

@@ -24,6 +24,7 @@ from hfmem_widget.ranks.stream import (
     RankStream,
     order_of,
 )
+from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import plain
 
@@ -36,10 +37,23 @@ MOST_ADDED = 1024
 _NO_STEP = (-1, -math.inf)
 
 
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """Exact peaks in bytes, a row for each rank."""
+
+    newest: Floats  # of the newest `STEPS`
+    newest_phases: Floats  # the highest of each of `PHASES` over these
+    highest_phases: Floats  # and over all steps
+    lack_phases: NDArray[np.bool_]
+    """Whether the phases of some of the newest steps were not measured, shape ``(ranks,)``."""
+
+
 class RecentSteps:
     """The newest steps of all ranks, by their numbers.
 
-    What is added is put into the arrays all at once, in `take_in` or when one of them is looked at.
+    What is added is put into the arrays all at once, when they are looked at. They have the number of the
+    step in each place, -1 for none, the figures of `Finished`, and the highest peaks of the phases over all
+    steps that there were.
     """
 
     def __init__(self) -> None:
@@ -48,24 +62,6 @@ class RecentSteps:
         self._highest_phases: Floats = np.empty((0, len(PHASES)))
         self._newest: list[tuple[int, float]] = []
         self._added: tuple[list[int], list[int], list[list[float]]] = [], [], []
-
-    @property
-    def number(self) -> NDArray[np.int64]:
-        """Which step stands in each place; -1 for none."""
-        self.take_in()
-        return self._number
-
-    @property
-    def figures(self) -> Floats:
-        """Their figures, as those of `Finished`, shape ``(ranks, KEPT, len(STEP_FIGURES))``."""
-        self.take_in()
-        return self._figures
-
-    @property
-    def highest_phases(self) -> Floats:
-        """The highest peaks of the phases over all steps that there were, shape ``(ranks, phases)``."""
-        self.take_in()
-        return self._highest_phases
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
@@ -95,13 +91,13 @@ class RecentSteps:
         numbers += steps.last
         rows += steps.figures
         if len(rows) > MOST_ADDED:
-            self.take_in()
+            self._take_in()
 
     def _forget(self, place: int) -> None:
-        self.take_in()
+        self._take_in()
         self._number[place], self._figures[place] = -1, np.nan
 
-    def take_in(self) -> None:
+    def _take_in(self) -> None:
         """Put what was added into the arrays; of two steps in one place the later stays."""
         if not self._added[0]:
             return
@@ -115,11 +111,12 @@ class RecentSteps:
         self, first: int, last: int, places: NDArray[np.int64]
     ) -> tuple[float, int, Floats]:
         """Return the highest peak of some steps over some ranks, its certainty, and the phases' highest."""
+        self._take_in()
         columns = np.arange(max(first, last + 1 - KEPT), last + 1) % KEPT
         at = np.ix_(places, columns)
-        number = self.number[at]
+        number = self._number[at]
         here = (number >= first) & (number <= last)
-        figures = self.figures[at][here]
+        figures = self._figures[at][here]
         peaks = figures[:, PEAK]
         if np.isnan(peaks).all():
             return np.nan, -1, np.full(len(PHASES), np.nan)
@@ -127,28 +124,30 @@ class RecentSteps:
         certainty = int(figures[highest, CERTAINTY])
         return float(peaks[highest]), certainty, np.fmax.reduce(figures[:, IN_PHASES])
 
-    def newest(self, places: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return what the newest steps of some ranks have.
-
-        Their peaks, shape ``(ranks, STEPS)``, the highest of each phase, shape ``(ranks, phases)``, and which
-        ranks have steps without phases among them, shape ``(ranks,)``.
-        """
-        columns = np.argpartition(self.number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
+    def peaks(self, places: NDArray[np.int64]) -> StepPeaks:
+        """Return the peaks of some ranks."""
+        self._take_in()
+        columns = np.argpartition(self._number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
         at = places[:, None], columns
-        figures, are_there = self.figures[at], self.number[at] >= 0
+        figures, are_there = self._figures[at], self._number[at] >= 0
         phases = figures[..., IN_PHASES]
-        lacking = np.any(are_there & np.isnan(phases).all(axis=2), axis=1)
-        return figures[..., PEAK], np.fmax.reduce(phases, axis=1), lacking
+        return StepPeaks(
+            newest=figures[..., PEAK],
+            newest_phases=np.fmax.reduce(phases, axis=1),
+            highest_phases=self._highest_phases[places],
+            lack_phases=np.any(are_there & np.isnan(phases).all(axis=2), axis=1),
+        )
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
-        number = self.number[places]
+        self._take_in()
+        number = self._number[places]
         newest = number.max(axis=0, initial=-1)
         # Of two steps that share a place, that of most ranks: the slow ones have not come to the newer one.
         older = newest - KEPT
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
-        return np.where((number == wanted) & (wanted >= 0), self.figures[places, :, STOP], np.nan)
+        return np.where((number == wanted) & (wanted >= 0), self._figures[places, :, STOP], np.nan)
 
 
 def _longer(figures: Floats, more: int) -> Floats:
@@ -178,43 +177,20 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All ranks that should be there and were seen, at one moment, in order of rank.
-
-    Attributes
-    ----------
-    streams : sequence of RankStream
-    silent : array, shape (ranks,)
-        Seconds for which each was silent; 0 where that is as it should be.
-    waits : array, shape (ranks,)
-        Seconds since each finished a step while others finished later ones; 0 where it keeps up.
-    unread : array, shape (ranks,)
-        Seconds for which the reader did not come to look at each: nothing is known of it since.
-    step_peaks : array, shape (ranks, steps)
-        Exact peaks of the newest steps, in bytes.
-    phase_peaks : array, shape (ranks, phases)
-        The highest of each phase over these.
-    highest_phases : array, shape (ranks, phases)
-        The highest of each phase over all steps.
-    lack_phases : array, shape (ranks,)
-        Whether the phases of some of the newest steps were not measured.
-    offsets : mapping of str to float
-        By how much each host's clock is ahead, in seconds.
-    restarts : sequence of Restart
-    was_interrupted : bool
-        Whether what has started the ranks was interrupted: it ends them, and some have no time for an end.
-    """
+    """All ranks that should be there and were seen, at one moment, in order of rank; arrays have one each."""
 
     streams: Sequence[RankStream]
-    silent: Floats
+    silent: Floats  # seconds for which each was silent; 0 where that is as it should be
     waits: Floats
+    """Seconds since each finished a step while others finished later ones; 0 where it keeps up."""
     unread: Floats
-    step_peaks: Floats
-    phase_peaks: Floats
-    highest_phases: Floats
-    lack_phases: NDArray[np.bool_]
+    """Seconds for which the reader did not come to look at each: nothing is known of it since."""
+    peaks: StepPeaks
     offsets: Mapping[str, float] = field(default_factory=dict)
+    """By how many seconds the clock of each host is ahead."""
     restarts: Sequence[Restart] = ()
     was_interrupted: bool = False
+    """Whether what has started the ranks was interrupted: it ends them, and some have no time for an end."""
 
     @property
     def nodes(self) -> int:
@@ -255,49 +231,22 @@ ROUGH = 2.0
 
 
 class Roster:
-    """The streams that count, by rank, and their places in arrays.
-
-    Parameters
-    ----------
-    run : str
-        Which run; streams of another are refused. Empty for any.
-
-    Attributes
-    ----------
-    places : dict of int to int
-        By rank.
-    world, attempt : int
-        Of the newest attempt; 0 before the first rank was heard of.
-    pace : float
-        Seconds between two lines of a rank.
-    expected : tuple of RankStream
-        Those of the newest attempt's world, in order of rank.
-    expected_places : array of int
-        Their places.
-    ranks : array of int
-        By place.
-    doubled : set of int
-        Ranks of which two processes write.
-    restarts : list of Restart
-    offsets : dict of str to float
-        By host, the seconds by which its clock is ahead.
-    lag : float
-        Seconds from when lines were written, by their own clock, to when they were read: the usual one.
-    steps : RecentSteps
-    """
+    """The streams that count, by rank, and their places in arrays; those of another `run` are refused."""
 
     def __init__(self, run: str) -> None:
-        self._run = run
-        self.places: dict[int, int] = {}
-        self.world = self.attempt = 0
-        self.pace = 1.0
+        self._run = run  # empty for any
+        self.places: dict[int, int] = {}  # by rank
+        self.ranks: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by place
+        self.world = self.attempt = 0  # the newest; 0 before the first rank was heard of
+        self.pace = 1.0  # seconds between two lines of a rank
         self.expected: tuple[RankStream, ...] = ()
+        """Those of the newest attempt's world, in order of rank."""
         self.expected_places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.ranks: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.doubled: set[int] = set()
+        self.doubled: set[int] = set()  # ranks of which two processes write
         self.restarts: list[Restart] = []
-        self.offsets: dict[str, float] = {}
+        self.offsets: dict[str, float] = {}  # by host, the seconds by which its clock is ahead
         self.lag = 0.0
+        """Seconds from when lines were written, by their own clock, to when they were read: the usual one."""
         self.steps = RecentSteps()
         self._current: dict[int, RankStream] = {}
         self._rivals: dict[int, list[RankStream]] = {}
@@ -377,6 +326,14 @@ class Roster:
         self.expected_places = np.array(places, dtype=np.int64)
         self.ranks = np.fromiter(self.places, np.int64, len(self.places))
 
+    def peaks(self, kind: SpanKind | None = None) -> dict[int, Peak]:
+        """Return the known peaks by rank: the highest so far, or that of the newest span of a kind."""
+        peaks = {
+            stream.rank.rank: stream.peak if kind is None else stream.span_peak(kind)
+            for stream in self.expected
+        }
+        return {rank: peak for rank, peak in peaks.items() if peak.value >= 0}
+
     def silence(self, stream: RankStream, now: float) -> float:
         """Return for how many seconds a rank has been silent; 0 where that is as it should be."""
         if stream.is_over or stream.rank.attempt < self.attempt:
@@ -394,14 +351,16 @@ class Roster:
     def live(self, now: float) -> list[RankStream]:
         """Return the streams of which more is to come."""
         return [
-            one
-            for one in self.expected
-            if not one.is_over and one.rank.attempt == self.attempt and not self.silence(one, now)
+            stream
+            for stream in self.expected
+            if not stream.is_over
+            and stream.rank.attempt == self.attempt
+            and not self.silence(stream, now)
         ]
 
     def as_of(self, now: float, live: Iterable[RankStream]) -> float:
         """Return up to when all was read that some ranks have written."""
-        return min([now, *(one.looked_at for one in live)])
+        return min([now, *(stream.looked_at for stream in live)])
 
     def offset(self, stream: RankStream) -> float:
         """Return by how many seconds a rank's clock is ahead."""
@@ -446,10 +405,11 @@ class Roster:
         """
         streams = self.expected
         waits = np.zeros(len(streams))
-        steps = np.array([one.newest_step for one in streams], dtype=float)
-        stops = np.array([one.step_stop - self.offset(one) for one in streams])
+        steps = np.array([stream.newest_step for stream in streams], dtype=float)
+        stops = np.array([stream.step_stop - self.offset(stream) for stream in streams])
         counts = np.array(
-            [not one.is_over and one.rank.attempt == self.attempt for one in streams], dtype=bool
+            [not stream.is_over and stream.rank.attempt == self.attempt for stream in streams],
+            dtype=bool,
         )
         counts &= steps > 0
         if counts.sum() >= 2:

@@ -17,7 +17,7 @@ from hfmem_widget.options import expanded
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import Tail
-from hfmem_widget.recording.file import cannot_write, read
+from hfmem_widget.recording.file import cannot_write, place_of, read
 from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_counted, plain, wrong_value
@@ -219,9 +219,44 @@ class Run(Shown):
         return place
 
 
-def open_run(directory: Path) -> Run:
-    """Return a run from its directory, followed from now on if it still goes on, or takes long to read."""
-    run = Run(directory)
+def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfile, xarray)
+    """Return the session that a recording holds, or the run in a directory; each shows itself.
+
+    A recording that is still being written gives the session so far, which is `running`; open it again for
+    more. A run is followed as long as its ranks write; one that takes longer than 10 s to read is `running`
+    until it was read, and `look()` waits for that. Lines that are damaged are left out, and a note says how
+    many.
+
+    Parameters
+    ----------
+    path : path-like
+        Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``; or a directory, by
+        ``%%memwatch --ranks`` or ``hfmem run``.
+
+    Returns
+    -------
+    Session or Run
+        Of a file and of a directory.
+
+    Raises
+    ------
+    OptionError
+        If there is no such file, it is no recording, or of a newer version; if a directory is not that of a
+        run, or others may write there.
+
+    Examples
+    --------
+    >>> session = hfmem_widget.open("fine-tune.hfmem.jsonl")
+    >>> session.peak("cuda:0/allocated")
+    7507148800.0
+    >>> run = hfmem_widget.open("/shared/run1")
+    >>> run.worst
+    417
+    """
+    place = place_of(path)
+    if not place.is_dir():
+        return read(place)
+    run = Run(place)
     run.look(OPENING)
     if run.running:
         run.start()
@@ -231,10 +266,7 @@ def open_run(directory: Path) -> Run:
 def overview_of(directory: Path) -> Session:
     """Return the overview of a run as it stands now; nothing follows it.
 
-    Raises
-    ------
-    OptionError
-        If it is not the directory of a run, or no rank has written there yet.
+    Raises `OptionError` if it is not the directory of a run, or no rank has written there yet.
     """
     run = Run(directory)
     run.look()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,23 +64,14 @@ class Extremes:
 
 @dataclass(slots=True)
 class Finished:
-    """Steps that have ended.
-
-    Attributes
-    ----------
-    first, last : list of int
-        Their numbers; the same where a row is one step.
-    start : list of float
-        By the rank's own clock.
-    figures : list of lists of float
-        Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases,
-        on the device that counts. No arrays: a line has few steps, and those of all ranks become one.
-    """
+    """Steps that have ended. No arrays: a line has few steps, and those of all ranks become one."""
 
     first: list[int]
-    last: list[int]
-    start: list[float]
+    last: list[int]  # the same number where a row is one step
+    start: list[float]  # by the rank's own clock
     figures: list[list[float]]
+    """Of each the `STEP_FIGURES`: when it ended, its peak, how that is known, and the peaks of its phases, on
+    the device that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +87,7 @@ class Edge:
     counts: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
-    """The stream said whose it is."""
-
-
-News = Samples | Extremes | Finished | Edge | Began
+News = Samples | Extremes | Finished | Edge
 
 
 MOST_COLUMNS = 1024
@@ -127,63 +111,11 @@ _NOTHING = Peak(NOT_AVAILABLE, "sampled")
 NOBODY = Rank(-1)
 
 
-@cache
-def _step_figures_at(begin: int) -> Callable[[list[float]], tuple[float, ...]]:
-    """Return what takes the `STEP_FIGURES` but the first from a step's row, of the device at a place."""
-    return itemgetter(*(begin + at for at in _FIGURES_READ))
-
-
 class RankStream(LineReader):
     """Takes in the lines of one process, in any pieces, and says what is new in them.
 
-    Parameters
-    ----------
-    name : str
-        What the stream is called, such as the name of its file.
-
-    Attributes
-    ----------
-    head : Head or None
-        As soon as it was read.
-    rank : Rank
-        Whose it is; of nobody before the head was read.
-    dropped, holes : int
-        Lines that could not be read, and blocks of samples that are missing.
-    refused : str
-        Why nothing more is taken from it; empty if all is well.
-    reached : float
-        The newest reading, by the rank's own clock; -inf before the first.
-    last_sign : float
-        When its newest line was written, by the rank's own clock.
-    heard, fed_at : float
-        When it was last heard of, by the reader's clock; and when what came since the last look was written,
-        NaN if that was just now.
-    looked_at : float
-        Up to when all was read that it has, by the reader's clock; inf where nothing waits to be read.
-    newest_step : int
-    is_over : bool
-        Whether it has an end.
-    is_gone : bool
-        Whether its process is known to be gone, although it has none.
-    step_seconds : float
-        How long the newest finished step took; NaN before the first.
-    within : Edge or None
-        The innermost span of a step that has been open for long: the step hangs, or is a long one.
-    outcome : str
-        Of its outermost span.
-    raised : str
-        The phase in which it raised an error.
-    oom : Finding or None
-        That it ran out of memory, if it did; `oom_at` is when, by its own clock.
+    It has a name, such as that of its file. Times are by the rank's own clock, unless they say otherwise.
     """
-
-    __slots__ = (
-        "_allocated", "_at_peak", "_bad", "_columns", "_device", "_devices", "_host_counts", "_keys",
-        "_open", "_peak", "_peaks", "_phase_peaks",
-        "_raised_at", "_started", "fed_at", "head", "heard", "is_gone", "is_over",
-        "looked_at", "name", "newest_step", "oom", "oom_at", "outcome", "raised", "rank", "reached",
-        "refused", "step_seconds", "step_stop", "within",
-    )  # fmt: skip
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
 
@@ -191,21 +123,25 @@ class RankStream(LineReader):
         super().__init__()
         self.name = name
         self.head: Head | None = None
-        self.rank, self._started = NOBODY, 0.0
+        self.rank, self._started = NOBODY, 0.0  # before the head was read
         self._device = ""
-        self._peak: Peak | None = None
-        self.refused = ""
-        self.reached = self.heard = -math.inf
-        self.fed_at, self.looked_at = NOT_AVAILABLE, math.inf
-        self.is_over = self.is_gone = False
-        self.newest_step = 0
-        self.step_stop = -math.inf
-        self.step_seconds = NOT_AVAILABLE
+        self.refused = ""  # why nothing more is taken from it; empty if all is well
+        self.reached = -math.inf  # the newest reading
+        self.heard = -math.inf  # when it was last heard of, by the reader's clock
+        self.fed_at = NOT_AVAILABLE
+        """When what came since the last look was written, by the reader's clock; NaN if that was just now."""
+        self.looked_at = math.inf
+        """Up to when all was read that it has, by the reader's clock; inf where nothing waits to be read."""
+        self.is_over = False  # it has an end
+        self.is_gone = False  # its process is known to be gone, although it has none
+        self.newest_step, self.step_stop = 0, -math.inf
+        self.step_seconds = NOT_AVAILABLE  # that the newest finished step took
         self.within: Edge | None = None
-        self.outcome = self.raised = ""
-        self.oom: Finding | None = None
+        """The innermost span of a step that has been open for long: the step hangs, or is a long one."""
+        self.outcome = ""  # of its outermost span
+        self.raised, self._raised_at = "", -math.inf  # the phase in which it raised an error
+        self.oom: Finding | None = None  # that it ran out of memory, if it did
         self.oom_at = NOT_AVAILABLE
-        self._raised_at = -math.inf
         self._bad = 0
         self._devices: dict[str, Device] = {}
         self._columns: dict[str, dict[str, int]] = {}
@@ -240,9 +176,7 @@ class RankStream(LineReader):
     @property
     def peak(self) -> Peak:
         """The highest allocated on the device that counts so far, and how it is known."""
-        if self._peak is None:
-            self._peak = self.peak_of(self.device)
-        return self._peak
+        return self.peak_of(self.device)
 
     @property
     def activations(self) -> float:
@@ -306,7 +240,6 @@ class RankStream(LineReader):
             require(len(line) <= self._longest, "too long")
             parsed = parse(line)
             require(self.head is not None or parsed is None or isinstance(parsed, Head), "no head")
-            # By a table: what chooses a method by type takes as long as to read a short line.
             enter = self._ENTER.get(type(parsed))  # of the other kinds nothing is kept
             news = None if enter is None else enter(self, parsed)
         except Exception:  # noqa: BLE001  (a fault of ours costs the line)
@@ -318,7 +251,7 @@ class RankStream(LineReader):
         self._bad = 0
         return news
 
-    def _enter_head(self, head: Head) -> News | None:
+    def _enter_head(self, head: Head) -> None:
         if self.head is not None:
             self.dropped += 1
         elif head.version > VERSION:
@@ -328,15 +261,13 @@ class RankStream(LineReader):
         else:
             self.head, self.rank, self._started = head, head.rank, head.started
             self.last_sign = max(self.last_sign, head.started)
-            return Began()
-        return None
 
     def _enter_columns(self, columns: Columns) -> None:
         series = columns.series
         width = len(self._keys) + len(series)
         is_next = columns.first == len(self._keys)
         require(is_next and max(width, len(columns.described)) <= MOST_COLUMNS, "other columns")
-        self._device, self._peak = "", None
+        self._device = ""
         self._devices = {device.key: device for device in columns.devices}
         for described in series:
             if described.metric == "allocated":
@@ -404,14 +335,15 @@ class RankStream(LineReader):
                     highest = peak
                     self._note_peak(device, peak, CERTAINTIES[int(row[at + _CERTAINTY])])
         if devices == (HOST,) and not self._host_counts:
-            self._host_counts, self._device, self._peak = True, "", None
+            self._host_counts, self._device = True, ""
         zero = self._started
         first = [int(row[_FIRST]) for row in rows]
         last = [int(row[_LAST]) for row in rows]
         start = [zero + row[_START] for row in rows]
         if self.device in devices:
-            figures_of = _step_figures_at(begins[devices.index(self.device)])
-            figures = [[zero + row[_STOP], *figures_of(row)] for row in rows]
+            begin = begins[devices.index(self.device)]
+            read = [begin + at for at in _FIGURES_READ]
+            figures = [[zero + row[_STOP], *(row[at] for at in read)] for row in rows]
         else:
             figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:
@@ -458,7 +390,7 @@ class RankStream(LineReader):
             before.certainty
         )
         if is_better or not value <= before.value:
-            self._peaks[device], self._peak = Peak(value, certainty), None
+            self._peaks[device] = Peak(value, certainty)
             self._at_peak[device] = self._values.copy()
             if device != self._device:
                 self._device = ""

@@ -37,9 +37,6 @@ LONGEST_POLL = 1.0
 SCAN_EVERY = 0.9
 """Seconds between two looks for new files: a little less than four rounds."""
 
-SETTLED = 2.0
-"""Seconds after which the time of a directory's last change shows whether there is a new name in it."""
-
 LONGEST_PASS = 0.05
 """Seconds of a pass; the rest of the round is read `SOON` after it."""
 
@@ -62,25 +59,8 @@ class Tail:
     """Feeds a collector with what the files of a directory have got, on a thread of its own.
 
     A round looks at every file once, in one pass or several. Where the files lie on a slow server, more
-    threads fetch what is in them; one alone feeds the collector.
-
-    Parameters
-    ----------
-    directory : Path
-    collector : Collector
-    disk : Disk, optional
-        What is asked for the files.
-    clock : callable, optional
-        Wall clock, seconds since the epoch.
-    timer : callable, optional
-        Seconds, for the length of a pass.
-    runs : callable, optional
-        Takes a rank and returns whether its process is one of this host, and runs.
-
-    Attributes
-    ----------
-    threads : int
-        How many read side by side.
+    `threads` fetch what is in them side by side; one alone feeds the collector. `clock` is the wall clock,
+    `timer` measures the length of a pass, and `runs` takes a rank and returns whether its process runs here.
     """
 
     def __init__(
@@ -104,7 +84,6 @@ class Tail:
         self._why = ""
         self._published_at = -math.inf
         self._faults = 0
-        self._listed_at: tuple[int, ...] = ()
         self._runs = runs
         self._seen_running: set[str] = set()
         self._missing: set[str] = set()
@@ -255,8 +234,6 @@ class Tail:
         return {name for name, file in self._files.items() if file.has_more}
 
     def _scan(self, now: float) -> None:
-        if not self._on_network and self._is_unchanged():
-            return
         listed = self._disk.listed(self.directory, self._files)
         names = {path.name: path for path in listed.paths}
         for name, path in names.items():
@@ -283,16 +260,6 @@ class Tail:
         gone = (self._seen_running & waits.keys()) - running
         self._seen_running = running | gone  # what is still to be read may be its end
         return gone
-
-    def _is_unchanged(self) -> bool:
-        """Return whether no name has come or gone since the last look; what is very new may change unseen."""
-        try:
-            changed = self.directory.stat()
-        except OSError:
-            return False
-        now = (changed.st_mtime_ns, changed.st_ino, changed.st_mode)
-        before, self._listed_at = self._listed_at, now
-        return before == now and self._clock() - changed.st_mtime > SETTLED
 
     def _take(self, piece: Piece, now: float) -> None:
         """Add what was read of a file after some time of the wall clock."""

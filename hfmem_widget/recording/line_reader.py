@@ -22,10 +22,6 @@ class LineReader:
     samples that are missing. The newest was written at `last_sign`, by the clock of whoever wrote it.
     """
 
-    __slots__ = (
-        "_next_block", "_rest", "_skips", "_steps_of", "_values", "dropped", "holes", "last_sign",
-    )  # fmt: skip
-
     _longest: ClassVar[int] = LONGEST_LINE
 
     def __init__(self) -> None:

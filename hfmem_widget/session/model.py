@@ -238,15 +238,15 @@ class Span:
         return self.label if is_named else ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Phase:
-    """All finished spans of one kind within one outermost span, taken together."""
+    """All finished spans of one kind within one outermost span, taken together; a session gives copies."""
 
     kind: SpanKind
     label: str  # the name of blocks, and of models that are just called; empty for the rest
     count: int = 0
     seconds: float = 0.0  # the sum of their durations
-    highest: Mapping[str, Span] = field(default_factory=dict)
+    highest: dict[str, Span] = field(default_factory=dict)
     """By series key, the span with the highest peak."""
     steps: int = 0
     """Of the parts of a step: on how many steps they were measured; of steps, and of passes that are named

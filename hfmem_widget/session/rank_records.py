@@ -46,16 +46,12 @@ class RankRow:
     total: float = NOT_AVAILABLE  # what the device has
     peak: float = NOT_AVAILABLE  # the highest so far
     certainty: Certainty = "sampled"
-    allocated: float = (
-        NOT_AVAILABLE  # of now, as are weights and activations; of the peak where known
-    )
+    allocated: float = NOT_AVAILABLE  # now, as are weights; activations are those of the peak
     weights: float = NOT_AVAILABLE
     activations: float = NOT_AVAILABLE
     step: int = 0  # the newest finished one; 0 before the first
     phase: str = ""  # what runs, or where the peak was
-    silent: float = (
-        0.0  # seconds since it was heard of; 0 where that is as it should be, or it has ended
-    )
+    silent: float = 0.0  # seconds since it was heard of; 0 where all is well, or it has ended
     flag: Flag = ""  # why it is worth looking at
 
 

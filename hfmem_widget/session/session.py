@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,7 +33,6 @@ from hfmem_widget.session.model import (
     same,
 )
 from hfmem_widget.session.series import HELD
-from hfmem_widget.session.software import loaded_software
 from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
@@ -60,6 +61,11 @@ class Writer:
 
 NOBODY = Writer(nullcontext())
 """The writer of a session that has ended, was copied, or was built from data."""
+
+LIBRARIES = (
+    *("hfmem_widget", "torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes"),
+    *("deepspeed", "numpy"),
+)
 
 _OF_HERE = {"_writer", "run"}
 """Attributes that no copy has."""
@@ -450,3 +456,10 @@ def _column_of(series: Series) -> str:
     if series.metric != "peak":
         return series.key
     return f"{series.device}/{'resident' if series.device == 'cpu' else 'allocator'}_peak"
+
+
+def loaded_software() -> dict[str, str]:
+    """Return the versions of Python and of those of `LIBRARIES` that are imported; imports nothing."""
+    versions = {name: getattr(sys.modules.get(name), "__version__", "") for name in LIBRARIES}
+    plain_versions = {name: plain(version, 40) for name, version in versions.items() if version}
+    return {"python": platform.python_version(), **plain_versions}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from hfmem_widget.session.highs import Highs
-from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span, SpanKind
+from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span
 from hfmem_widget.session.steps import size_of
 
 MOST_READINGS = 40_000
@@ -97,29 +97,14 @@ class Spans(Growing):
             self.coarse.pop(at, None)
 
 
-@dataclass(slots=True)
-class _Sum:
-    """What a `Phase` is made of, as it grows."""
-
-    count: int = 0
-    seconds: float = 0.0
-    highest: dict[str, Span] = field(default_factory=dict)
-    steps: int = 0
-
-
 class Phases(Growing):
     """Finished spans added up by kind, with the worst of each, by the id of the outermost around them."""
 
     _compared = ("_by_root",)
 
     def __init__(self, by_root: Mapping[int, Iterable[Phase]] = MappingProxyType({})) -> None:
-        self._by_root: dict[int, dict[tuple[str, str], _Sum]] = {
-            root: {
-                (phase.kind, phase.label): _Sum(
-                    phase.count, phase.seconds, dict(phase.highest), phase.steps
-                )
-                for phase in phases
-            }
+        self._by_root: dict[int, dict[tuple[str, str], Phase]] = {
+            root: {(phase.kind, phase.label): _copy(phase) for phase in phases}
             for root, phases in by_root.items()
         }
 
@@ -128,9 +113,14 @@ class Phases(Growing):
 
     def add(self, root: int, span: Span) -> None:
         """Add a finished span that lies within the outermost span `root`."""
-        phase = self._sum(root, span.kind, span.name)
+        phases, key = self._by_root.setdefault(root, {}), (span.kind, span.name)
+        phase = phases.get(key)
         if phase is None:
-            return
+            if len(phases) >= MOST_PHASES:
+                return
+            phase = phases[key] = Phase(*key)
+            while len(self._by_root) > MOST_ROOTS:
+                del self._by_root[next(iter(self._by_root))]
         size = size_of(span.counts)  # very short steps, and passes of models, come in groups
         phase.count += size
         phase.seconds += span.duration
@@ -142,32 +132,17 @@ class Phases(Growing):
             if highest is None or peak.value > highest.peaks[series].value:
                 phase.highest[series] = span
 
-    def _sum(self, root: int, kind: str, name: str) -> _Sum | None:
-        sums = self._by_root.setdefault(root, {})
-        phase = sums.get((kind, name))
-        if phase is None and len(sums) < MOST_PHASES:
-            phase = sums[kind, name] = _Sum()
-            while len(self._by_root) > MOST_ROOTS:
-                del self._by_root[next(iter(self._by_root))]
-        return phase
-
     def add_parts(self, root: int, parts: Iterable[str]) -> None:
         """Add the kinds of the parts of a step that lies within the outermost span `root`."""
-        sums = self._by_root.get(root, {})
+        phases = self._by_root.get(root, {})
         for kind in parts:
-            if (phase := sums.get((kind, ""))) is not None:
+            if (phase := phases.get((kind, ""))) is not None:
                 phase.steps += 1
 
     def within(self, root: int) -> tuple[Phase, ...]:
         """Return the phases within an outermost span, in the order in which the first of each ended."""
-        return tuple(
-            Phase(
-                cast("SpanKind", kind),
-                label,
-                phase.count,
-                phase.seconds,
-                phase.highest.copy(),
-                phase.steps,
-            )
-            for (kind, label), phase in tuple(self._by_root.get(root, {}).items())
-        )
+        return tuple(map(_copy, tuple(self._by_root.get(root, {}).values())))
+
+
+def _copy(phase: Phase) -> Phase:
+    return replace(phase, highest=phase.highest.copy())

@@ -29,13 +29,9 @@ OPERATOR = "torch operator"
 class Site:
     """Live memory that was allocated from one place."""
 
-    line: (
-        str  # the user's own, such as ``cell [3] line 12``, or what stands for it if there is none
-    )
+    line: str  # the user's own, such as ``cell [3] line 12``, or what stands for it
     module: str  # the module whose forward ran, such as ``BertLayer``, or what else ran
-    operator: (
-        str  # the innermost call: ``aten::mm``; ``Linear.forward`` if only Python was recorded
-    )
+    operator: str  # the innermost call: ``aten::mm``; of Python alone ``Linear.forward``
     kind: str  # one of `KINDS`
     bytes: int  # as requested
     blocks: int  # number of allocations

@@ -285,7 +285,8 @@ class Steps(GrowingTable):
         return begins, filled
 
     def _make_room(self) -> None:
-        folded = self._fold(self._table[: self._rows])
+        table = self._table[: self._rows]
+        folded = _merged(table, np.flatnonzero(_places(table) % 2 == 0))  # two by two
         if len(folded) == self._rows:  # every step in a run of its own: the oldest go
             folded = folded[self._rows // 2 :]
         else:
@@ -293,10 +294,6 @@ class Steps(GrowingTable):
         self._rows = len(folded)
         self._table[: self._rows] = folded
         self._in_last = self._size  # nothing is added to a row that was folded just now
-
-    def _fold(self, table: Table) -> Table:
-        """Merge neighbours with the same parent, two by two."""
-        return _merged(table, np.flatnonzero(_places(table) % 2 == 0))
 
     def _widen(self, devices: Iterable[str]) -> None:
         new = tuple(device for device in devices if device not in self.devices)

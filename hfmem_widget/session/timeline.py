@@ -69,17 +69,8 @@ class Timeline(GrowingTable):
     ) -> Self:
         """Return a timeline of a copy of rows; a sample added to it begins a new row.
 
-        Parameters
-        ----------
-        time : array-like, shape (rows,)
-            Of each row's first sample, in seconds.
-        low, high : array-like, shape (rows, width)
-        bucket : int, optional
-            Samples in each row.
-        samples : int, optional
-            Samples in all rows; by default as many as fit.
-        gaps : iterable of (float, float), optional
-        capacity : int, optional
+        `time` is of each row's first sample, `low` and `high` have the shape ``(rows, width)``. A row has
+        `bucket` samples, and all of them have `samples`, by default as many as fit.
         """
         timeline = cls(0, capacity)
         timeline._time = np.array(time, dtype=np.float64)

@@ -139,7 +139,8 @@ class Allocator(Protocol):
       ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
       its peaks leaves the ``peak`` keys out.
 
-    What else it may lack, and how it says so, stands at each method.
+    What else it may lack, it says as each method describes; a class that derives from this one may leave out
+    `opened`, `capability`, `processes`, `busy`, `history` and `autocast`.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
@@ -173,14 +174,17 @@ class Allocator(Protocol):
     def opened(self) -> Sequence[int]:
         """Return those of `devices`, in order, on which this process can have memory.
 
-        The others are not read: of eight devices that a process sees, it mostly uses one.
+        The others are not read: of eight devices that a process sees, it mostly uses one. By default all, as
+        where it is not known on which there is a context.
         """
+        return self.devices()
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, as the driver's library names it; raises what torch does."""
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability; empty where there is no such thing."""
+        return ()
 
     def free_and_total(self, index: int) -> tuple[float, float] | None:
         """Return the device's free and total bytes as its driver counts them, on any thread that may wait.
@@ -193,9 +197,11 @@ class Allocator(Protocol):
 
         It may take milliseconds, and raise what the driver's library does.
         """
+        return None
 
     def busy(self, index: int) -> float:
         """Return how busy such a device is, in percent; NaN where that is unknown."""
+        return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
         """Return the counters of an initialised device, past any wrapper; the caller may change them.
@@ -237,9 +243,11 @@ class Allocator(Protocol):
 
         `on_start` is called once when it begins to record, on the thread that made it begin.
         """
+        return None
 
     def autocast(self) -> bool | None:
         """Return whether autocast is on for these devices on the calling thread; None where unknown."""
+        return None
 
     def empty_cache(self) -> None:
         """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
@@ -255,7 +263,5 @@ class Instant:
     """Readings of one instant, which a sample of that instant need not repeat."""
 
     allocator: Allocator | None
-    readings: Mapping[
-        int, Reading
-    ]  # of the allocator's opened devices, in the order of their indices
+    readings: Mapping[int, Reading]  # of the opened devices, in the order of their indices
     held: Sequence[float] | None = None  # the values of `TensorSource`

@@ -60,27 +60,13 @@ def cache_kind() -> type | None:
 
 @dataclass(frozen=True, slots=True)
 class CacheGrowth:
-    """How a cache grows with each further token, over all layers and all sequences of the batch.
+    """How a cache grows with each further token, over all layers and all sequences of the batch."""
 
-    Attributes
-    ----------
-    token_bytes : float
-        Bytes that each token adds; in a static cache, that it takes of what is allocated.
-    window_bytes : float
-        Bytes that it adds besides as long as there are fewer tokens than `window`.
-    window : int
-        The longest sliding window; 0 where there is none.
-    limit : int
-        The most tokens that it can hold; 0 where it has no bound.
-    length : int
-        The tokens that it holds; 0 where that is not known without waiting for the device.
-    """
-
-    token_bytes: float = 0.0
-    window_bytes: float = 0.0
-    window: int = 0
-    limit: int = 0
-    length: int = 0
+    token_bytes: float = 0.0  # that each token adds; in a static cache, takes of what is allocated
+    window_bytes: float = 0.0  # that it adds besides as long as there are fewer than `window`
+    window: int = 0  # the longest sliding window, in tokens; 0 where there is none
+    limit: int = 0  # the most tokens that it can hold; 0 where it has no bound
+    length: int = 0  # the tokens that it holds; 0 where the device would have to be waited for
 
 
 def growth_of(cache: object) -> CacheGrowth | None:

@@ -44,11 +44,6 @@ class Held(NamedTuple):
     how: str = PSS
     name: str = ""
 
-    @property
-    def is_proportional(self) -> bool:
-        """Whether processes can be added up."""
-        return self.how == PSS
-
 
 class Processes(Protocol):
     """A way of finding the processes that descend from this one."""
@@ -177,7 +172,7 @@ class ChildSource(BaseSource):
             }
             self.series = tuple(Series("cpu", *each) for each in labels.items())
             self._nothing = (0.0,) * len(self.series)
-        if not held.is_proportional:
+        if held.how != PSS:
             self._note(
                 "The proportional share (PSS) of some child processes cannot be read, so these are counted "
                 "by what is resident: memory that a fork has in common with this process counts in both."

@@ -63,10 +63,6 @@ def in_use(heap: Mallinfo) -> int:
     return int(heap.uordblks) + int(heap.hblkhd)
 
 
-def _is_anonymous(line: bytes) -> bool:
-    return _ANONYMOUS in line
-
-
 class HeapPages:
     """The pages of malloc's heaps, for what is counted as free and takes no memory.
 
@@ -87,7 +83,9 @@ class HeapPages:
 
     def _heaps(self) -> Iterator[tuple[int, int]]:
         last = (0, 0)
-        for line in filter(_is_anonymous, self._maps.read_bytes().splitlines()):
+        for line in self._maps.read_bytes().splitlines():
+            if _ANONYMOUS not in line:
+                continue
             first, end = (int(each, 16) for each in line.partition(b" ")[0].split(b"-"))
             if line.endswith(b"[heap]"):
                 yield first, end

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
-from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import AllocatorHistory, RanOut, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.allocator import Allocator, RanOut, ReadStats, ResetPeak, Stats
 from hfmem_widget.sources.torch_history import TorchHistory
 from hfmem_widget.text import plain
 from hfmem_widget.unseen import OVER, unseen
@@ -36,8 +35,8 @@ class _EntryPoint(NamedTuple):
     wrapper: Callable[..., Any]
 
 
-class TorchAllocator:
-    """An `Allocator` without a history: the base of those that touch the entry points in torch.
+class TorchAllocator(Allocator):
+    """The base of those allocators that touch the entry points in torch.
 
     Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
     wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
@@ -93,10 +92,6 @@ class TorchAllocator:
         self._up_in = os.getpid()
         return self._indices
 
-    def opened(self) -> Sequence[int]:
-        """Return all devices: whether this process has a context on one is unknown."""
-        return self.devices()
-
     def device(self, index: int) -> Device:
         """Return what an initialised device is, as the driver's library names it."""
         properties = self._module().get_device_properties(index)
@@ -110,25 +105,10 @@ class TorchAllocator:
         is_integrated = getattr(properties, self.integrated, False)
         return float(properties.total_memory) if is_integrated else 0.0
 
-    def capability(self, index: int) -> tuple[int, ...]:
-        """Return nothing: only CUDA's devices have a compute capability."""
-        del index
-        return ()
-
     def free_and_total(self, index: int) -> tuple[float, float] | None:
         """Return the device's free and total bytes, as its driver counts them."""
         free, total = self._module().mem_get_info(index)
         return float(free), float(total)
-
-    def processes(self, index: int) -> Mapping[int, float] | None:
-        """Return nothing: torch has no library that reports it."""
-        del index
-        return None
-
-    def busy(self, index: int) -> float:
-        """Return nothing: torch has no library that reports it."""
-        del index
-        return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
         """Return the counters of one initialised device, past any wrapper."""
@@ -157,11 +137,6 @@ class TorchAllocator:
         if attach is not None and self.devices():
             with contextlib.suppress(Exception):  # backend:cudaMallocAsync has no observers
                 attach(ran_out)
-
-    def history(self, on_start: Callable[[], object]) -> AllocatorHistory | None:
-        """Return nothing: no history is read."""
-        del on_start
-        return None
 
     def autocast(self) -> bool:
         """Return whether autocast is on for these devices on the calling thread."""

@@ -1,8 +1,10 @@
-"""What a watched cell lends to its children, and takes back."""
+"""What a watched cell lends to its children, and takes back; and the `sitecustomize` that they run."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -51,42 +53,32 @@ def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
     assert environ == before
 
 
-def test_what_the_user_has_changed_meanwhile_stays() -> None:
-    """Without our part, and another run's directory is theirs."""
-    environ = {PATH: "/a"}
+@pytest.mark.parametrize(
+    ("before", "now", "after"),
+    [
+        (
+            {PATH: "/a"},
+            {PATH: f"/new{os.pathsep}{SITE}{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"},
+            {PATH: f"/new{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"},
+        ),
+        ({PATH: "/a"}, {}, {}),
+        ({PATH: "/a"}, {PATH: "/only"}, {PATH: "/only"}),
+        ({}, {PATH: f"{SITE}{os.pathsep}{SITE}"}, {}),
+    ],
+    ids=["added to it, and another run", "cleared it", "put another there", "doubled it"],
+)
+def test_what_the_user_has_changed_meanwhile_stays(
+    before: dict[str, str], now: dict[str, str], after: dict[str, str]
+) -> None:
+    """Without our part; and what was taken away is not brought back."""
+    environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
-    environ[PATH] = f"/new{os.pathsep}{environ[PATH]}{os.pathsep}/more"
-    environ[RUN] = "/theirs"
+    environ.clear()
+    environ |= now
     lent.end()
 
-    assert environ == {PATH: f"/new{os.pathsep}/a{os.pathsep}/more", RUN: "/theirs"}
-
-
-@pytest.mark.parametrize("now", [None, "/only"])
-def test_what_the_user_has_put_in_its_place_stays(now: str | None) -> None:
-    """A path without our part is left as it is, and one that was taken away is not brought back."""
-    environ = {PATH: "/a"}
-    lent = Lent(DIRECTORY, environ=environ)
-    lent.begin()
-    if now is None:
-        environ.clear()
-    else:
-        environ[PATH] = now
-    lent.end()
-
-    assert environ == ({} if now is None else {PATH: now})
-
-
-def test_a_user_who_adds_to_what_was_not_set_keeps_that() -> None:
-    """Our part goes, and with nothing else left so does the variable."""
-    environ: dict[str, str] = {}
-    lent = Lent(DIRECTORY, environ=environ)
-    lent.begin()
-    environ[PATH] += f"{os.pathsep}{SITE}"
-    lent.end()
-
-    assert environ == {}
+    assert environ == after
 
 
 @pytest.mark.parametrize("known", [{RUN: "/outer"}, {CLAIMED: "4711"}])
@@ -154,3 +146,71 @@ def test_options_that_cannot_be_read_are_none(said: str) -> None:
 def test_options_that_are_not_handed_on_are_passed_over() -> None:
     """A rank records where its run is, whatever the variable says."""
     assert handed_on({OPTIONS: '{"record":"/etc/x","interval":2}'}) == {"interval": 2}
+
+
+BARE = {name: value for name, value in os.environ.items() if not name.startswith("HFMEM_")}
+
+
+def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run some code in a fresh interpreter whose path has ours first."""
+    path = os.pathsep.join(filter(None, (SITE, environ.pop(PATH, ""))))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=BARE | {PATH: path} | environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("environ", [{}, {RUN: "/nowhere"}, {RUN: "/nowhere", CLAIMED: "1"}])
+def test_it_loads_nothing_of_ours(environ: dict[str, str]) -> None:
+    """Neither us nor torch nor numpy, whether or not something is to be followed."""
+    code = "import sys; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = set(python(code, **environ).stdout.split())
+
+    assert loaded & {"hfmem_widget", "torch", "numpy", "importlib.util"} == set()
+    assert "sitecustomize" in loaded
+
+
+def waits(**environ: str) -> bool:
+    """Return whether a fresh interpreter waits for torch."""
+    code = "import sys; print(any('BeforeTorch' in str(one) for one in sys.meta_path))"
+    return python(code, **environ).stdout == "True\n"
+
+
+def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
+    """Not without a run, and not below a rank; a rank that becomes another program is one still."""
+    assert waits(**{RUN: "/nowhere"})
+    assert not waits()
+    assert not waits(**{RUN: "/nowhere", CLAIMED: "1"})
+    code = (
+        "import os, sys; os.environ['HFMEM_CLAIMED'] = str(os.getpid()); os.execv(sys.executable, "
+        "[sys.executable, '-c', 'import sys; print(str(sys.meta_path[0]))'])"
+    )
+    assert "BeforeTorch" in python(code, **{RUN: "/nowhere"}).stdout
+
+
+def test_the_hidden_one_runs_once_and_stands_in_its_place(tmp_path: Path) -> None:
+    """Whoever imports it gets the site's own."""
+    (tmp_path / "sitecustomize.py").write_text("print('ran', __name__, __file__)\nMINE = 5\n")
+    done = python("import sitecustomize; print(sitecustomize.MINE)", **{PATH: str(tmp_path)})
+
+    assert done.stdout.split() == ["ran", "sitecustomize", f"{tmp_path}/sitecustomize.py", "5"]
+    assert done.stderr == ""
+
+
+def test_what_the_hidden_one_raises_is_said_as_ever(tmp_path: Path) -> None:
+    """By Python, which then goes on."""
+    (tmp_path / "sitecustomize.py").write_text("1 / 0\n")
+    done = python("print('on')", **{PATH: str(tmp_path)})
+
+    assert done.stdout == "on\n"
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_an_environment_without_us_is_left_alone(tmp_path: Path) -> None:
+    """Another Python that has torch and not hfmem_widget imports torch as ever."""
+    (tmp_path / "torch.py").write_text("HERE = True\n")
+    (tmp_path / "hfmem_widget").mkdir()
+    (tmp_path / "hfmem_widget" / "__init__.py").write_text("raise SyntaxError('another version')\n")
+    done = python("import torch; print(torch.HERE)", **{PATH: str(tmp_path), RUN: "/nowhere"})
+
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.ranks import collector as collector_module
-from hfmem_widget.ranks import findings as findings_module
+from hfmem_widget.ranks import stream as stream_module
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.leader import Leader
 from hfmem_widget.ranks.overview import Overview
@@ -24,7 +24,6 @@ LOOKS = [
     (collector_module, "flags_of"),
     (collector_module, "table_of"),
     (collector_module, "phases_of"),
-    (findings_module, "_row"),
     (Overview, "show"),
     (Overview, "pass_on"),
     (Leader, "pass_steps"),
@@ -37,9 +36,7 @@ LOOKS = [
     (Roster, "begin"),
     (Roster, "waits"),
     (RankStream, "activations"),
-    (RankStream, "_enter_fold"),
-    (RankStream, "_enter_rows"),
-    (RankStream, "_enter_steps"),
+    (stream_module, "parse"),
 ]
 """Every place that a look, or the taking in of a line, goes through."""
 
@@ -52,15 +49,8 @@ def fails(*_: object, **__: object) -> Any:
 
 def broken(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     """Put a fault in a place."""
-    if name.startswith("_enter"):
-        table = {
-            kind: fails if enter.__name__ == name else enter
-            for kind, enter in RankStream._ENTER.items()
-        }
-        monkeypatch.setattr(RankStream, "_ENTER", table)
-    else:
-        is_property = isinstance(vars(owner)[name], property)
-        monkeypatch.setattr(owner, name, property(fails) if is_property else fails)
+    is_property = isinstance(vars(owner)[name], property)
+    monkeypatch.setattr(owner, name, property(fails) if is_property else fails)
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)

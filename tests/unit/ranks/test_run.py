@@ -42,7 +42,7 @@ def test_a_run_that_takes_long_to_read_is_there_soon(
 ) -> None:
     """Whoever opens it waits for a part of it, and nothing is missing once the rest was read."""
     simulated = SimulatedRun(Script(world=3, interval=0.5, heavier={1: 1.1}))
-    simulated.write(tmp_path / "run", 400.0)
+    simulated.write(tmp_path / "run", 120.0)
     assert all(path.stat().st_size > AT_ONCE for path in (tmp_path / "run").glob("r0*"))
     monkeypatch.setattr("hfmem_widget.ranks.run.OPENING", 0.0)
     monkeypatch.setattr(Run, "start", lambda _self: None)
@@ -63,22 +63,22 @@ def test_a_run_that_takes_long_to_read_is_there_soon(
 def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -> None:
     """However many there are; of a rank that is read faster, none goes before all have made it."""
     simulated = SimulatedRun(Script(world=2, interval=0.5))
-    simulated.write(tmp_path / "run", 400.0)
+    simulated.write(tmp_path / "run", 150.0)
     run = hfmem_widget.open(tmp_path / "run")
     run.look()
     steps = list(run.overview.steps)
 
-    assert len(steps) > 600
+    assert len(steps) > 250
     assert [group.first for group in steps if not group.devices] == []
 
 
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
     """Also those that are only heard of after the first has been judged: all is read at once."""
-    SimulatedRun(Script(world=128, per_node=4, interval=1.0)).write(tmp_path / "run", 4.0)
+    SimulatedRun(Script(world=72, per_node=4, interval=1.0)).write(tmp_path / "run", 3.0)
     strip = hfmem_widget.open(tmp_path / "run").overview.ranks.strip
     cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
 
-    assert strip.first == tuple(range(0, 128, 4))
+    assert strip.first == tuple(range(0, 72, 4))
     assert (cells[-1] != SILENT_CELL).all()
 
 

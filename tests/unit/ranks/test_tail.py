@@ -1,53 +1,124 @@
-"""The files of a run's directory, as they grow, break, and come back."""
+"""The files of a run's directory, as they grow, break, come back, and lie on a slow server."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import Counter, deque
+from collections.abc import Callable, Container
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.ranks import tail
 from hfmem_widget.ranks.collector import OVER_AFTER, Collector
-from hfmem_widget.ranks.files import AT_ONCE, Disk
-from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY, Tail
+from hfmem_widget.ranks.directory import Streams
+from hfmem_widget.ranks.files import AT_ONCE, Disk, File, Piece, fetched
+from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
+from hfmem_widget.ranks.tail import (
+    LONGEST_PASS,
+    MOST_FAULTS,
+    MOST_THREADS,
+    SCAN_EVERY,
+    TO_THE_END,
+    Tail,
+)
+from hfmem_widget.session import Rank
 from hfmem_widget.text import GIB
-from tests.fakes.ranks import Script, SimulatedRun, append
+from tests.fakes.ranks import Script, SimulatedRun
 from tests.scenes import FakeClock
 
 RUN = "a" * 32
 
 
-class FakeDisk(Disk):
-    """The files of a directory, each call for which takes some time of a clock; some calls fail."""
+class SlowDisk(Disk):
+    """Notes which calls came from which threads; each moves some clocks on, and those for some files fail."""
 
-    def __init__(self, timer: FakeClock) -> None:
-        self.timer = timer
-        self.takes = 0.001
+    def __init__(self, *clocks: FakeClock, takes: float = 0.0) -> None:
+        self.clocks, self.takes = clocks, takes
         self.failing: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        self.threads: set[int] = set()
+        self._lock = threading.Lock()
+
+    def listed(self, directory: Path, known: Container[str]) -> Streams:
+        self._pass_time("listed")
+        return super().listed(directory, known)
 
     def opened(self, path: str) -> tuple[int, os.stat_result]:
+        self._pass_time("opened")
         if Path(path).name in self.failing:
             raise OSError(116, "Stale file handle")
-        self.timer.advance(self.takes)
         return super().opened(path)
 
+    def stat(self, path: str) -> os.stat_result:
+        self._pass_time("stat")
+        return super().stat(path)
 
-class Read:
-    """A simulated run in a directory, and what follows it, by clocks that are set."""
+    def fstat(self, descriptor: int) -> os.stat_result:
+        self._pass_time("fstat")
+        return super().fstat(descriptor)
 
-    def __init__(self, directory: Path, script: Script | None = None) -> None:
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        self._pass_time("read")
+        return super().read(descriptor, size, offset)
+
+    def _pass_time(self, call: str) -> None:
+        with self._lock:
+            self.calls[call] += 1
+            self.threads.add(threading.get_ident())
+            for clock in self.clocks:
+                clock.advance(self.takes)
+
+
+class Followed:
+    """A simulated run whose ranks write as time passes, and what follows it, by clocks that are set."""
+
+    def __init__(
+        self,
+        directory: Path,
+        script: Script,
+        takes: float,
+        runs: Callable[[Rank], bool] = lambda _rank: True,
+    ) -> None:
         self.directory = directory
-        self.run = SimulatedRun(script or Script(world=2, interval=0.5), run=RUN)
+        self.run = SimulatedRun(script, run=RUN)
         self.run.write(directory, 0.0, finish=False)
         self.clock, self.timer = FakeClock(self.run.began), FakeClock()
         self.collector = Collector(run=RUN)
-        self.disk = FakeDisk(self.timer)
-        self.processes = {0, 1}
+        self.disk = SlowDisk(self.clock, self.timer, takes=takes)
         self.tail = Tail(
             directory, self.collector, disk=self.disk, clock=self.clock, timer=self.timer,
-            runs=lambda rank: rank.rank in self.processes,
+            runs=runs,
         )  # fmt: skip
+
+    def goes_on(self, seconds: float) -> None:
+        """Read in passes for some time, in which the ranks write."""
+        stop = self.clock.now + seconds
+        while self.clock.now < stop:
+            pace = self.run.script.pace
+            if (due := (self.clock.now - self.run.began - self.run.now) // pace * pace) > 0:
+                self.run.write(self.directory, due, finish=False)
+            if not self.tail.read():
+                self.clock.advance(self.tail.poll)
+                self.timer.advance(self.tail.poll)
+
+    @property
+    def said(self) -> list[str]:
+        """What was found."""
+        return [finding.title for finding in self.collector.session.findings]
+
+
+class Read(Followed):
+    """A simulated run on a disk that takes no time, but for passes; of its processes some run."""
+
+    def __init__(self, directory: Path, script: Script | None = None) -> None:
+        self.processes = {0, 1}
+        script = script or Script(world=2, interval=0.5)
+        super().__init__(directory, script, 0.0003, lambda rank: rank.rank in self.processes)
+        self.disk.clocks = (self.timer,)
 
     def goes_on(self, seconds: float) -> None:
         """Let the ranks write, and read it in passes."""
@@ -123,19 +194,6 @@ def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPa
     assert taken == {name: (read.directory / name).stat().st_size for name in taken}
 
 
-def test_half_a_line_waits_for_its_other_half(read: Read) -> None:
-    """A line that is cut by a pass is read when it is whole."""
-    (stream, data), *_ = read.run.advance(1.0)
-    append(read.directory / stream, data[:-20])
-    read.reads()
-    append(read.directory / stream, data[-20:])
-    read.reads()
-
-    (known,) = read.collector.all_streams.values()
-    assert known.dropped == 0
-    assert known.head is not None
-
-
 def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read) -> None:
     """A read that fails, as on a file server, is tried again, and nothing is lost."""
     read.goes_on(2)
@@ -179,7 +237,7 @@ def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:
 def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
     """Of files that were there before none is read far ahead of the others: all are put on one clock."""
     read = Read(tmp_path / "run", Script(world=3, interval=0.02, step_seconds=0.1))
-    read.run.write(read.directory, 100.0)
+    read.run.write(read.directory, 50.0)
     assert all(path.stat().st_size > 3 * AT_ONCE for path in read.directory.glob("r*.jsonl"))
 
     read.reads()
@@ -188,22 +246,6 @@ def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
     overview = read.collector.session
     known = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
     assert known.iloc[3:-3].notna().all(axis=None)
-
-
-def test_only_the_files_that_are_listed_are_read(tmp_path: Path) -> None:
-    """Links, foreign names and what is no regular file are not opened."""
-    read = Read(tmp_path / "run")
-    read.goes_on(2)
-    real = read.directory / read.run.ranks[0].stream
-    (read.directory / "r00002-a0-node0000-9.jsonl").symlink_to(real)
-    os.mkfifo(read.directory / "r00003-a0-node0000-9.jsonl")
-    (read.directory / "notes.txt").write_text("x")
-    read.goes_on(2)
-
-    assert sorted(read.collector.all_streams) == sorted(
-        rank.stream for rank in read.run.ranks.values()
-    )
-    assert sum("not read" in note for note in read.collector.session.notes) == 1
 
 
 def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:
@@ -336,3 +378,214 @@ def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
 
     assert not read.collector.is_over(now + OVER_AFTER - 1)
     assert read.collector.is_over(now + OVER_AFTER + 1)
+
+
+SLOW = 0.5
+"""Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
+
+MANY = Script(world=12, interval=1.0)
+
+
+def open_in(directory: Path) -> int:
+    """Return how many files of a directory this process has open."""
+    handles = map(Path("/proc/self/fd").joinpath, os.listdir("/proc/self/fd"))  # noqa: PTH208
+    places = [os.path.realpath(handle) for handle in handles]
+    return sum(place.startswith(f"{directory}/") for place in places)
+
+
+def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most eight; one alone feeds the collector, and none is left at the end."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    fed, feed, before = set(), run.collector.feed, threading.active_count()
+    side_by_side = []
+
+    def noted(*arguments: Any) -> None:
+        fed.add(threading.get_ident())
+        side_by_side.append(run.tail.threads)
+        feed(*arguments)
+
+    monkeypatch.setattr(run.collector, "feed", noted)
+    run.goes_on(30.0)
+
+    assert fed == {threading.get_ident()}
+    assert max(side_by_side) == MOST_THREADS
+    assert len(run.disk.threads) > 1
+    assert threading.active_count() == before
+    assert len(run.collector.streams) == 12
+    assert all(one.holes == one.dropped == 0 for one in run.collector.streams.values())
+
+
+def test_a_disk_that_is_quick_again_is_read_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as a round is as short as it was."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    run.goes_on(30.0)
+    run.disk.takes = 1e-5
+    run.goes_on(2.0)
+    run.disk.threads.clear()
+    run.goes_on(2.0)
+
+    assert run.disk.threads == {threading.get_ident()}
+
+
+def test_nothing_is_said_of_ranks_that_were_not_read_yet(tmp_path: Path) -> None:
+    """Neither that one is behind nor that it is silent, however long a round over all files takes."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    said = []
+    for _ in range(6):
+        run.goes_on(5.0)
+        said += run.said
+
+    assert said == []
+    ranks = run.collector.session.ranks
+    assert ranks is not None
+    assert ranks.reporting == 12
+
+
+def test_a_rank_that_is_behind_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
+    """It is found later, by as long as a round takes, and no other is."""
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, stuck={10: 20}), SLOW)
+    run.goes_on(90.0)
+
+    (said,) = run.said
+    assert said.startswith("Rank 10 (node0001) has finished no step after step 20")
+
+
+def test_a_silent_rank_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
+    """It was looked at, and had nothing new."""
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, killed={10: 10.0}), SLOW)
+    run.goes_on(90.0)
+
+    (said,) = run.said
+    assert said.startswith("Rank 10 (node0001) has been silent")
+
+
+def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may be back by then; after that it is one whose connection is lost."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(10.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.goes_on(LOST - 5)
+    assert run.said == []
+    assert LOST - 5 > SILENT_PACES + SILENT_SECONDS
+
+    run.goes_on(10.0)
+    (said,) = run.said
+    assert said.startswith("Rank 2 has been silent")
+
+
+def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
+    """Those of all ranks, once each: the end of a rank is the end of its file."""
+    run = Followed(tmp_path / "run", MANY, 0.3)
+    run.goes_on(20.0)
+    run.run.write(run.directory, 1.0)
+    run.tail.finish()
+
+    assert all(stream.is_over for stream in run.collector.streams.values())
+    assert run.collector.session.notes == []
+    assert run.said == []
+
+
+def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
+    """One that says of how many ranks; of these nothing is said that is not known."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    run.goes_on(30.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.takes = 2.0
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    left = sum(not stream.is_over for stream in run.collector.streams.values())
+    assert left > 0
+    assert f"The last lines of {left} ranks could not be read within {TO_THE_END:.0f} s" in note
+    assert run.said == []
+
+
+def test_a_server_that_is_away_at_the_end_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be read is as little known as what was not read in time."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    assert note.startswith("The last lines of 1 rank could not be read")
+
+
+def test_files_stay_open_between_two_looks(tmp_path: Path) -> None:
+    """Each is opened once, and closed at the end."""
+    run = Followed(tmp_path / "run", MANY, 1e-5)
+    run.goes_on(5.0)
+    assert run.disk.calls["opened"] == open_in(run.directory) == 12
+    run.run.write(run.directory, 1.0)
+    run.tail.finish()
+
+    assert run.disk.calls["opened"] == 12
+    assert open_in(run.directory) == 0
+
+
+def test_few_files_stay_open_where_few_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are opened when they have got more."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 5)
+    run = Followed(tmp_path / "run", MANY, 1e-5)
+    run.goes_on(5.0)
+
+    assert open_in(run.directory) == 5
+    assert len(run.collector.streams) == 12
+
+
+def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path) -> None:
+    """What was open is the file that nobody writes to any more."""
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    path = run.directory / run.run.ranks[1].stream
+    other = tmp_path / "other"
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+    run.goes_on(5.0)
+
+    assert {row.rank: row.peak for row in run.collector.rows()} == {
+        number: rank.peak for number, rank in run.run.ranks.items()
+    }
+
+
+def test_files_of_another_machine_are_opened_for_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There an open one may show nothing of what was written for half a minute."""
+    monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+
+    assert run.disk.calls["stat"] == run.disk.calls["fstat"] == 0
+    assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
+
+
+def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
+    """A fault of ours costs a pass, whichever thread it is in."""
+    due = deque(File(str(at), "", 0.0) for at in range(9))
+    with pytest.raises(ZeroDivisionError):
+        list(fetched(due, lambda _file: 1 / 0, lambda: False, 3))  # type: ignore[arg-type, return-value]
+
+
+def test_without_further_threads_one_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system gives a process so many and no more."""
+
+    def fails(_ticker: Ticker) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Ticker, "start", fails)
+    due = deque(File(str(at), "", 0.0) for at in range(9))
+
+    assert len(list(fetched(due, Piece, lambda: False, 3))) == 9

@@ -14,8 +14,14 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.report.page import page
 from hfmem_widget.recording.api import SO_FAR
-from hfmem_widget.session import Session
+from hfmem_widget.recording.lines import LONG, Lines
+from hfmem_widget.recording.reader import StreamReader
+from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.text import GIB
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.line import line
 from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.stage import Stage
 
@@ -72,9 +78,13 @@ def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
     session = scripted_run(name)
     known = contents(session)
 
-    for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz"):
-        opened = contents(hfmem_widget.open(session.save(tmp_path / f"run{ending}")))
-        assert [part for part in known if known[part] != opened[part]] == []
+    whole, compressed = (
+        hfmem_widget.open(session.save(tmp_path / f"run{ending}"))
+        for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz")
+    )
+    opened = contents(whole)
+    assert [part for part in known if known[part] != opened[part]] == []
+    assert compressed == whole
 
 
 def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> None:
@@ -94,20 +104,6 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
         phase.steps for phase in session.phases(root)
     ]
     assert any(phase.steps for phase in opened.phases(root))
-
-
-def test_a_running_session_is_saved_as_far_as_it_is(tmp_path: Path) -> None:
-    """What is opened has ended, says so, and has the spans that were open."""
-    stage = Stage("run", gpus=1)
-    with stage.span("cell", "run"):
-        stage.hold({"cuda:0": 2.0**30}, 1.0)
-        stage.sample()
-        opened = hfmem_widget.open(stage.session.save(tmp_path / "run.hfmem.jsonl"))
-
-    assert not opened.running
-    assert opened.notes == [SO_FAR]
-    assert [span.label for span in opened.open_spans] == ["run"]
-    assert opened.latest("cuda:0/allocated") == 2.0**30
 
 
 @pytest.mark.parametrize("has_links", [True, False])
@@ -160,3 +156,70 @@ def test_versions_are_those_of_where_it_was_recorded(tmp_path: Path) -> None:
     path.write_text(before, encoding="utf-8")
 
     assert hfmem_widget.open(path).software == {"python": "3.99", "torch": "0.0.99"}
+
+
+def test_a_step_that_is_open_for_long_is_written_and_so_is_its_end() -> None:
+    """A reader sees in which step a process hangs, and no longer once it has gone on."""
+    recorder = Recorder("run", started_at=0.0)
+    lines, reader = Lines(recorder.session), StreamReader()
+    reader.feed(lines.head())
+
+    def spans() -> tuple[Span, ...]:
+        reader.feed(b"".join([*lines.samples([], 0.0), *lines.changed()]))
+        return reader.session().spans
+
+    step = recorder.open_span("step", "step 1", recorder.append(Sample(1.0, ())))
+    recorder.append(Sample(0.9 + LONG, ()))
+    assert spans() == ()
+
+    recorder.append(Sample(1.0 + LONG, ()))
+    assert [(span.kind, span.stop) for span in spans()] == [("step", None)]
+
+    recorder.close_span(step.id, recorder.append(Sample(9.0, ())), {})
+    assert [(span.kind, span.stop) for span in spans()] == [("step", 9.0)]
+
+    quick = recorder.open_span("step", "step 2", recorder.append(Sample(9.1, ())))
+    recorder.close_span(quick.id, recorder.append(Sample(9.2, ())), {})
+    assert len(spans()) == 1
+
+
+def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:
+    """Return what is read of a cell that is not over, and had more on the GPU a moment before."""
+    stage = Stage("fit", gpus=1)
+    with stage.span("cell", "before"):
+        stage.hold({"cpu": GIB}, 0.5)
+    with stage.span("cell", "fit"):
+        stage.hold({"cuda:0": 3 * GIB}, 1.0)
+        stage.hold({"cuda:0": GIB}, 1.0)
+        stage.session.save(path)
+    if killed:
+        path.write_bytes(path.read_bytes().rpartition(b'{"k":"end"')[0])
+    read: Session = hfmem_widget.open(path)
+    assert not read.running
+    return read
+
+
+@pytest.mark.parametrize(
+    ("killed", "said"), [(False, "not ended when it was saved"), (True, "not watched to its end")]
+)
+def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, said: str) -> None:
+    """What was saved while it ran says so: its note, the line, the card, a report's list of cells."""
+    session = saved_within_a_cell(tmp_path / "fit.hfmem.jsonl", killed=killed)
+    cell = session.spans[1]
+
+    assert SO_FAR in session.notes
+    assert session.open_spans == (cell,)
+    for text in (line(session, cell), *card_bundle(session, cell, with_chart=False).values()):
+        assert said in text
+        assert "running" not in text.replace("saved while it was running", "")
+    assert said in page(session, static=True)
+
+
+def test_the_peak_of_an_open_cell_is_that_of_its_samples(tmp_path: Path) -> None:
+    """No recorder has followed it here: the highest is found among what was read."""
+    session = saved_within_a_cell(tmp_path / "fit.hfmem.jsonl")
+    cell = session.spans[1]
+
+    assert session.highest_in(cell.id, "cuda:0/allocated") >= 2.8 * GIB
+    assert "cuda:0" in line(session, cell)
+    assert math.isnan(session.highest_in(cell.id, "cuda:0/none"))

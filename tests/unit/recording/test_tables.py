@@ -10,7 +10,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.recording.tables import TABLES
+from hfmem_widget.recording.api import TABLES
 from hfmem_widget.session import Session
 from tests.scenes import scripted_run
 

@@ -21,7 +21,6 @@ from hfmem_widget.session import (
     Guide,
     Peak,
     Phases,
-    Recorder,
     Sample,
     Series,
     Session,
@@ -32,9 +31,9 @@ from hfmem_widget.session import (
 from hfmem_widget.session.model import same
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.unit.session.conftest import KEY, recorder_of
 from tests.unit.session.test_steps import one_step
 
-KEY = "cuda:0/allocated"
 NAN = float("nan")
 
 COPIES: dict[str, Callable[[Session], Session]] = {
@@ -42,14 +41,6 @@ COPIES: dict[str, Callable[[Session], Session]] = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda session: pickle.loads(pickle.dumps(session)),
 }
-
-
-def recorder() -> Recorder:
-    """Return what writes a session of one GPU in an open cell."""
-    made = Recorder("run", started_at=7.0)
-    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    made.open_span("cell", "run", made.append(Sample(0.0, (NAN,))))
-    return made
 
 
 def rebuilt(session: Session) -> Session:
@@ -132,8 +123,9 @@ def test_a_session_that_says_anything_else_is_another(change: str) -> None:
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_is_what_was_known_then(way: str) -> None:
     """The session goes on and its copy does not, however it was made; what was open is open in it."""
-    writer = recorder()
+    writer = recorder_of(NAN)
     session = writer.session
+    writer.open_span("cell", "run", session.last_sample)
     writer.append(Sample(1.0, (5.0,)))
     made = COPIES[way](session)
     assert made == session
@@ -150,8 +142,9 @@ def test_a_copy_is_what_was_known_then(way: str) -> None:
 
 def test_a_session_that_has_ended_leads_to_nobody() -> None:
     """Its recorder goes with the last who knows it: no cycle keeps a session that is deleted."""
-    writer = recorder()
+    writer = recorder_of(1.0)
     session = writer.session
+    writer.open_span("cell", "run", session.last_sample)
     writer.stop(8.0)
     known = weakref.ref(writer)
     gc.disable()

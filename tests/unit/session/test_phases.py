@@ -7,23 +7,14 @@ from typing import Any
 import pytest
 
 from hfmem_widget.session import (
-    Device,
     Peak,
     Recorder,
     Sample,
-    Series,
     Span,
     SpanKind,
 )
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
-
-KEY = "cuda:0/allocated"
-
-
-def recorder() -> Recorder:
-    made = Recorder()
-    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    return made
+from tests.unit.session.conftest import KEY, recorder_of
 
 
 def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
@@ -36,7 +27,7 @@ def close_at(made: Recorder, span_id: int, time: float, peak: float) -> None:
 
 def test_phases_add_up_by_kind() -> None:
     """Count and seconds are summed, and the span with the highest peak is kept."""
-    made = recorder()
+    made = recorder_of()
     cell = open_at(made, "cell", 0)
     for number, peak in enumerate((5.0, 9.0, 7.0)):
         close_at(made, open_at(made, "step", number, f"step {number}"), number + 0.5, peak)
@@ -50,7 +41,7 @@ def test_phases_add_up_by_kind() -> None:
 
 def test_each_outermost_span_has_its_own_phases() -> None:
     """Two cells of one session are told apart."""
-    made = recorder()
+    made = recorder_of()
     for time in (0.0, 10.0):
         cell = open_at(made, "cell", time)
         close_at(made, open_at(made, "step", time + 1), time + 2, 3.0)
@@ -61,7 +52,7 @@ def test_each_outermost_span_has_its_own_phases() -> None:
 
 def test_blocks_are_told_apart_by_name() -> None:
     """Two blocks of different names are two phases, of the same name one."""
-    made = recorder()
+    made = recorder_of()
     cell = open_at(made, "cell", 0)
     for name in ("load", "load", "warm up"):
         close_at(made, open_at(made, "block", 1, name), 2, 3.0)
@@ -76,7 +67,7 @@ def test_blocks_are_told_apart_by_name() -> None:
 def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps are counted though the spans of the first are gone."""
     monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 400)
-    made = recorder()
+    made = recorder_of()
     cell = open_at(made, "cell", 0)
     for number in range(450):
         step = made.open_span("step", "", made.session.last_sample)
@@ -93,7 +84,7 @@ def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_knows_the_peaks_of_its_phases() -> None:
     """Forward, backward and optimizer stand in its row, also where batches lie between."""
-    made = recorder()
+    made = recorder_of()
     step = open_at(made, "step", 0)
     for time in (1.0, 2.0):
         batch = open_at(made, "substep", time)
@@ -112,7 +103,7 @@ def test_a_step_knows_the_peaks_of_its_phases() -> None:
 
 def test_steps_without_a_number_are_counted() -> None:
     """A bare loop's steps are numbered from 1, in the table and on their spans."""
-    made = recorder()
+    made = recorder_of()
     for time in range(3):
         close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
 
@@ -122,7 +113,7 @@ def test_steps_without_a_number_are_counted() -> None:
 
 def test_what_is_open_within_a_span_is_known() -> None:
     """Innermost first, and only what was opened in it."""
-    made = recorder()
+    made = recorder_of()
     outer = open_at(made, "cell", 0)
     inner = open_at(made, "train", 1)
     innermost = open_at(made, "step", 2)
@@ -133,7 +124,7 @@ def test_what_is_open_within_a_span_is_known() -> None:
 
 def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
     """What comes too late is not written into history."""
-    made = recorder()
+    made = recorder_of()
     span = open_at(made, "step", 0)
     close_at(made, span, 1, 1.0)
     made.count(span, {"tokens": 5.0})
@@ -143,7 +134,7 @@ def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
 
 def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     """Those of another name count for themselves, wherever they lie."""
-    made = recorder()
+    made = recorder_of()
     cell = open_at(made, "cell", 0)
     outer = open_at(made, "block", 0, "load")
     close_at(made, open_at(made, "block", 1, "load"), 2, 3.0)
@@ -158,15 +149,9 @@ def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     }
 
 
-GPU = "cuda:0"
-
-
-ALLOCATED_KEY = f"{GPU}/allocated"
-
-
 def block(label: str, *, peak: float = 1.0, number: int = 1, kind: Any = "block") -> Span:
     sample = Sample(0.0, (0.0,))
-    peaks = {ALLOCATED_KEY: Peak(peak, "exact")}
+    peaks = {KEY: Peak(peak, "exact")}
     return Span(number, kind, label, 0.0, sample, stop=2.0, after=sample, peaks=peaks)
 
 

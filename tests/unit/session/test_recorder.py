@@ -10,19 +10,17 @@ from contextlib import contextmanager
 import pytest
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session import Peak, Recorder, Sample, Session, Timeline
 from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNPUBLISHED
+from tests.unit.session.conftest import KEY, recorder_of
 
-KEY = "cuda:0/allocated"
 WRITES = 400
 
 
 @pytest.fixture
 def recorder() -> Recorder:
     """Return what writes a session of one GPU."""
-    made = Recorder("run", timeline=Timeline(0, 64))
-    made.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    return made
+    return recorder_of(timeline=Timeline(0, 64))
 
 
 def read(recorder: Recorder, time: float) -> Sample:

@@ -16,30 +16,18 @@ from hfmem_widget.session import (
     Recorder,
     Sample,
     Series,
-    Session,
     StepGroup,
     Steps,
 )
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
-
-GPU = "cuda:0"
+from tests.unit.session.conftest import GPU, recorder_of
 
 
 def one_step(number: int, peak: float = 1.0, *, parent: int = 1, tokens: float = 8.0) -> StepGroup:
     device = DeviceSteps(peak, "exact", peak, number, tokens, peak / 2, {"forward": peak})
-    return StepGroup(
-        parent,
-        number,
-        number,
-        float(number),
-        number + 0.5,
-        2.0,
-        4.0,
-        tokens,
-        math.nan,
-        {GPU: device},
-    )
+    edges = parent, number, number, float(number), number + 0.5
+    return StepGroup(*edges, 2.0, 4.0, tokens, math.nan, {GPU: device})
 
 
 def many(peaks: list[float], most: int = 16, parents: list[int] | None = None) -> Steps:
@@ -115,69 +103,20 @@ def test_folded_tells_what_came_after_an_instant() -> None:
     """Only the groups that ended later, in at most about so many rows."""
     steps = many([1.0] * 16, 64)
 
-    assert steps.folded(100, after=10.5)[:, steps.columns.index("first")].tolist() == [
-        11,
-        12,
-        13,
-        14,
-        15,
-        16,
-    ]
+    later = steps.folded(100, after=10.5)[:, steps.columns.index("first")]
+    assert later.tolist() == [11, 12, 13, 14, 15, 16]
     assert len(steps.folded(4)) <= 4
-
-
-def test_the_newest_group_stays_apart() -> None:
-    """It may still grow, so what is folded never contains it."""
-    steps = many([1.0] * 16, 64)
-    first = steps.columns.index("first")
-
-    assert steps.folded(4)[-1, first : first + 2].tolist() == [16, 16]
 
 
 def test_a_device_that_appears_later_adds_columns() -> None:
     """What is not known of it before is NaN, and what was known stays."""
     steps = many([2.0])
     group = one_step(2, 3.0)
-    steps.append(
-        StepGroup(
-            1,
-            2,
-            2,
-            2.0,
-            2.5,
-            2.0,
-            4.0,
-            8.0,
-            math.nan,
-            {**group.devices, "cuda:1": group.devices[GPU]},
-        )
-    )
+    steps.append(replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]}))
 
     assert steps.devices == (GPU, "cuda:1")
     assert math.isnan(steps.table[0, steps.columns.index("cuda:1/peak")])
     assert steps.table[0, steps.columns.index("cuda:0/peak")] == 2.0
-
-
-def test_a_device_for_which_there_is_no_memory_may_come_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The table and its names stay as they were, so that the next step fits both."""
-    steps = many([2.0])
-    group = one_step(2, 3.0)
-    wider = replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]})
-
-    def full(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "concatenate", full)
-        with pytest.raises(MemoryError):
-            steps.append(wider)
-    assert "cuda:1" not in steps.devices
-    steps.append(wider)
-
-    assert "cuda:1" in steps.devices
-    assert steps.table.shape == (2, len(steps.columns))
 
 
 def test_steps_say_how_many_they_are() -> None:
@@ -196,19 +135,14 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
     assert np.isnan(frame["content_tokens"]).all()
 
 
-def read_once(*devices: str) -> Session:
+def test_a_data_frames_names_are_no_series() -> None:
+    """What a column is called in the frame of the steps means nothing else in that of the session."""
     recorder = Recorder()
     session = recorder.session
     metrics = (*ROLES, *HELD, "activations")
-    series = [Series(device, metric) for device in devices for metric in metrics]
-    recorder.adopt([Device(device, device) for device in devices], series)
+    series = [Series(device, metric) for device in (GPU, "cpu") for metric in metrics]
+    recorder.adopt([Device(GPU, "GPU"), Device("cpu", "CPU")], series)
     recorder.append(Sample(0.0, (1.0,) * len(series)))
-    return session
-
-
-def test_a_data_frames_names_are_no_series() -> None:
-    """What a column is called in the frame of the steps means nothing else in that of the session."""
-    session = read_once(GPU, "cpu")
     of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
 
     assert not set(of_session.columns) & set(of_steps.columns)
@@ -217,20 +151,14 @@ def test_a_data_frames_names_are_no_series() -> None:
     assert session.peak("cuda:0/peak") == 1.0
 
 
-def recorder_of(*values: float) -> Recorder:
-    recorder = Recorder("run")
-    recorder.adopt([Device(GPU, "NVIDIA H200")], [Series(GPU, "allocated")])
-    for at, value in enumerate(values):
-        recorder.append(Sample(float(at), (value,)))
-    return recorder
-
-
-def stepped(counts: dict[str, float]) -> StepGroup:
-    recorder = recorder_of(1.0)
+def stepped(counts: dict[str, float], *heights: float) -> StepGroup:
+    """Return the row of a step from one height of allocated memory to another."""
+    before, after = heights or (1.0, 9.0)
+    recorder = recorder_of(before)
     session = recorder.session
     span = recorder.open_span("step", "step", session.last_sample)
     recorder.count(span.id, {"step": 3.0, **counts})
-    recorder.append(Sample(2.0, (9.0,)))
+    recorder.append(Sample(2.0, (after,)))
     recorder.close_span(span.id, session.last_sample, {})
     (step,) = session.steps
     return step
@@ -246,3 +174,61 @@ def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: flo
 
     assert step.devices[GPU].worst_tokens == pytest.approx(worst, nan_ok=True)
     assert step.tokens == pytest.approx(counts.get("tokens", math.nan), nan_ok=True)
+
+
+def test_steps_that_cannot_be_joined_go_from_the_oldest_on() -> None:
+    """Where each has a parent of its own, half of them make room for the newer ones."""
+    steps = many([1.0] * 9, most=8, parents=[*range(1, 10)])
+
+    assert [(one.first, one.last) for one in steps] == [(at, at) for at in range(5, 10)]
+    assert steps.count == 9
+
+
+def test_steps_that_cannot_be_joined_are_told_from_the_newest_on() -> None:
+    """As many as were asked for."""
+    steps = many([1.0] * 6, most=8, parents=[*range(1, 7)])
+
+    assert steps.folded(3)[:, 1].tolist() == [4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("count", "rows"),
+    [
+        (8, [(at, at) for at in range(1, 9)]),
+        (9, [(1, 2), (3, 4), (5, 6), (7, 8), (9, 9)]),
+        (17, [(1, 4), (5, 8), (9, 12), (13, 16), (17, 17)]),
+    ],
+)
+def test_steps_are_joined_by_twos_and_fours(count: int, rows: list[tuple[int, int]]) -> None:
+    """Twice as many a row, each time that there is no room; the newest row fills up first."""
+    assert [(one.first, one.last) for one in many([1.0] * count, most=8)] == rows
+
+
+def test_before_the_first_step_none_has_ended() -> None:
+    """Whatever ends is later."""
+    assert many([]).ended_at == -math.inf
+    assert many([1.0, 1.0]).ended_at == 2.5
+
+
+@pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (2, 2)])
+def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
+    """As many as there may be stay as they are; the newest stays apart."""
+    steps = many([1.0] * 8, most=8)
+    folded = steps.folded(most)
+
+    assert len(folded) == rows
+    assert folded[-1, 1:3].tolist() == [8.0, 8.0]
+
+
+def test_a_step_of_no_span_has_no_parent() -> None:
+    """What a step was not counted of is not known, nor is what it never had."""
+    step = stepped({})
+
+    assert (step.parent, step.first, step.last, step.start, step.stop) == (0, 3, 3, 0.0, 2.0)
+    assert all(map(math.isnan, (step.samples, step.longest, step.tokens, step.content_tokens)))
+
+
+@pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
+def test_a_step_tells_of_the_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
+    """Where nothing was allocated there is nothing to tell; the least byte counts."""
+    assert (GPU in stepped({}, *heights).devices) is there

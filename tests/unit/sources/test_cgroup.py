@@ -42,37 +42,34 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_the_limit_of_version_2(machine: Machine) -> None:
-    """`memory.max` of the own group counts."""
-    machine.member("0::/job")
-    machine.group("job", memory__max=LIMIT)
-
-    assert machine.limit() == LIMIT
-
-
-def test_the_limit_of_version_1(machine: Machine) -> None:
-    """`memory.limit_in_bytes` of the memory controller's group counts."""
-    machine.member("9:cpu:/elsewhere", "4:memory:/job", "0::/")
-    machine.group("memory/job", memory__limit_in_bytes=LIMIT)
-
-    assert machine.limit() == LIMIT
-
-
-def test_the_tightest_limit_upwards(machine: Machine) -> None:
-    """A parent's limit binds its children too."""
-    machine.member("0::/slice/job/step")
-    machine.group("slice", memory__max=2 * LIMIT)
-    machine.group("slice/job", memory__max=LIMIT)
-    machine.group("slice/job/step", memory__max="max")
-
-    assert machine.limit() == LIMIT
-
-
-@pytest.mark.parametrize("path", ["/host/only/path", "/../../host"])
-def test_a_path_of_the_host_means_the_mount(machine: Machine, path: str) -> None:
-    """In a container that names the host's path, the mounted folder is the own group."""
-    machine.member(f"0::{path}")
-    machine.group("", memory__max=LIMIT)
+@pytest.mark.parametrize(
+    ("members", "groups"),
+    [
+        (["0::/job"], {"job": {"memory__max": LIMIT}}),
+        (
+            ["9:cpu:/elsewhere", "4:memory:/job", "0::/"],
+            {"memory/job": {"memory__limit_in_bytes": LIMIT}},
+        ),
+        (
+            ["0::/slice/job/step"],
+            {
+                "slice": {"memory__max": 2 * LIMIT},
+                "slice/job": {"memory__max": LIMIT},
+                "slice/job/step": {"memory__max": "max"},
+            },
+        ),
+        (["0::/host/only/path"], {"": {"memory__max": LIMIT}}),
+        (["0::/../../host"], {"": {"memory__max": LIMIT}}),
+    ],
+    ids=["version 2", "version 1", "the tightest upwards", "in a container", "above a container"],
+)
+def test_the_limit_is_that_of_the_groups(
+    machine: Machine, members: list[str], groups: dict[str, dict[str, object]]
+) -> None:
+    """Of either version of the interface, and of the parents; a path of the host means what is mounted."""
+    machine.member(*members)
+    for path, files in groups.items():
+        machine.group(path, **files)
 
     assert machine.limit() == LIMIT
 
@@ -94,27 +91,28 @@ def test_no_groups_at_all(machine: Machine) -> None:
     assert machine.limit() is None
 
 
-def test_what_is_in_use_is_without_page_cache(machine: Machine) -> None:
-    """File cache is given back when memory is needed, whether idle or not; shared memory and swap are not."""
-    machine.member("0::/job")
-    stat = "anon 450\nshmem 50\ninactive_file 400\nactive_file 100\n"
-    usage = {"memory__max": LIMIT, "memory__current": 1000, "memory__swap.current": 70}
-    machine.group("job", memory__stat=stat, **usage)
+V2 = "anon 450\nshmem 50\ninactive_file 400\nactive_file 100\n"
+V1 = (
+    "inactive_file 1\nshmem 2\nswap 3\ntotal_inactive_file 400\ntotal_active_file 100\n"
+    "total_shmem 50\ntotal_swap 70\n"
+)
+USAGE_V2 = {"memory__max": LIMIT, "memory__current": 1000, "memory__swap.current": 70}
+USAGE_V1 = {"memory__limit_in_bytes": LIMIT, "memory__usage_in_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("member", "path", "usage", "stat"),
+    [("0::/job", "job", USAGE_V2, V2), ("4:memory:/job", "memory/job", USAGE_V1, V1)],
+)
+def test_what_is_in_use_is_without_page_cache(
+    machine: Machine, member: str, path: str, usage: dict[str, object], stat: str
+) -> None:
+    """It is given back when memory is needed, idle or not; shared memory and swap are not."""
+    machine.member(member)
+    machine.group(path, memory__stat=stat, **usage)
     found = find_cgroup(machine.proc, machine.mount, MACHINE)
 
     assert found is not None
     assert found.now() == (500, 500, 50, 70)
-    (machine.mount / "job" / "memory.stat").unlink()
+    (machine.mount / path / "memory.stat").unlink()
     assert same(found.now(), (1000, math.nan, math.nan, math.nan))
-
-
-def test_version_1_counts_the_groups_below_too(machine: Machine) -> None:
-    """Its fields of that name begin with `total_`, as does its swap, where the kernel counts it."""
-    machine.member("4:memory:/job")
-    total = "total_inactive_file 400\ntotal_active_file 100\ntotal_shmem 50\ntotal_swap 70\n"
-    usage = {"memory__limit_in_bytes": LIMIT, "memory__usage_in_bytes": 1000}
-    machine.group("memory/job", memory__stat=f"inactive_file 1\nshmem 2\nswap 3\n{total}", **usage)
-    found = find_cgroup(machine.proc, machine.mount, MACHINE)
-
-    assert found is not None
-    assert found.now() == (500, 500, 50, 70)

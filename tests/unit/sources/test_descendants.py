@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from hfmem_widget.sources.descendants import Descendants
-from tests.fakes.nvml import GIB, MIB, FakeGpu
+from tests.fakes.nvml import GIB, FakeGpu
 from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
 
 CONTAINER = "pid:[4026532000]"
@@ -95,24 +95,13 @@ def test_a_child_that_ends_while_it_is_looked_at_is_none(
         assert values["cuda:0/device_used"] == GIB
 
 
-def test_an_id_of_another_namespace_is_no_child(tmp_path: Path) -> None:
-    """A container's driver may list the machine's ids: one may by chance be that of a child here."""
+def test_in_a_container_a_child_is_one_that_has_opened_cuda(tmp_path: Path) -> None:
+    """The driver may list the machine's ids, one of which may by chance be a child's here; files show it."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/null", "/dev/nvidia0", "/dev/nvidiactl")
     gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
-    values = Watched([gpu], proc)(0.0)
-
-    assert values["cuda:0/children"] == 0
-    assert values["cpu/gpu_children"] == 0
-
-
-def test_a_child_that_has_opened_cuda_is_one_in_a_container_too(tmp_path: Path) -> None:
-    """Its open files show that the driver's id is its own; it may open them after it is listed."""
-    proc = make_proc(tmp_path, CONTAINER)
-    child = add(proc, 70, os.getpid(), "/dev/null")
-    gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
     watched = Watched([gpu], proc)
-    assert watched(0.0)["cuda:0/children"] == 0
+    assert watched(0.0)["cuda:0/children"] == watched(0.0)["cpu/gpu_children"] == 0
     (proc / "70" / "fd" / "9").symlink_to("/dev/nvidia-uvm")
     gpu.used += 1
 
@@ -147,14 +136,6 @@ def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) ->
 
     assert values["cuda:0/children"] == pytest.approx(told, nan_ok=True)
     assert values["cpu/gpu_children"] == 1
-
-
-def test_workers_that_use_no_gpu_are_nothing(proc: Path) -> None:
-    """A DataLoader's are not in the driver's list."""
-    add(proc, 70, os.getpid())
-    values = Watched([FakeGpu(processes={"Compute": [(os.getpid(), 300 * MIB)]})], proc)(0.0)
-
-    assert values["cuda:0/children"] == values["cpu/gpu_children"] == 0
 
 
 def test_a_lost_device_has_no_children(proc: Path) -> None:

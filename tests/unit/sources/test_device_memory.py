@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from hfmem_widget.sources.device_memory import DeviceMemorySource
 from hfmem_widget.sources.procfs import ProcessIds
 from hfmem_widget.sources.torch_cuda import CudaAllocator
@@ -22,9 +24,9 @@ class Machine:
 
     def __init__(self, pids: ProcessIds = HERE) -> None:
         self.memory = FakeAllocator(initialized=True)
-        torch: Any = rocm(self.memory)
-        self.smi: AmdSmi = with_amd_smi(torch, self.memory)
-        modules: dict[str, ModuleType] = {"torch": torch}
+        self.torch: Any = rocm(self.memory)
+        self.smi: AmdSmi = with_amd_smi(self.torch, self.memory)
+        modules: dict[str, ModuleType] = {"torch": self.torch}
         self.source = DeviceMemorySource([CudaAllocator(modules)], pids=lambda: pids)
 
     def read(self, now: float) -> dict[str, float]:
@@ -49,37 +51,25 @@ def test_processes_are_asked_again_once_the_use_has_changed() -> None:
     assert (unchanged, changed, machine.smi.asked) == (asked, asked + 1, asked + 2)
 
 
-def test_a_process_that_is_not_listed_has_nothing() -> None:
-    """Where the list has the ids of all processes, one that is not in it has no memory on the device."""
-    machine = Machine()
+@pytest.mark.parametrize("all_visible", [True, False])
+def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
+    """Where the list has the ids of all; in a container it may have others, and no guess is made."""
+    machine = Machine(ProcessIds(frozenset({os.getpid()}), all_visible))
     machine.smi.listed = {1: GIB}
     told = machine.read(0.0)
 
-    assert (told["process"], told["others"]) == (0, told["device_used"])
+    if all_visible:
+        assert (told["process"], told["others"]) == (0, told["device_used"])
+    else:
+        assert math.isnan(told["process"])
+        assert told["device_used"] > 0
 
 
-def test_in_a_container_no_guess_is_made() -> None:
-    """There the list may have other ids, so that nobody knows which is this process."""
-    machine = Machine(ProcessIds(frozenset({os.getpid()}), all_visible=False))
-    machine.smi.listed = {1: GIB}
-    told = machine.read(0.0)
-
-    assert math.isnan(told["process"])
-    assert told["device_used"] > 0
-
-
-def test_what_is_not_known_of_the_engine_is_not_available() -> None:
-    """AMD SMI says "N/A" of it on some cards."""
+@pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
+def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | Exception) -> None:
+    """As of some cards, or in a virtual machine; nothing is said, since it is an extra."""
     machine = Machine()
-    machine.smi.activity = "N/A"
-
-    assert math.isnan(machine.read(0.0)["utilization"])
-
-
-def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is() -> None:
-    """As in a virtual machine; nothing is said, since it is an extra."""
-    machine = Machine()
-    machine.smi.activity = RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
+    machine.smi.activity = activity
     told = machine.read(0.0)
 
     assert told["process"] == 3 * GIB
@@ -115,17 +105,12 @@ def test_a_fault_in_the_middle_leaves_the_sum() -> None:
     assert len(machine.source.notes) == 1
 
 
-def test_without_amd_smi_the_sum_is_all() -> None:
-    """It is no requirement."""
-    machine = Machine()
-    del machine.source._allocators[0]._modules["torch"].cuda.amdsmi  # type: ignore[attr-defined]  # a stand-in
-
-    assert set(machine.read(0.0)) == {"device_used"}
-
-
-def test_lists_of_handles_are_of_an_older_library() -> None:
-    """Before ROCm 6.1 the list had handles, and is left alone."""
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_amd_smi_the_sum_is_all(*, is_there: bool) -> None:
+    """It is no requirement; one before ROCm 6.1, whose lists have handles, is left alone."""
     machine = Machine()
     machine.smi.as_handles = True
+    if not is_there:
+        del machine.torch.cuda.amdsmi
 
     assert set(machine.read(0.0)) == {"device_used"}

@@ -7,12 +7,13 @@ import gc
 import math
 import mmap
 import os
+import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.session.model import same
 from hfmem_widget.sources.cgroup import Machine
 from hfmem_widget.sources.host import (
     MANY_FREE_PIECES,
@@ -28,7 +30,13 @@ from hfmem_widget.sources.host import (
     PsutilMemory,
 )
 from hfmem_widget.sources.malloc import Mallinfo, find_glibc_heap
-from hfmem_widget.sources.procfs import LinuxMemory, Own, ProcFile, ResidentPeak
+from hfmem_widget.sources.procfs import (
+    LinuxMemory,
+    Own,
+    ProcFile,
+    ResidentPeak,
+    address_space,
+)
 from hfmem_widget.sources.python_objects import Arenas
 
 MB = 10**6
@@ -228,33 +236,21 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
     assert run.stdout.strip() == "None"
 
 
-def test_pinned_memory_is_told_from_when_there_is_any() -> None:
-    """A column of its own at the end, which only a process that pins memory has."""
-    sizes = iter([0.0, 4096.0, 0.0])
-    source = of_fake(FakeMemory(), pinned=lambda: next(sizes))
-    read(source, 0.0)
-    without = source.series
-
-    assert "pinned" not in {one.metric for one in without}
-    assert read(source, 10.0)["pinned"] == 4096
-    assert source.series[: len(without)] == without
-    assert read(source, 20.0)["pinned"] == 0
-
-
-def test_page_cache_shared_memory_and_swap_are_told_from_the_rest() -> None:
+def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> None:
     """Each from when there is any; shared memory without what is resident in this process."""
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
-    source = of_fake(memory)
+    pinned = iter([0.0, 4096.0])
+    source = of_fake(memory, pinned=lambda: next(pinned))
     first = read(source, 0.0)
     memory.now = memory.now._replace(swap=7.0)
     memory.now_machine = Machine(500.0, 0.0, 2.0, 9.0)
     second = read(source, 10.0)
 
     assert (first["page_cache"], first["shared_memory"]) == (300.0, 20.0)
-    assert not {"swap", "machine_swap"} & set(first)
+    assert not {"swap", "machine_swap", "pinned"} & set(first)
     assert (second["page_cache"], second["shared_memory"]) == (0.0, 0.0)
-    assert (second["swap"], second["machine_swap"]) == (7.0, 9.0)
+    assert (second["swap"], second["machine_swap"], second["pinned"]) == (7.0, 9.0, 4096.0)
 
 
 def test_a_group_may_have_less_left_than_its_limit_allows(tmp_path: Path) -> None:
@@ -273,26 +269,6 @@ def test_a_group_may_have_less_left_than_its_limit_allows(tmp_path: Path) -> Non
     assert LinuxMemory(proc, group).machine()[:3] == (900 * 1024, 50 * 1024, 30 * 1024)
 
 
-@linux
-def test_this_machine_has_its_figures() -> None:
-    """In use and page cache make no more than all; this process' own share is less than that."""
-    memory = LinuxMemory()
-    machine = memory.machine()
-
-    assert 0 < machine.in_use < machine.in_use + machine.page_cache <= memory.machine_total
-    own = memory.own()
-    assert all(0 <= one < machine.in_use for one in (own.swap, own.shared, own.private - own.swap))
-
-
-def test_pinned_memory_that_cannot_be_read_costs_nothing_else() -> None:
-    """Another version of torch may tell it in another way."""
-    told: dict[str, float] = {}
-    source = of_fake(FakeMemory(), pinned=lambda: told["allocated_bytes"])
-
-    assert read(source)["reserved"] > 0
-    assert source.notes == of_fake(FakeMemory()).notes
-
-
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
     reads: list[float] = []
@@ -307,19 +283,6 @@ def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
 
     assert len(reads) == 2
     assert len(source.notes) == 1
-
-
-def test_a_heap_in_few_pieces_is_read_every_time() -> None:
-    """Two readings at the same instant are both fresh."""
-    reads: list[float] = []
-
-    def heap() -> Mallinfo:
-        reads.append(0)
-        return Mallinfo(uordblks=len(reads), hblkhd=10)
-
-    source = of_fake(FakeMemory(), find_heap=lambda: heap)
-
-    assert [read(source)["malloc"], read(source)["malloc"]] == [11, 12]
 
 
 @linux
@@ -410,17 +373,6 @@ def test_where_macos_tells_no_footprint_a_note_says_so() -> None:
 
 
 @linux
-def test_the_peak_is_never_below_what_is_resident() -> None:
-    """The kernel keeps it in batches of pages, and what is there now is read at another instant."""
-    memory, blocks = LinuxMemory(), []
-    for _ in range(50):
-        blocks.append(b"x" * (300 << 10))
-        own = memory.own()
-        assert own.peak >= own.resident
-    memory.close()
-
-
-@linux
 def test_psutil_agrees_with_the_kernel() -> None:
     """The way for other systems gives the same resident set and machine."""
     ours, psutils = LinuxMemory(), PsutilMemory()
@@ -450,9 +402,46 @@ def test_a_reader_that_raises_is_a_note() -> None:
 @given(st.binary(max_size=200))
 def test_any_status_is_survived(content: bytes) -> None:
     """Whatever stands in /proc, reading it ends in values or NaN."""
-    memory = SimpleNamespace(read=lambda: content, close=lambda: None)
-    linux_memory = LinuxMemory(Path("/nowhere"), Path("/nowhere"))
-    linux_memory._statm = linux_memory._status = linux_memory._meminfo = memory  # type: ignore[assignment]
-    source = HostSource(linux_memory)
+    with TemporaryDirectory() as folder:
+        proc = Path(folder)
+        (proc / "self").mkdir()
+        for name in ("self/statm", "self/status", "meminfo"):
+            (proc / name).write_bytes(content)
+        source = HostSource(LinuxMemory(proc, Path("/nowhere")))
 
-    assert len(source.read(0.0)) == len(source.series)
+        assert len(source.read(0.0)) == len(source.series)
+        source.close()
+
+
+def set_pages(proc: Path) -> Path:
+    """Say how many pages the process has."""
+    (proc / "self").mkdir()
+    (proc / "self" / "statm").write_text("1000 10 5 1 0 9 0\n")
+    return proc
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, (math.nan, math.nan, "")),
+        ({"RLIMIT_AS": 8 << 30}, (8 << 30, 1000, "ulimit -v")),
+        ({"RLIMIT_AS": 8 << 30, "RLIMIT_DATA": 1 << 20}, (1 << 20, 9, "ulimit -d")),
+    ],
+)
+def test_the_nearest_limit_on_what_may_be_mapped_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    limits: dict[str, int],
+    expected: tuple[float, float, str],
+) -> None:
+    """With what is mapped, or what is the process' own; without ``/proc`` the limit alone."""
+    kinds = {getattr(resource, name): limit for name, limit in limits.items()}
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda kind: (kinds.get(kind, resource.RLIM_INFINITY), -1)
+    )
+    limit, pages, command = expected
+    told = limit, pages * os.sysconf("SC_PAGE_SIZE"), command
+
+    assert same(address_space(set_pages(tmp_path)), told)
+    if limits:
+        assert same(address_space(tmp_path / "none")[:2], (8 << 30, math.nan))

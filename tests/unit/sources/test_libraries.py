@@ -143,13 +143,3 @@ def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
     found = libraries.workspaces(torch)
 
     assert found is None or found[1] == 0
-
-
-def test_the_tables_are_asked_for_by_the_names_that_the_compiler_gave_them() -> None:
-    """Each number in a name is the length of what follows."""
-    names = [name for pair in libraries._TABLES for name in pair]
-    assert len(names) == 4
-    for name in names:
-        rest = name.removeprefix("_ZN2at4cuda").removesuffix("Ev")
-        length = int("".join(character for character in rest[:2] if character.isdigit()))
-        assert len(rest) == length + 2

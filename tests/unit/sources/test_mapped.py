@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.sources.mapped import FRESH, MappedFiles
+from hfmem_widget.sources.mapped import MappedFiles
 from tests.scenes import FakeClock
 
 MAPS = """\
@@ -45,19 +45,6 @@ def test_an_answer_is_remembered_for_its_owner(tmp_path: Path) -> None:
     clock.advance(1)
 
     assert (before, files.hold(0x1000, 1), files.hold(0x1000, 2)) == (True, True, False)
-
-
-def test_for_many_at_once_the_list_is_read_once(tmp_path: Path) -> None:
-    """For ten times as long as it took to read, the list is good for new addresses; it asks again later."""
-    maps = tmp_path / "maps"
-    maps.write_text("")
-    reading = iter([0.0, 0.0, 1.0, 1.0 + FRESH - 0.1, 1.0 + FRESH, 1.0 + FRESH, 2.0 + FRESH])
-    files = MappedFiles(maps, clock=lambda: next(reading))
-    found = [files.hold(0x1000, 1)]
-    maps.write_text(MAPS)
-    found += [files.hold(0x1000, 2), files.hold(0x1000, 2), files.hold(0x1000, 2)]
-
-    assert found == [False, False, True, True]
 
 
 def test_where_there_is_no_list_nothing_is_mapped(tmp_path: Path) -> None:

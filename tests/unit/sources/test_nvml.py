@@ -1,22 +1,25 @@
-"""Device memory through NVML: which devices, and what their figures mean."""
+"""Device memory through NVML: which devices, what their figures mean, and everything that can be wrong."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-import time
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.nvml import RETRY_INTERVAL, NvmlSource
 from hfmem_widget.sources.nvml_gpu import Gpu
 from hfmem_widget.sources.procfs import process_ids
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
-from tests.fakes.nvml_source import Watched, make_proc, two_cards
+from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc, two_cards
 from tests.fakes.torch_cuda import FakeAllocator
 
 
@@ -39,11 +42,6 @@ def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
     assert watched.source.devices[0].total == 80 * GIB
 
 
-def test_an_idle_card_is_idle(proc: Path) -> None:
-    """A card nobody uses has 0 bytes in use, not the driver's reserve."""
-    assert Watched([FakeGpu(used=0)], proc)(0.0)["cuda:0/device_used"] == 0
-
-
 def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
     """Before R510 the reserve cannot be told apart: in use then includes it, and a note says so."""
     watched = Watched([FakeGpu(knows_v2=False)], proc)
@@ -55,19 +53,29 @@ def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
     assert len(watched.source.notes) == 1
 
 
-def test_the_environment_chooses_until_cuda_is_up(proc: Path) -> None:
-    """Before CUDA is up, `CUDA_VISIBLE_DEVICES` says which GPU is cuda:0."""
-    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": "1"})
-
-    assert watched(0.0)["cuda:0/device_used"] == 2 * GIB
-    assert [device.uuid for device in watched.source.devices] == ["GPU-bbb"]
+def split_card() -> FakeGpu:
+    """Return a card in MIG mode with two instances."""
+    parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
+    return FakeGpu(instances=parts)
 
 
-def test_no_visible_device_is_no_series_and_no_note(proc: Path) -> None:
-    """Who hid all GPUs meant it."""
-    watched = Watched(two_cards(), proc, environ={"CUDA_VISIBLE_DEVICES": ""})
+@pytest.mark.parametrize(
+    ("cards", "chosen", "uuids"),
+    [
+        (two_cards(), "1", ["GPU-bbb"]),
+        (two_cards(), "", []),
+        ([split_card()], "MIG-20", ["MIG-20"]),
+        ([split_card()], "0", ["MIG-10"]),
+    ],
+)
+def test_the_environment_chooses_until_cuda_is_up(
+    proc: Path, cards: list[FakeGpu], chosen: str, uuids: list[str]
+) -> None:
+    """`CUDA_VISIBLE_DEVICES` says which GPU is cuda:0, of a split card which instance; none is no fault."""
+    watched = Watched(cards, proc, environ={"CUDA_VISIBLE_DEVICES": chosen})
+    watched(0.0)
 
-    assert watched(0.0) == {}
+    assert [device.uuid for device in watched.source.devices] == uuids
     assert watched.source.notes == []
 
 
@@ -131,12 +139,6 @@ def test_a_device_the_driver_does_not_know(proc: Path) -> None:
     assert "GPU-other" in watched.source.notes[0]
 
 
-def split_card() -> FakeGpu:
-    """Return a card in MIG mode with two instances."""
-    parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
-    return FakeGpu(instances=parts)
-
-
 @pytest.mark.parametrize("uuid", ["MIG-20", "GPU-20"])
 def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
     """A MIG instance is found by CUDA's UUID under either prefix, and its own total is shown."""
@@ -148,14 +150,6 @@ def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
     assert watched.source.devices[0].uuid == "MIG-20"
 
 
-def test_an_instance_can_be_chosen(proc: Path) -> None:
-    """`CUDA_VISIBLE_DEVICES=MIG-…` shows that instance."""
-    watched = Watched([split_card()], proc, environ={"CUDA_VISIBLE_DEVICES": "MIG-20"})
-    watched(0.0)
-
-    assert [device.uuid for device in watched.source.devices] == ["MIG-20"]
-
-
 def test_a_split_card_shows_an_instance(proc: Path) -> None:
     """By ordinal, CUDA shows an instance of a split card, never the card; until it is up that is a guess."""
     watched = Watched([split_card()], proc)
@@ -165,21 +159,34 @@ def test_a_split_card_shows_an_instance(proc: Path) -> None:
     assert watched.source.devices[0].provisional
 
 
-def test_this_process_and_the_others(proc: Path) -> None:
-    """What the driver lists for this process is its share, and the rest is the others'."""
-    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB), (os.getpid(), 300 * MIB)]})
-    values = Watched([gpu], proc)(0.0)
+ME = os.getpid()
+LISTED: list[tuple[int, float | None]] = [(ME, 300.0 * MIB)]
+SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, float]] = {
+    "beside others": ({"Compute": [(1, 100 * MIB), *LISTED]}, "", "", 300 * MIB),
+    "in two lists, once": ({"Compute": LISTED, "Graphics": LISTED}, "", "", 300 * MIB),
+    "where it only draws": ({"Graphics": LISTED}, "", "", 300 * MIB),
+    "where it computes through MPS": ({"MPSCompute": LISTED}, "", "", 300 * MIB),
+    "unlisted, where all ids are ours": ({"Compute": [(1, 100 * MIB)]}, "", "", 0.0),
+    "under its id in an outer namespace": (
+        {"Compute": [(12345678, 300 * MIB)]}, "pid:[4026532000]", "12345678\t7", 300 * MIB,
+    ),
+    "listed without its memory, as WDDM does": ({"Compute": [(ME, None)]}, "", "", math.nan),
+}  # fmt: skip
+"""What the driver lists, this process' namespace and ids, and its share."""
 
-    assert values["cuda:0/process"] == 300 * MIB
-    assert values["cuda:0/others"] == 1 * GIB - 300 * MIB
 
+@pytest.mark.parametrize("name", SHARES)
+def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
+    """The rest is the others', and the context is what it has beyond its allocator; unknown is no zero."""
+    processes, namespace, ids, share = SHARES[name]
+    known = {"nspid": ids} if ids else {}
+    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
+    gpu = FakeGpu(processes=processes)
+    values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
-def test_the_context_is_what_this_process_has_beyond_its_allocator(proc: Path) -> None:
-    """CUDA context and libraries: the driver's figure of this process less what torch has reserved."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
-    watched = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)
-
-    assert watched(0.0)["cuda:0/context"] == 620 * MIB
+    told = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
+    context = max(share - 80 * MIB, 0.0)
+    assert told == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
 
 
 def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:
@@ -212,45 +219,6 @@ def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:
     assert watched(2.0)["cuda:0/context"] == first == 620 * MIB
 
 
-def test_without_the_process_there_is_no_context(proc: Path) -> None:
-    """Where the driver does not tell this process' share, its context is not available."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
-
-    assert math.isnan(Watched([gpu], proc)(0.0)["cuda:0/context"])
-
-
-def test_a_process_in_two_lists_counts_once(proc: Path) -> None:
-    """A process that computes and draws is listed twice with one total."""
-    listed = [(os.getpid(), 300 * MIB)]
-    gpu = FakeGpu(processes={"Compute": list(listed), "Graphics": list(listed)})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
-
-
-@pytest.mark.parametrize("kind", ["Graphics", "MPSCompute"])
-def test_every_list_is_looked_at(proc: Path, kind: str) -> None:
-    """A process that only draws, or computes through MPS, is found too."""
-    gpu = FakeGpu(processes={kind: [(os.getpid(), 300 * MIB)]})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
-
-
-def test_an_unknown_share_is_not_zero(proc: Path) -> None:
-    """Where the driver lists a process without its memory (WDDM), the share is not available."""
-    gpu = FakeGpu(processes={"Compute": [(os.getpid(), None)]})
-    values = Watched([gpu], proc)(0.0)
-
-    assert math.isnan(values["cuda:0/process"])
-    assert math.isnan(values["cuda:0/others"])
-
-
-def test_unlisted_where_all_ids_are_ours_is_zero(proc: Path) -> None:
-    """In the machine's first namespace, a process that is not listed holds nothing."""
-    gpu = FakeGpu(processes={"Compute": [(1, 100 * MIB)]})
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 0
-
-
 def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
     """In another namespace, one foreign process in the list is not taken for this one."""
     gpu = FakeGpu(processes={"Compute": [(1, 900 * MIB)]})
@@ -262,14 +230,6 @@ def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
     watched(0.1)
     watched(2.0)
     assert len(watched.source.notes) == 1
-
-
-def test_an_id_of_an_outer_namespace_is_ours(tmp_path: Path) -> None:
-    """Where the kernel tells the ids that this process has elsewhere, they are recognised."""
-    gpu = FakeGpu(processes={"Compute": [(12345678, 300 * MIB)]})
-    proc = make_proc(tmp_path, "pid:[4026532000]", nspid="12345678\t7")
-
-    assert Watched([gpu], proc)(0.0)["cuda:0/process"] == 300 * MIB
 
 
 def test_what_costs_more_is_read_less_often(proc: Path) -> None:
@@ -291,11 +251,6 @@ def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> 
     gpu.used, gpu.processes = 1300 * MIB, {"Compute": [(os.getpid(), 1300 * MIB)]}
 
     assert watched(0.5)["cuda:0/context"] == 1300 * MIB
-
-
-def test_a_look_is_timed_by_the_cpu_it_takes() -> None:
-    """Waiting for the interpreter beside busy Python code, up to 5 ms a call, is not what a look costs."""
-    assert inspect.signature(Gpu).parameters["cpu"].default is time.thread_time
 
 
 def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
@@ -327,3 +282,197 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
 
     assert own == list(range(25))
     assert of_others == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
+
+
+def test_a_lost_gpu_ends_and_the_others_go_on(proc: Path) -> None:
+    """The last values of a lost GPU are never repeated, and one note says that it is lost."""
+    cards = two_cards()
+    watched = Watched(cards, proc)
+    watched(0.0)
+    cards[0].faults["all"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    values = watched(0.1)
+    cards[0].faults.clear()
+
+    assert all(
+        math.isnan(values[f"cuda:0/{one}"]) for one in ("device_used", "process", "utilization")
+    )
+    assert values["cuda:1/device_used"] == 2 * GIB
+    assert math.isnan(watched(0.2)["cuda:0/device_used"])
+    assert len(watched.source.notes) == 1
+    assert "lost" in watched.source.notes[0]
+
+
+def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
+    """If the process list is what says that a GPU is lost, its memory of just before is not shown."""
+    gpu = FakeGpu(faults={"ComputeRunningProcesses": pynvml.NVML_ERROR_GPU_IS_LOST})
+    watched = Watched([gpu], proc)
+
+    assert all(math.isnan(one) for one in watched(0.0).values())
+    assert "lost" in watched.source.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "uuids"),
+    [
+        (pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]),
+        (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"]),
+    ],
+)
+def test_a_card_lost_from_the_start_keeps_its_number(
+    proc: Path, fault: int, uuids: list[str]
+) -> None:
+    """One that this process may not open, as another job's, is none to CUDA either: the numbers close up."""
+    cards = [FakeGpu(faults={"HandleByIndex": fault}), FakeGpu(uuid="GPU-b")]
+    watched = Watched(cards, proc)
+    watched(0.0)
+
+    assert [device.uuid for device in watched.source.devices] == uuids
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN],
+)
+def test_memory_that_cannot_be_read_is_not_available(proc: Path, fault: int) -> None:
+    """Without memory figures the rest is still read, and one note says why."""
+    gpu = FakeGpu(faults={"MemoryInfo": fault})
+    watched = Watched([gpu], proc)
+    watched(0.0)
+    values = watched(0.1)
+
+    assert math.isnan(values["cuda:0/device_used"])
+    assert values["cuda:0/utilization"] == 50
+    assert len(watched.source.notes) <= 2
+    assert len(set(watched.source.notes)) == len(watched.source.notes)
+
+
+def test_a_passing_fault_passes(proc: Path) -> None:
+    """After a reading that timed out, the next one counts."""
+    gpu = FakeGpu()
+    watched = Watched([gpu], proc)
+    watched(0.0)
+    gpu.faults["MemoryInfo"] = pynvml.NVML_ERROR_TIMEOUT
+    assert math.isnan(watched(0.1)["cuda:0/device_used"])
+    gpu.faults.clear()
+
+    assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
+
+
+@pytest.mark.parametrize("call", ["UtilizationRates", "ComputeRunningProcesses"])
+def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
+    """What MIG and vGPU do not tell is not available, without a note."""
+    watched = Watched([FakeGpu(faults={call: pynvml.NVML_ERROR_NOT_SUPPORTED})], proc)
+
+    assert watched(0.0)["cuda:0/device_used"] == 1 * GIB
+    assert watched.source.notes == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "No NVIDIA driver"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not running"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Reboot"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "No permission"),
+        (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
+    ],
+)
+def test_without_nvml_one_sentence_says_why(proc: Path, fault: int, word: str) -> None:
+    """Each reason has one note with its remedy; trying again every half minute adds none."""
+    watched = Watched([FakeGpu()], proc, init_fault=fault)
+    for now in range(0, 100, 5):
+        assert watched(float(now)) == {}
+
+    assert len(watched.source.notes) == 1
+    assert word in watched.source.notes[0]
+    assert watched.nvml.calls["Init"] == 4
+
+
+def test_nvml_that_comes_later_is_used(proc: Path) -> None:
+    """Once the driver runs, its devices appear."""
+    watched = Watched([FakeGpu()], proc, init_fault=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    watched(0.0)
+    watched.nvml.init_fault = None
+
+    assert watched(RETRY_INTERVAL - 1) == {}
+    assert watched(RETRY_INTERVAL)["cuda:0/device_used"] == 1 * GIB
+
+
+def test_without_the_package_one_sentence_says_so() -> None:
+    """A missing nvidia-ml-py is said with the way to get it."""
+
+    def missing() -> Any:
+        raise ImportError("No module named 'pynvml'")
+
+    source = NvmlSource(lambda: None, {}, load=missing)
+
+    assert source.read(0.0) == []
+    assert "nvidia-ml-py" in source.notes[0]
+
+
+def test_nvml_shut_by_another_is_opened_once_more(proc: Path) -> None:
+    """If somebody shut NVML down under us, the next reading opens it again, without a word."""
+    watched = Watched([FakeGpu()], proc)
+    watched(0.0)
+    watched.nvml.initialized = False
+
+    assert math.isnan(watched(0.1)["cuda:0/device_used"])
+    assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
+    assert watched.source.notes == []
+
+
+def test_nvml_shut_again_and_again_is_not_fought_for(proc: Path) -> None:
+    """From the second time on, NVML is opened at most twice a minute."""
+    watched = Watched([FakeGpu()], proc)
+    for tick in range(100):
+        watched(tick / 10)
+        watched.nvml.initialized = False
+
+    assert watched.nvml.calls["Init"] == 2
+
+
+def test_a_forked_child_opens_its_own(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork, the parent's handles are dropped, and NVML is opened again."""
+    watched = Watched([FakeGpu()], proc)
+    watched(0.0)
+    monkeypatch.setattr(os, "getpid", lambda: -2)
+
+    assert watched(0.1)["cuda:0/device_used"] == 1 * GIB
+    assert watched.nvml.calls["Init"] == 2
+    assert watched.nvml.calls["Shutdown"] == 0
+
+
+def test_closing_shuts_nvml_down_once(proc: Path) -> None:
+    """NVML is shut if it was opened, and stays shut."""
+    watched = Watched([FakeGpu()], proc)
+    watched(0.0)
+    watched.source.close()
+
+    assert watched.nvml.calls["Shutdown"] == 1
+    assert math.isnan(watched(100.0)["cuda:0/device_used"])
+    assert watched.nvml.calls["Init"] == 1
+
+
+ABSURD = st.one_of(
+    st.integers(-(2**70), 2**70), st.floats(), st.just(float(2**64 - 1)), st.just(-1.0)
+)
+
+
+@given(total=ABSURD, used=ABSURD, reserved=ABSURD, share=st.one_of(st.none(), ABSURD), busy=ABSURD)
+def test_absurd_figures_are_not_available(
+    total: float, used: float, reserved: float, share: float | None, busy: float
+) -> None:
+    """Whatever the driver says, a value lies between 0 and the device's total, or is NaN."""
+    gpu = FakeGpu(
+        total=total,
+        used=used,
+        reserved=reserved,
+        utilization=busy,
+        processes={"Compute": [(os.getpid(), share)]},
+    )
+    values = Watched([gpu], Path("/nowhere"))(0.0)
+
+    for metric in ("device_used", "driver_reserved", "process", "others"):
+        one = values[f"cuda:0/{metric}"]
+        assert math.isnan(one) or 0 <= one <= total
+    assert math.isnan(values["cuda:0/utilization"]) or 0 <= values["cuda:0/utilization"] <= 100

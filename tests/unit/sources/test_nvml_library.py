@@ -92,15 +92,6 @@ def test_a_gpu_that_is_lost_stays_lost(library: Path) -> None:
     assert len(told["notes"]) == 1
 
 
-def test_a_library_that_does_not_start_is_a_sentence(library: Path) -> None:
-    """An error of nvmlInit becomes one note."""
-    told = read(library, [0.0, 50.0], init_error=18)
-
-    assert told["rows"] == [[], []]
-    assert len(told["notes"]) == 1
-    assert "Reboot" in told["notes"][0]
-
-
 def test_no_library_is_a_sentence(tmp_path: Path) -> None:
     """On a machine without a driver, the real pynvml finds none, and one note says so."""
     if run("import ctypes; ctypes.CDLL('libnvidia-ml.so.1')", tmp_path).returncode == 0:
@@ -128,17 +119,3 @@ print(turns)
     done = run(code, library, sleep_ms=200)
 
     assert int(done.stdout) > 1000
-
-
-def test_the_stub_ends_a_race_at_exit(library: Path) -> None:
-    """Shutting down under a call is fatal in the stand-in, so that a test of our exit can fail."""
-    code = """
-import threading, time, pynvml
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-threading.Thread(target=pynvml.nvmlDeviceGetMemoryInfo, args=(handle,), daemon=True).start()
-time.sleep(0.1)
-pynvml.nvmlShutdown()
-"""
-
-    assert run(code, library, sleep_ms=2000).returncode == -6

@@ -21,8 +21,11 @@ def _nobody_records() -> Iterator[None]:
     TorchHistory.active = None
 
 
-def begun(torch: ModuleType, **options: Any) -> CudaHistory:
-    history = CudaHistory({"torch": torch}, **options)
+HISTORIES = {"cuda": CudaHistory, "xpu": XpuHistory}
+
+
+def begun(torch: ModuleType, device: str = "cuda", **options: Any) -> TorchHistory:
+    history = HISTORIES[device]({"torch": torch}, **options)
     history.look()
     return history
 
@@ -78,17 +81,6 @@ def test_a_snapshot_that_fails_still_ends_the_recording() -> None:
     assert not torch.recording
 
 
-def test_the_users_own_recording_is_left_alone() -> None:
-    """Neither begun anew, nor read, nor ended; and a sentence says so."""
-    torch = FakeTorch()
-    torch.recording = True
-    history = begun(torch)
-    assert history.end() is None
-    assert torch.calls == []
-    assert torch.recording
-    assert history.obstacle.startswith("Your code is recording")
-
-
 def test_what_the_user_has_ended_is_not_ended_again() -> None:
     """Merely calling it leaves hooks behind (pytorch#153571)."""
     torch = FakeTorch()
@@ -99,30 +91,49 @@ def test_what_the_user_has_ended_is_not_ended_again() -> None:
     assert "ended the recording" in history.obstacle
 
 
-def test_a_watch_within_a_watch_leaves_the_outer_one_recording() -> None:
-    """And does not call that the user's own."""
-    torch = FakeTorch()
-    outer = begun(torch)
-    inner = begun(torch)
+@pytest.mark.parametrize(("device", "events"), [("cuda", 0), ("xpu", 0), ("xpu", 1)])
+def test_the_users_own_recording_is_left_alone(device: str, events: int) -> None:
+    """Not begun anew, nor ended, and read only on XPU, where nothing else shows it; a sentence says so."""
+    torch = FakeTorch(device)
+    torch.recording = True
+    for address in range(events):
+        torch.alloc(address, 10)
+    history = begun(torch, device)
+    assert history.end() is None
+    assert {name for name, _ in torch.calls} == ({"snapshot"} if device == "xpu" else set())
+    assert torch.recording
+    assert history.obstacle.startswith("Your code is recording")
+    assert f"torch.{device}.memory._record_memory_history(enabled=None)" in history.obstacle
+
+
+@pytest.mark.parametrize("device", HISTORIES)
+def test_a_watch_within_a_watch_leaves_the_outer_one_recording(device: str) -> None:
+    """It does not call that the user's own, and does not read it, which can take seconds."""
+    torch = FakeTorch(device)
+    outer = begun(torch, device)
+    torch.calls.clear()
+    inner = begun(torch, device)
     assert "around this one" in inner.obstacle
     assert inner.end() is None
-    assert torch.recording
+    assert torch.calls == []
     assert outer.end() is not None
 
 
-def test_it_begins_with_cuda_before_the_first_allocation() -> None:
-    """Where CUDA is not up, nothing is recorded until the user's code brings it up, and then at once."""
-    torch = FakeTorch(initialized=False)
+@pytest.mark.parametrize("device", HISTORIES)
+def test_it_begins_with_the_device_before_the_first_allocation(device: str) -> None:
+    """Nothing is recorded until the user's code brings it up, and then at once, in one format for all."""
+    torch = FakeTorch(device, initialized=False)
     started: list[bool] = []
-    history = begun(torch, on_start=lambda: started.append(True))
+    history = begun(torch, device, most=7, on_start=lambda: started.append(True))
     assert torch.calls == []
     torch.initialize()
     torch.alloc(1, 10)
-    assert history.state == "recording"
-    assert started == [True]
+    assert (history.state, started) == ("recording", [True])
     recorded = history.end()
     assert recorded is not None
-    assert len(recorded.snapshot["device_traces"][0]) == 1
+    assert (recorded.device_type, recorded.most) == (device, 7)
+    assert [event["action"] for event in recorded.snapshot["device_traces"][0]] == ["alloc"]
+    assert not torch.recording
 
 
 def test_looking_again_queues_nothing_twice() -> None:
@@ -225,57 +236,10 @@ def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
     assert [name for name, _ in torch.calls] == ["record"]
 
 
-def xpu_begun(torch: FakeTorch, **options: Any) -> XpuHistory:
-    history = XpuHistory({"torch": torch}, **options)
-    history.look()
-    return history
-
-
-def test_on_xpu_it_begins_with_the_device_and_ends_with_the_same_snapshot() -> None:
-    """Intel's allocator records in the format of CUDA's, and torch waits for the device as for CUDA."""
-    torch = FakeTorch("xpu", initialized=False)
-    history = xpu_begun(torch, most=7)
-    assert torch.calls == []
-    torch.initialize()
-    torch.alloc(1, 10)
-    recorded = history.end()
-
-    assert recorded is not None
-    assert (recorded.device_type, recorded.most) == ("xpu", 7)
-    assert [event["action"] for event in recorded.snapshot["device_traces"][0]] == ["alloc"]
-    assert not torch.recording
-
-
-@pytest.mark.parametrize("events", [0, 1])
-def test_on_xpu_the_users_own_recording_is_found_by_the_snapshots(events: int) -> None:
-    """Torch has no function that tells there; the recording goes on, also one that has no event yet."""
-    torch = FakeTorch("xpu")
-    torch.recording = True
-    for address in range(events):
-        torch.alloc(address, 10)
-    history = xpu_begun(torch)
-
-    assert "torch.xpu.memory._record_memory_history(enabled=None)" in history.obstacle
-    assert history.end() is None
-    assert torch.recording
-    assert {name for name, _ in torch.calls} == {"snapshot"}
-
-
-def test_on_xpu_a_watch_within_a_watch_does_not_read_the_outer_ones_history() -> None:
-    """Reading it can take seconds."""
-    torch = FakeTorch("xpu")
-    outer = xpu_begun(torch)
-    torch.calls.clear()
-
-    assert "around this one" in xpu_begun(torch).obstacle
-    assert torch.calls == []
-    assert outer.end() is not None
-
-
 def test_on_xpu_what_the_user_has_ended_is_empty() -> None:
     """Torch clears it then; it is read once, and what is off stays off."""
     torch = FakeTorch("xpu")
-    history = xpu_begun(torch)
+    history = begun(torch, "xpu")
     torch.alloc(1, 10)
     torch.xpu.memory._record_memory_history(enabled=None)
     torch.calls.clear()
@@ -292,8 +256,8 @@ def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
     torch = FakeTorch("xpu")
     del torch._C._xpu_recordMemoryHistory
 
-    assert "use torch 2.13 or later" in xpu_begun(torch).obstacle
-    assert xpu_begun(FakeTorch("cuda")).obstacle == ""
+    assert "use torch 2.13 or later" in begun(torch, "xpu").obstacle
+    assert begun(FakeTorch("cuda"), "xpu").obstacle == ""
 
 
 def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:
@@ -301,7 +265,7 @@ def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:
     torch = FakeTorch("xpu")
     torch.xpu.memory_snapshot = lambda: torch.snapshot["segments"]
     allocator = XpuAllocator({"torch": torch})
-    history = xpu_begun(torch)
+    history = begun(torch, "xpu")
 
     with pytest.raises(SourceUnavailable, match="together with their history"):
         allocator.snapshot(quick=True)

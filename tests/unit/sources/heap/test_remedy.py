@@ -22,14 +22,11 @@ REMEDIES = (ERRORS, OUTPUTS, VALUES, GRADIENTS, "%memfree all")
 CASES = [
     # path, kind, whether it is kept through graphs, what lets go of it
     ("the error of cell [4] \u2192 train() \u2192 loss", "tensors", True, ERRORS),
-    ("the error of cell [4]", "tensors", False, ERRORS),
     ("sys.last_value \u2192 step() \u2192 losses[0..59]", "tensors", True, ERRORS),
     ("sys.last_exc.__context__", "tensors", False, ERRORS),
-    ("IPython's etb", "tensors", True, ERRORS),
     ("IPython's debugger", "tensors", False, ERRORS),
     ("IPython's last result", "tensors", True, "%memfree all"),
     ("Out[12]", "tensors", True, OUTPUTS),
-    ("Out[12].loss", "tensors", True, OUTPUTS),
     ("_", "tensors", False, OUTPUTS),
     ("__[0]", "tensors", True, OUTPUTS),
     ("_12", "tensors", True, OUTPUTS),
@@ -38,15 +35,11 @@ CASES = [
     ("Output", "tensors", True, VALUES),
     ("loss", "tensors", True, VALUES),
     ("losses[0..99]", "tensors", True, VALUES),
-    ("mymodule.history[0..9]", "tensors", True, VALUES),
     ("generator \u2192 outputs[0..9]", "tensors", True, VALUES),
-    ("closure \u2192 kept", "tensors", True, VALUES),
     ("model", "gradients", False, GRADIENTS),
     ("x", "tensors", False, NOTHING),
-    ("iterator._data_queue", "tensors", False, NOTHING),
     ("closure \u2192 kept", "tensors", False, NOTHING),
     ("model", "weights", False, NOTHING),
-    ("optimizer", "optimizer states", False, NOTHING),
 ]  # fmt: skip
 
 
