@@ -74,22 +74,18 @@ def folded(peaks: Sequence[float], most: int) -> Floats:
     return steps.table[:, [steps.columns.index(name) for name in names]]
 
 
-def test_a_single_run_is_its_own_median() -> None:
-    """One run has no spread."""
-    comparison = compare({"a": [record("a", device(8.0))]})
-    (cell,) = comparison.cells
+@pytest.mark.parametrize(
+    ("peaks", "told"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
+)
+def test_runs_are_a_median_and_a_range(
+    peaks: list[float], told: tuple[float, float, float, int]
+) -> None:
+    """The median stands for them, with the lowest and the highest beside it; one run has no spread."""
+    (cell,) = compare({"a": [record("a", device(peak)) for peak in peaks]}).cells
     figure = cell.figures["peak"]
 
-    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 8.0, 8.0, 1)
+    assert (figure.middle, figure.low, figure.high, figure.runs) == told
     assert set(cell.figures) == set(FIGURES)
-
-
-def test_repeats_are_a_median_and_a_range() -> None:
-    """Of several runs the median stands for them, with the lowest and the highest beside it."""
-    runs = [record("a", device(peak)) for peak in (9.0, 7.0, 8.0)]
-    figure = compare({"a": runs}).cells[0].figures["peak"]
-
-    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 7.0, 9.0, 3)
 
 
 def test_parts_are_those_of_the_run_that_has_the_median() -> None:
