@@ -13,6 +13,7 @@ from hfmem_widget.text import (
     MIB,
     format_change,
     format_counted,
+    ordinal,
     parse_bytes,
 )
 
@@ -58,3 +59,9 @@ def test_counts_agree_with_their_nouns() -> None:
     """One of something has the singular, and thousands have their comma."""
     assert format_counted(1, "object") == "1 object"
     assert format_counted(1024, "object") == "1,024 objects"
+
+
+def test_a_number_in_a_row_is_written_as_it_is_said() -> None:
+    """With the ending that English gives it."""
+    said = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+    assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == said

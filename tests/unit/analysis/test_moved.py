@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hfmem_widget
 from hfmem_widget.analysis.moved import Moved, Movement, movement
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.scene import build_scene
@@ -241,27 +240,3 @@ def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], tol
     moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
 
     assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")
-
-
-@pytest.mark.parametrize(
-    ("total", "rise", "told"),
-    [
-        (100.0, 1.0, True),
-        (100.0, 0.999, False),
-        (10.0, 0.25, True),
-        (10.0, 0.249, False),
-        (NAN, 0.25, True),
-    ],
-)
-def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told: bool) -> None:
-    """A quarter of a GiB at least; where nobody knows how large it is, that alone."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt(
-        [replace(GPU, total=total * GIB)],
-        [Series(GPU.key, "allocated"), Series(GPU.key, "device_used")],
-    )
-    for at, used in enumerate((GIB, (1 + rise) * GIB)):
-        recorder.append(Sample(float(at), (0.0, used)))
-
-    assert bool(movement(session).devices) is told

@@ -11,7 +11,11 @@ import pytest
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.features.leaks.comparable_points import ComparablePoints, comparable_points
+from hfmem_widget.features.leaks.comparable_points import (
+    A_SECOND,
+    ComparablePoints,
+    comparable_points,
+)
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import (
     Trend,
@@ -444,3 +448,19 @@ def test_a_training_that_was_resumed_is_a_row_of_its_own(
 
     assert [len(one) for one in found if one.device == "cuda:0"] == rows
     assert all(trend.what == "a step" for trend in trends_of(stage.session))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_loop_is_looked_for_in_the_newest_cells(*, after: bool) -> None:
+    """Those that began since, and not in the blocks within them."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "first"):
+        stage.hold({GPU: GIB}, 0.5, {"weights": GIB / 2})
+    with stage.span("cell", "second"), stage.span("block", "within"):
+        stage.hold({GPU: 2 * GIB}, 0.5)
+    session = stage.finish()
+    second = session.spans[1]
+    found = list(comparable_points(session, second if after else None))
+
+    assert {one.root for one in found if one.what == A_SECOND} <= {1, 2}
+    assert (1 in {one.root for one in found}) is not after
