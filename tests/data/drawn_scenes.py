@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.html import whole_bundle

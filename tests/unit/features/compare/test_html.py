@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole_bundle

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget.analysis.cell import Cell
-from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.history import Cell, History
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hfmem_widget.analysis.anatomy import anatomy
-from hfmem_widget.analysis.children import METRICS, children_text
+from hfmem_widget.analysis.host import METRICS, children_text
 from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Series, Session, Span
 from hfmem_widget.text import GIB, MIB

@@ -19,8 +19,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import HFMemError, OptionError
-from hfmem_widget.features.report.frame import packed
-from hfmem_widget.features.report.page import LARGEST, page
+from hfmem_widget.features.report.page import LARGEST, packed, page
 from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hfmem_widget
-from hfmem_widget.analysis.malloc import untouched_text
+from hfmem_widget.analysis.host import untouched_text
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.view.one_line import compact_bundle
 
