@@ -108,18 +108,6 @@ def test_an_option_that_is_empty_is_not_given(magics: MemwatchMagics) -> None:
     assert magics._every_cell._options == WatchOptions(quiet=True)
 
 
-def test_a_module_is_no_variable_to_let_go(shell: InteractiveShell) -> None:
-    """It is told what it is; a word of the magic's own means what it always means."""
-    shell.run_cell("import json as js, json as cache")
-    memfree = registered(shell, "memfree").memfree
-    for line in ("js", "--variable js", "--variable cache"):
-        with pytest.raises(
-            UsageError, match=r"^\w+ is a module, not a variable, and cannot be freed"
-        ):
-            memfree(line)
-    memfree("cache --dry-run")
-
-
 @pytest.mark.parametrize("line", ["now --predicted", "peak --predicted", "--predicted"])
 def test_a_prediction_is_of_what_was_watched(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, line: str
@@ -137,22 +125,6 @@ def test_a_prediction_is_of_what_was_watched(
         registered(shell, "memanatomy").memanatomy(line)
 
     assert asked == [shell.user_ns["session"]]
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("on --budget 20", "1 MiB or more, not '20'"),
-        ("on --budget 20GB", r"not '20GB'; did you mean 20GiB\?"),
-        ("on --stop", "stop needs a budget"),
-    ],
-)
-def test_a_budget_that_is_none_is_a_usage_error(
-    magics: MemwatchMagics, line: str, says: str
-) -> None:
-    """In the words of `hfmem_widget.watch`."""
-    with pytest.raises(UsageError, match=says):
-        magics.memwatch(line)
 
 
 def parser_of(name: str) -> Any:
