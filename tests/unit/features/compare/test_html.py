@@ -15,7 +15,7 @@ from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole_bundle
 from hfmem_widget.features.compare.model import Comparison, Difference, difference
-from hfmem_widget.features.compare.scene import step_ticks
+from hfmem_widget.features.compare.picture import step_ticks
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import (
     change_text,

@@ -13,7 +13,7 @@ import pytest
 
 from hfmem_widget.features.compare.html import chart_bundle
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.scene import ComparisonScene, build_scene
+from hfmem_widget.features.compare.picture import ComparisonScene, build_scene
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
