@@ -12,7 +12,6 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import prediction as predicting
 from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
-from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session
 
 HOSTILE = "a\u202e\x1b[31m b"
@@ -80,32 +79,24 @@ def test_what_takes_no_options_says_so(magics: MemwatchMagics, line: str) -> Non
         magics.memwatch(line)
 
 
-def test_options_that_are_refused_leave_every_cell_watched(magics: MemwatchMagics) -> None:
-    """`%memwatch off` with an option has not turned it off."""
-    magics.memwatch("on --quiet")
+@pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
+def test_what_is_refused_leaves_every_cell_watched(magics: MemwatchMagics, line: str) -> None:
+    """`%memwatch off` with an option, or `on` of a device that is not there, ends no session."""
+    magics.memwatch("on --quiet --output session")
+    session: Session = magics.shell.user_ns["session"]
     with pytest.raises(UsageError):
-        magics.memwatch("off --quiet")
+        magics.memwatch(line)
 
-    assert magics._every_cell is not None
-
-
-def test_what_cannot_be_watched_leaves_every_cell_watched(magics: MemwatchMagics) -> None:
-    """`%memwatch on` of a device that is not there does not end the session before."""
-    magics.memwatch("on --quiet")
-    before = magics._every_cell
-    with pytest.raises(UsageError, match="no device 'nope'"):
-        magics.memwatch("on --quiet --devices nope")
-
-    assert magics._every_cell is before is not None
-    assert before.session.running
+    assert session.running
 
 
 def test_an_option_that_is_empty_is_not_given(magics: MemwatchMagics) -> None:
     """As where a variable in the line is an empty text."""
-    magics.memwatch("on --quiet --budget '' --devices '' --label ''")
+    magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
+    session: Session = magics.shell.user_ns["session"]
 
-    assert magics._every_cell is not None
-    assert magics._every_cell._options == WatchOptions(quiet=True)
+    assert session.running
+    assert session.guides == []
 
 
 @pytest.mark.parametrize("line", ["now --predicted", "peak --predicted", "--predicted"])

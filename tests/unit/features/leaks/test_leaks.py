@@ -244,10 +244,10 @@ def test_growth_since_the_middle_is_told_since_then() -> None:
     assert trend.slope == 5 * MIB
 
 
-def test_growth_made_by_evaluations_is_told_as_theirs() -> None:
-    """What each leaves is seen at the steps too, and belongs to the evaluation."""
-    stage, kept = Stage("train", gpus=1), 500.0
-    with stage.span("cell", "train"), stage.span("train", "train"):
+def evaluations(stage: Stage) -> None:
+    """Keep 40 MiB of each evaluation, which is seen at the steps too."""
+    kept = 500.0
+    with stage.span("train", "train"):
         for step in range(1, 81):
             with stage.span("step", f"step {step}"):
                 stage.hold({GPU: kept * MIB}, 0.1)
@@ -255,23 +255,31 @@ def test_growth_made_by_evaluations_is_told_as_theirs() -> None:
                 with stage.span("evaluate", "evaluate"):
                     kept += 40
                     stage.hold({GPU: kept * MIB}, 0.1)
+
+
+def blocks(stage: Stage) -> None:
+    """Keep 64 MiB of each block that a person names and does again."""
+    for request in range(12):
+        with stage.span("block", "answer"):
+            stage.hold({GPU: (500 + 64 * request) * MIB}, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("play", "said"),
+    [
+        (evaluations, "grows by 40.0 MiB an evaluation since the 2nd"),
+        (blocks, "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far"),
+    ],
+)
+def test_growth_is_told_by_what_makes_it(play: Callable[[Stage], None], said: str) -> None:
+    """By evaluations, or by blocks of one label."""
+    stage = Stage("run", gpus=1)
+    with stage.span("cell", "run"):
+        play(stage)
     session = stage.finish()
     (finding,) = leaks(session, session.spans[0])
 
-    assert "grows by 40.0 MiB an evaluation since the 2nd" in finding.title
-
-
-def test_blocks_of_one_label_are_compared() -> None:
-    """Whatever a person names and does again."""
-    stage = Stage("serve", gpus=1)
-    with stage.span("cell", "serve"):
-        for request in range(12):
-            with stage.span("block", "answer"):
-                stage.hold({GPU: (500 + 64 * request) * MIB}, 0.1)
-    session = stage.finish()
-    (finding,) = leaks(session, session.spans[0])
-
-    assert "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far" in finding.title
+    assert said in finding.title
 
 
 def test_a_loop_without_spans_is_told_by_its_optimizers_steps() -> None:
