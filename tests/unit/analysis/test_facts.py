@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+import hfmem_widget
 from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
+from hfmem_widget.analysis.host import untouched_text
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
+from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.line import line
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.view.one_line import compact_bundle
+from tests.scenes import scripted_run
 
 NAN = math.nan
 
@@ -168,14 +173,6 @@ def test_an_open_span_reads_up_to_now() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_a_scripted_run_is_the_same_each_time(name: str) -> None:
-    """Scripted runs have no chance in them: their spans and samples are the same to the bit."""
-    first, second = scripted_run(name), scripted_run(name)
-    assert first.spans == second.spans
-    assert first.timeline.high.tobytes() == second.timeline.high.tobytes()
-
-
 def cell(
     seconds: float,
     after: float,
@@ -211,3 +208,20 @@ def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
 ) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
     assert did_nothing(*told) is nothing
+
+
+glibc = pytest.mark.skipif(find_glibc_heap() is None, reason="needs glibc's own malloc")
+
+
+@glibc
+def test_what_was_not_written_is_said_on_the_card() -> None:
+    """An array of zeros takes no memory until it is filled, and the card says why nothing was left behind."""
+    with hfmem_widget.watch("zeros", quiet=True) as session:
+        array = np.zeros(200_000_000)
+    with hfmem_widget.watch("ones", quiet=True) as filled:
+        array[:25_000_000] = 1.0
+    (span,), (after,) = session.spans, filled.spans
+
+    assert "was allocated and not written yet" in untouched_text(session, span)
+    assert untouched_text(session, span) in compact_bundle(session, span)["text/plain"]
+    assert untouched_text(filled, after) == ""

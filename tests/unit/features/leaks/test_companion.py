@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
 from hfmem_widget.features.leaks.growers import Before
-from hfmem_widget.features.leaks.reruns import Rerun
 from hfmem_widget.features.leaks.trends import Trend
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
@@ -267,24 +264,3 @@ def test_growth_is_drawn_while_the_code_runs() -> None:
     assert len(lines[-1]) == 1
     assert lines[20] < lines[-1]
     assert [one.kind for one in stage.session.guides] == ["trend"]
-
-
-def test_a_run_is_compared_with_those_before_it() -> None:
-    """When it has ended, and not before."""
-
-    def ran(run: int) -> Session:
-        stage = Stage("cell", gpus=1)
-        stage.hold({GPU: 64 * run * MIB}, 0.1)
-        with stage.span("cell", "cell"):
-            stage.hold({GPU: 64 * (run + 1) * MIB}, 0.1)
-        return stage.finish()
-
-    records: list[Record] = []
-    kinds = []
-    for run in range(5):
-        session = ran(run)
-        Rerun(lambda: records).report(session, session.spans[0])
-        kinds.append([one.kind for one in session.findings])
-        records.append(record_of(session, session.spans[0]))
-
-    assert kinds == [[], [], [], ["rerun"], ["rerun"]]
