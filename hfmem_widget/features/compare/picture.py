@@ -41,22 +41,15 @@ _SWATCH = 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One cell: name and peak as plain text, its line with colour and dash, and the parts of its bar.
+    """One cell: name and peak as plain text, the stroke of its line, and the parts of its bar.
 
     The parts are pairs of name and bytes, from left to right; one part without a name where they are unknown.
     """
 
     name: str
     peak: str
-    colour: str
-    dash: str
-    line: AlignedLine | None
+    stroke: Stroke
     parts: tuple[tuple[str, float], ...]
-
-    @property
-    def stroke(self) -> Stroke:
-        """The stroke of its line."""
-        return Stroke(self.colour, 1.6, self.dash)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +57,7 @@ class ComparisonScene:
     """What is drawn of a comparison."""
 
     cells: tuple[Drawn, ...]
+    curves: tuple[Curve, ...]  # the ranges of the cells' runs, and over them their lines
     frame: Frame  # of the lines; its unit is that of the bars too
     longest: float  # the upper end of the bars' axis, in bytes
     what: str  # a title of the lines, such as "allocated, highest of each step"
@@ -74,27 +68,6 @@ class ComparisonScene:
         there = {name for cell in self.cells for name, _ in cell.parts}
         return tuple(name for name in OF_ALLOCATED if name in there)
 
-    @property
-    def curves(self) -> list[Curve]:
-        """The ranges of the cells' runs, and over them their lines."""
-        bands, lines = [], []
-        for cell in self.cells:
-            line = cell.line
-            if line is None:
-                continue
-            if (line.high > line.low).any():
-                edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
-                band = Curve(edge, fill=cell.colour, opacity=0.2, is_closed=True, is_key=False)
-                bands.append(band)
-            middle = _points(line.at, line.middle)
-            lines.append(Curve(middle, cell.stroke, name=cell.name, tip=cell.name))
-        return bands + lines
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether there are lines above the bars."""
-        return any(cell.line is not None for cell in self.cells)
-
 
 def build_scene(comparison: Comparison) -> ComparisonScene:
     """Return the scene of a comparison."""
@@ -102,13 +75,12 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
         Drawn(
             name_of(cell, NAME_LENGTH),
             peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
-            *palette.DEVICES[at % len(palette.DEVICES)],
-            line=cell.line,
-            parts=_parts(cell.at_peak, cell.figures["peak"].middle),
+            _stroke(at),
+            _parts(cell.at_peak, cell.figures["peak"].middle),
         )
         for at, cell in enumerate(comparison.cells)
     )
-    lines = [cell.line for cell in cells if cell.line is not None]
+    lines = [cell.line for cell in comparison.cells if cell.line is not None]
     heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
     highest = max(heights, default=0.0) or MIB
     longest = max((sum(size for _, size in cell.parts) for cell in cells), default=1.0) or 1.0
@@ -120,7 +92,26 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
     ticks = step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3))
     levels = value_ticks(highest / divisor, unit)
     frame = Frame(start, max(stop, start + 1e-3), top, (divisor, unit), ticks, levels)
-    return ComparisonScene(cells, frame, longest, _what(comparison))
+    pairs = zip(cells, comparison.cells, strict=True)
+    drawn = [(cell, compared.line) for cell, compared in pairs if compared.line is not None]
+    curves = (
+        *(_band(cell, line) for cell, line in drawn if (line.high > line.low).any()),
+        *(
+            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name, tip=cell.name)
+            for cell, line in drawn
+        ),
+    )
+    return ComparisonScene(cells, curves, frame, longest, _what(comparison))
+
+
+def _stroke(at: int) -> Stroke:
+    colour, dash = palette.DEVICES[at % len(palette.DEVICES)]
+    return Stroke(colour, 1.6, dash)
+
+
+def _band(cell: Drawn, line: AlignedLine) -> Curve:
+    edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
+    return Curve(edge, fill=cell.stroke.colour, opacity=0.2, is_closed=True, is_key=False)
 
 
 def _points(at: np.ndarray, values: np.ndarray) -> Points:
@@ -155,12 +146,12 @@ def svg(scene: ComparisonScene) -> str:
     """Return the lines with axes, and below them a bar for each cell, for front ends without Plotly."""
     rows = "".join(_row(cell, scene) for cell in scene.cells)
     parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in scene.part_names)
-    lines = _lines(scene) if scene.has_lines else ""
+    lines = _lines(scene) if scene.curves else ""
     return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
 
 
 def _lines(scene: ComparisonScene) -> str:
-    names = ", ".join(cell.name for cell in scene.cells if cell.line is not None)
+    names = ", ".join(curve.name for curve in scene.curves if curve.name)
     # The lines have no tips: their swatches have the names.
     inside = paint.axes(scene.frame, _HEIGHT)
     inside += paint.stretched(_HEIGHT, paint.curves_svg(scene.curves, scene.frame, _HEIGHT))
@@ -219,7 +210,7 @@ def _bars(name: str, scene: ComparisonScene) -> Trace:
 
 def _layout(scene: ComparisonScene) -> dict[str, Any]:
     rows = len(scene.cells) * _ROW
-    lines, between, top, left = (_LINES, _TIMES, _TOP, _LEFT) if scene.has_lines else (0, 0, 4, 12)
+    lines, between, top, left = (_LINES, _TIMES, _TOP, _LEFT) if scene.curves else (0, 0, 4, 12)
     bottom = 6 + legend_height(len(scene.part_names))
     plot = lines + between + rows
     layout: dict[str, Any] = {
@@ -257,7 +248,9 @@ def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
     """Return the piece of its line before a cell's name, which is the legend of the lines."""
     axes = {"type": "line", "xref": "x2", "yref": "y2", "xsizemode": "pixel", "xanchor": 0}
     ends = {"x0": 0, "x1": _SWATCH, "y0": at - 0.2, "y1": at - 0.2}
-    return axes | ends | {"line": {"color": cell.colour, "width": 2, "dash": cell.dash}}
+    return (
+        axes | ends | {"line": {"color": cell.stroke.colour, "width": 2, "dash": cell.stroke.dash}}
+    )
 
 
 def _row_text(at: int, cell: Drawn) -> dict[str, Any]:

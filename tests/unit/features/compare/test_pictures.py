@@ -48,6 +48,7 @@ class Shown:
     def __init__(self, comparison: Comparison) -> None:
         bundle = chart_bundle(comparison)
         self.scene: ComparisonScene = build_scene(comparison)
+        self.lines = [one.line for one in comparison.cells if one.line is not None]
         self.html: str = bundle["text/html"]
         self.drawing = Drawing(self.html)
         self.figure = plain_words(bundle[PLOTLY_MIME])
@@ -88,13 +89,10 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
     """In the SVG, a break as a break; in its own colour and dash."""
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
-    cells = [cell for cell in shown.scene.cells if cell.line is not None]
-
-    assert len(drawn) == len(cells) == 2
-    for cell, path in zip(cells, drawn, strict=True):
-        assert cell.line is not None
-        assert (path.stroke, path.dash) == (cell.colour, palette.STROKES[cell.dash])
-        runs = broken(cell.line.at, cell.line.middle)
+    assert len(drawn) == 2
+    for cell, line, path in zip(shown.scene.cells, shown.lines, drawn, strict=True):
+        assert (path.stroke, path.dash) == (cell.stroke.colour, palette.STROKES[cell.stroke.dash])
+        runs = broken(line.at, line.middle)
         assert len(path.runs) == len(runs)
         for run, corners in zip(runs, path.runs, strict=True):
             check_run([(shown.x(at), shown.y(value)) for at, value in run], corners)
@@ -105,18 +103,14 @@ def test_plotly_has_the_same_lines(make: Make) -> None:
     """With all their points, in the unit of the axis; a point alone is a mark."""
     shown = shown_of(make)
     lines = [one for one in shown.traces("scatter") if "fill" not in one]
-    cells = [cell for cell in shown.scene.cells if cell.line is not None]
     divisor, unit = shown.scene.frame.unit
 
-    assert [one["name"] for one in lines] == [cell.name for cell in cells]
-    for cell, one in zip(cells, lines, strict=True):
-        assert cell.line is not None
-        assert unpacked(one["x"]) == pytest.approx(cell.line.at, rel=1e-5)
-        assert np.allclose(
-            unpacked(one["y"]) * divisor, cell.line.middle, rtol=1e-5, equal_nan=True
-        )
-        assert one["line"]["color"] == cell.colour
-        assert one["line"]["dash"] == cell.dash
+    assert [one["name"] for one in lines] == [cell.name for cell in shown.scene.cells]
+    for cell, line, one in zip(shown.scene.cells, shown.lines, lines, strict=True):
+        assert unpacked(one["x"]) == pytest.approx(line.at, rel=1e-5)
+        assert np.allclose(unpacked(one["y"]) * divisor, line.middle, rtol=1e-5, equal_nan=True)
+        assert one["line"]["color"] == cell.stroke.colour
+        assert one["line"]["dash"] == cell.stroke.dash
         assert one["mode"] == "lines"
         assert f" {unit}<" in one["hovertemplate"]
         assert one["showlegend"] is False
@@ -163,14 +157,13 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
     shown = shown_of(repeated)
     (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
     area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
-    cell = shown.scene.cells[0]
-    assert cell.line is not None
-    low, high = cell.line.low[::-1], cell.line.high
+    cell, line = shown.scene.cells[0], shown.lines[0]
+    low, high = line.low[::-1], line.high
 
-    assert unpacked(band["x"]) == pytest.approx([*cell.line.at, *cell.line.at[::-1]])
+    assert unpacked(band["x"]) == pytest.approx([*line.at, *line.at[::-1]])
     assert unpacked(band["y"]) * shown.scene.frame.unit[0] == pytest.approx([*high, *low], rel=1e-5)
     assert shown.figure["data"].index(band) == 0
-    assert area.fill == cell.colour
+    assert area.fill == cell.stroke.colour
     assert not [one for one in shown_of(two).figure["data"] if one.get("fill") == "toself"]
     assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
 
@@ -186,11 +179,11 @@ def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
     assert layout["yaxis2"]["domain"][1] < layout["yaxis"]["domain"][0]
     assert layout["legend"]["y"] < 0
     for cell, row, word, piece in zip(cells, rows, words, layout["shapes"], strict=True):
-        assert f'stroke="{cell.colour}"' in row.partition("<strong")[0]
+        assert f'stroke="{cell.stroke.colour}"' in row.partition("<strong")[0]
         assert f">{cell.name}</strong>" in row
         assert f">{cell.peak}</span>" in row
         assert word["text"] == f"<b>{cell.name}</b>  {cell.peak}"
-        assert (piece["line"]["color"], piece["y0"]) == (cell.colour, word["y"])
+        assert (piece["line"]["color"], piece["y0"]) == (cell.stroke.colour, word["y"])
         assert word["xshift"] > piece["x1"]
 
 
