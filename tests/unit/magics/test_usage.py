@@ -65,11 +65,11 @@ def test_a_name_that_is_none_is_told_as_plain_text(
 )
 def test_a_name_of_the_shells_is_not_given_away(magics: MemwatchMagics, name: str) -> None:
     """The kernel, IPython or every magic would break."""
-    before = magics._shell.user_ns.get(name)
+    before = magics.shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
 
-    assert magics._shell.user_ns.get(name) is before
+    assert magics.shell.user_ns.get(name) is before
 
 
 @pytest.mark.parametrize("line", ["--label x", "off --quiet", "status -i 1", "'off' --output s"])

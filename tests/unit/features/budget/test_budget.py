@@ -209,7 +209,6 @@ def test_nothing_listens_afterwards() -> None:
     watched = Watched(stop=True)
     watched.end()
     assert watched.recorder.subscribers == ()
-    assert watched.recorder._step_listeners == []
     assert not ending.should_end(1, alone=True)
 
 

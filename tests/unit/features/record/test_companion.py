@@ -54,11 +54,14 @@ class Disk(GrowingFile):
 class Watched:
     """A stage that is recorded; ticks of poller and disk are made by hand."""
 
-    def __init__(self, path: Path, disk: Disk | None = None, label: str = "") -> None:
+    def __init__(
+        self, path: Path, disk: Disk | None = None, label: str = "", rank: Rank | None = None
+    ) -> None:
         self.stage, self.clock = Stage("run", gpus=1), FakeClock()
         self.session = self.stage.session
         more: dict[str, Any] = {} if disk is None else {"opened": lambda _path: disk}
-        options = WatchOptions(record=str(path), label=label)
+        options = WatchOptions(record=str(path) if rank is None else "", label=label)
+        more |= {} if rank is None else {"member": Member(path, rank)}
         self.recording = FileRecording(options, clock=self.clock, **more)
         self._cell = self.stage.span("cell", "run")
         self.recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
@@ -411,17 +414,7 @@ RANK = Rank(7, 3, 8, 1, "node0001", 4711, "torchrun")
 
 def member(tmp_path: Path, rank: Rank = RANK, disk: Disk | None = None) -> Watched:
     """Return a rank that is recorded into the directory of its run."""
-    watched = Watched(tmp_path / "unused.hfmem.jsonl")
-    opened: dict[str, Any] = {} if disk is None else {"opened": lambda _path: disk}
-    watched.recording._ticker.stop(0.0)
-    recording = FileRecording(
-        WatchOptions(), member=Member(tmp_path / "run", rank), clock=watched.clock, **opened
-    )
-    watched.stage.recorder.unsubscribe(watched.recording._take)
-    recording._ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
-    watched.recording = recording
-    recording.begin(NO_MONITOR, watched.stage.recorder, watched.session.spans[0])
-    return watched
+    return Watched(tmp_path / "run", disk, rank=rank)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
