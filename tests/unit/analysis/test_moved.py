@@ -52,22 +52,19 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert others[0].strip().startswith("cpu \u00b7 private")
 
     html = card_bundle(session, span, with_chart=False)["text/html"]
-    assert html.index(how_many) < html.index("private memory")
-    assert html.index(who) < html.index("<svg") < html.index("this process itself")
-    assert html.index("this process itself") < html.index("private memory")
-    assert html.count('scope="row"') == (0 if devices == 1 else devices)
-    header = "cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200"
-    assert header in html
-
-    quick = compact_bundle(session, span)["text/html"]
-    assert quick.index(how_many.partition(", ")[0]) < quick.index("private memory")
+    order = [
+        html.index(words)
+        for words in (how_many, who, "<svg", "this process itself", "private memory")
+    ]
+    assert order == sorted(order)
+    assert ("cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200") in html
+    assert how_many.partition(", ")[0] in compact_bundle(session, span)["text/html"]
 
     scene = build_scene(session, span, columns=100)
     assert scene is not None
     assert [one.metric for one in scene.lines] == ["device_used"] * devices
     assert scene.peak is not None
     assert scene.peak.peak.value == pytest.approx(RISE + 0.03 * GIB + 620 * MIB)
-    assert 0.4 <= scene.peak.time <= 1.7
     assert "peak 16.1 GiB" in sparkline(session, span)
 
 
