@@ -102,9 +102,9 @@ class Budget(Companion):
         self._finding: Finding | None = None
         # A sample is compared on the poller's thread, a step's peak on the training's.
         self._lock = threading.Lock()
-        self._over = False
-        self._was_asked = False
-        self._alone = True
+        self._is_over = False
+        self._training_has_asked = False
+        self._is_alone = True
         self._ended_after = 0
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
@@ -168,8 +168,8 @@ class Budget(Companion):
             return False
         # Steps may be entered a little later; whoever asks for spans has them entered now.
         _ = session.open_spans
-        over, self._over = self._over, False
-        self._was_asked, self._alone = True, self._alone and alone
+        over, self._is_over = self._is_over, False
+        self._training_has_asked, self._is_alone = True, self._is_alone and alone
         if not over or not alone or is_last:
             return False
         self._ended_after = self._ended_after or step
@@ -178,7 +178,7 @@ class Budget(Companion):
     def _cross(self, session: Session, crossing: Crossing) -> None:
         if not crossing.allocated > self._on(session, crossing.device):
             return
-        self._over = True
+        self._is_over = True
         with self._lock:
             if self._crossing is not None:
                 return
@@ -240,9 +240,9 @@ class Budget(Companion):
         """Return why nothing was ended, if it was to be."""
         if not self._stop or self._ended_after:
             return ()
-        if not self._was_asked:
+        if not self._training_has_asked:
             return (NONE_TO_STOP,)
-        return (NO_STEP_LEFT if self._alone else NOT_ALONE,)
+        return (NO_STEP_LEFT if self._is_alone else NOT_ALONE,)
 
 
 def _name_of(step: Span, session: Session) -> str:

@@ -98,8 +98,8 @@ class Leaks(Companion):
                 key = f"{leak.evidence['device']}/allocated"
                 edges = [one.before for one in session.spans if one.start >= span.start]
                 began, *later = (session.value(edge, key) for edge in (span.before, *edges))
-                let_go = began - min(later, default=began)
-                before = replace(self._before, new=new, added=added, let_go=let_go)
+                freed = began - min(later, default=began)
+                before = replace(self._before, new=new, added=added, freed=freed)
                 session.findings[session.findings.index(leak)] = with_holder(leak, holders, before)
         return NOTHING
 
