@@ -70,7 +70,7 @@ def _rows(
     held: Sequence[Held], least: float, row: Callable[[Held], TableRow], others: str, sign: str = ""
 ) -> list[TableRow]:
     """Return a row for each name, up to `MOST_ROWS` of at least so many bytes, and one for the others."""
-    count = sum(one.bytes >= least for one in held[:MOST_ROWS])
+    count: int = len([one for one in held[:MOST_ROWS] if one.bytes >= least])
     rows = [*map(row, held[:count])]
     if len(held) > count:
         size = kit.size_text(sum(one.bytes for one in held[count:]))

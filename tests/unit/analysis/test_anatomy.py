@@ -97,7 +97,7 @@ def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
     """The rest may have been temporaries at that instant, and a note says how much."""
     script = Script()
     in_a_step(script, **{"allocated": 5 * GIB, **before})
-    with script.span(kind, peak=9 * GIB, **made):
+    with script.span(kind, peak=9 * GIB, **made):  # type: ignore[arg-type]  # none is another's
         pass
     peak = anatomy(script.session, "peak")
 

@@ -63,13 +63,15 @@ def test_a_name_that_is_none_is_told_as_plain_text(
         "__builtins__",
     ],
 )
-def test_a_name_of_the_shells_is_not_given_away(magics: MemwatchMagics, name: str) -> None:
+def test_a_name_of_the_shells_is_not_given_away(
+    shell: InteractiveShell, magics: MemwatchMagics, name: str
+) -> None:
     """The kernel, IPython or every magic would break."""
-    before = magics.shell.user_ns.get(name)
+    before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
 
-    assert magics.shell.user_ns.get(name) is before
+    assert shell.user_ns.get(name) is before
 
 
 @pytest.mark.parametrize("line", ["--label x", "off --quiet", "status -i 1", "'off' --output s"])
@@ -80,20 +82,24 @@ def test_what_takes_no_options_says_so(magics: MemwatchMagics, line: str) -> Non
 
 
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
-def test_what_is_refused_leaves_every_cell_watched(magics: MemwatchMagics, line: str) -> None:
+def test_what_is_refused_leaves_every_cell_watched(
+    shell: InteractiveShell, magics: MemwatchMagics, line: str
+) -> None:
     """`%memwatch off` with an option, or `on` of a device that is not there, ends no session."""
     magics.memwatch("on --quiet --output session")
-    session: Session = magics.shell.user_ns["session"]
+    session: Session = shell.user_ns["session"]
     with pytest.raises(UsageError):
         magics.memwatch(line)
 
     assert session.running
 
 
-def test_an_option_that_is_empty_is_not_given(magics: MemwatchMagics) -> None:
+def test_an_option_that_is_empty_is_not_given(
+    shell: InteractiveShell, magics: MemwatchMagics
+) -> None:
     """As where a variable in the line is an empty text."""
     magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
-    session: Session = magics.shell.user_ns["session"]
+    session: Session = shell.user_ns["session"]
 
     assert session.running
     assert session.guides == []

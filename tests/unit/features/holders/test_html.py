@@ -132,7 +132,7 @@ def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, fact
     """Names that hold little more are counted in one row."""
     grown = Grown("a.b", kind, "cuda:0", 2 * M, tensors, 4 * M)
     little = Grown("c", "tensors", "cuda:0", M // 2, 1, M)
-    lines = growth_bundle(Growth((grown, little), 0.1))["text/plain"].splitlines()
+    lines = growth_bundle(Growth((grown, little), 0, 0.1))["text/plain"].splitlines()
 
     assert f"+2.00 MiB  a.b  ({facts})" in lines
     assert "+0.50 MiB  1 other name" in lines
