@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hfmem_widget.analysis import readings
-from hfmem_widget.analysis.children import children_words
-from hfmem_widget.analysis.malloc import kept_text
+from hfmem_widget.analysis.host import children_words, kept_text
 from hfmem_widget.analysis.parts import LABELS, Read, parts_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import plain
@@ -27,6 +27,15 @@ HOW_TO_WATCH = (
 )
 
 _NUMBER = re.compile(r"\[?(\d{1,9})\]?")
+
+
+class Cell(NamedTuple):
+    """A cell of a notebook."""
+
+    number: int | None
+    id: str
+    """The front end's, the same for all runs; empty if it has none."""
+    first_line: str
 
 
 class History:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.analysis.cell import UNLABELLED
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.session.model import NOT_AVAILABLE
 
 Floats = NDArray[np.floating]
+
+UNLABELLED = "cell "
+"""How the identity of a cell without a label begins."""
 
 MOST_POINTS = 400
 """Points of a curve at most."""

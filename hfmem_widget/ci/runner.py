@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from hfmem_widget.ci.baseline import change_text, differs, read, share_of
 from hfmem_widget.ci.limits import MemoryLimit, default_limit, limits_of
 from hfmem_widget.ci.measure import HOST, DeviceCost, Memory, busiest, environment
-from hfmem_widget.ci.recording import RecordedTests
 from hfmem_widget.ci.summary import Summary
+from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
+from hfmem_widget.recording.file import free
+from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import MIB, format_bytes
 
 LIMITS = pytest.StashKey[Sequence[MemoryLimit]]()
 MEMORY = pytest.StashKey[Memory]()
+
+LONGEST_NAME = 150
+"""Letters of a recording's name, which is that of its test."""
+
+_OTHERS = re.compile(r"[^\w.\[\]-]+")
 
 T = TypeVar("T")
 
@@ -225,3 +233,32 @@ def _leave_out(item: pytest.Item) -> None:
 def _has_fault(item: pytest.Item) -> str:
     item.user_properties.append(("hfmem_fault", "not measured, because of a fault in hfmem_widget"))
     return ""
+
+
+class RecordedTests:
+    """Watches one test after the other, and writes each to a file of its own in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watch: Any = None
+
+    def begin(self, node_id: str) -> str:
+        """Begin with a test; return why there is no recording of it, or ``""``."""
+        self.end(None)
+        name = _OTHERS.sub("_", node_id.replace("::", "__"))[-LONGEST_NAME:]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = free(self._folder / f"{name}{SUFFIX}")
+            watch = resolve("hfmem_widget.drivers.api:watch")
+            self._watch = watch(node_id, record=path, quiet=True)
+            self._watch.start()
+        except (OSError, OptionError) as error:
+            self._watch = None
+            return str(error)
+        return ""
+
+    def end(self, error: BaseException | None) -> None:
+        """End with the test, as it ended."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop(error)

@@ -1,35 +1,40 @@
-"""``hfmem check RUN``: what a recording holds, and what is damaged or missing."""
+"""``hfmem check RUN``: what a recording or the directory of a run holds, and what is damaged or missing."""
 
 from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
 
 from hfmem_widget.analysis.facts import active_devices
-from hfmem_widget.cli.check_run import check_run, print_contents
+from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.ranks.run import Run
+from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.recording.file import place_of, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
-from hfmem_widget.session import Certainty, Device, Peak, Session, outermost
-from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration
+from hfmem_widget.session import Certainty, Device, Finding, Peak, Session, outermost
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
+from hfmem_widget.view.findings import MOST, findings_lines
 from hfmem_widget.view.line import length, peak_text
+from hfmem_widget.view.table import aligned
 
 MOST_NOTES = 12
 MOST_DEVICES = 16
+MOST_NAMED = 8
 
 
 def check(arguments: Namespace) -> int:
     """Say what is in a recording; the code is not 0 where something is damaged or missing."""
     path = place_of(arguments.RUN)
     if path.is_dir():
-        return check_run(path)
+        return _check_run(path)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
     damage = ["see the notes"] if reader.dropped or reader.holes or has_no_end else []
-    return print_contents(
-        _rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:]
-    )
+    return _print(_rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:])
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
@@ -73,3 +78,75 @@ def _peak(session: Session, device: Device) -> Peak:
         (peak.certainty for peak in peaks if peak.value == value), "sampled"
     )
     return Peak(value, certainty)
+
+
+def _check_run(path: Path) -> int:
+    """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
+    run = Run(path)
+    run.look()
+    return _print(_rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes)
+
+
+def _print(
+    rows: Iterable[tuple[str, str]],
+    damage: Sequence[str],
+    findings: Sequence[Finding],
+    notes: Iterable[str],
+) -> int:
+    """Print what is in a recording, a row for each name, and return the exit code."""
+    damaged = zip_longest(["damage"], damage or ["none"], fillvalue="")
+    lines = [[name, plain(text, 300)] for name, text in (*rows, *damaged)]
+    noted = (f"  note: {plain(note, 300)}" for note in notes)
+    say("\n".join((aligned(lines, {0, 1}), *findings_lines(findings, MOST), *noted)))
+    return NO if damage else FINE
+
+
+def _rows_of_run(run: Run) -> Iterator[tuple[str, str]]:
+    ranks, session = run.overview.ranks, run.overview
+    yield "run", run.id
+    yield "label", session.label or "none"
+    yield "state", "running" if run.running else "finished"
+    yield "ranks", f"{format_count(len(run))} of {format_count(run.world)}"
+    yield "nodes", format_count(len(run.nodes))
+    yield "engine", (ranks.engine if ranks else "") or "unknown"
+    begun = [(one.head.version, one.rank.attempt) for one in _streams(run) if one.head is not None]
+    versions = sorted({version for version, _ in begun})
+    yield "format", ", ".join(f"version {version}" for version in versions) or "none"
+    yield "attempts", format_count(len({attempt for _, attempt in begun}))
+    yield "steps", format_count(session.steps.count)
+    if ranks is not None and run.worst is not None:
+        highest = run.ranks[run.worst]
+        yield "highest peak", f"rank {highest.rank}: {format_bytes(highest.peak)}"
+        yield "median peak", format_bytes(ranks.median)
+        yield "lowest peak", f"rank {ranks.lowest_rank}: {format_bytes(ranks.lowest)}"
+    clocks = [
+        f"{plain(host)} {by:+.1f} s"
+        for host, by in list(run.collector.offsets.items())[:MOST_NAMED]
+    ]
+    yield "clocks", ", ".join(clocks) or "agree"
+
+
+def _damage(run: Run) -> Iterator[str]:
+    """Yield what is damaged or missing, a sentence each."""
+    missing = run.world - len(run)
+    if missing or not run.world:
+        yield f"{format_counted(missing, 'rank')} missing" if run.world else "no rank has written"
+    if dropped := sum(stream.dropped for stream in _streams(run)):
+        yield f"{format_counted(dropped, 'line')} could not be read"
+    if holes := sum(stream.holes for stream in _streams(run) if stream.head is not None):
+        yield f"{format_counted(holes, 'block')} of samples missing"
+    endless = [stream for stream in run.collector.streams.values() if not stream.is_over]
+    if endless and not run.running:
+        yield f"no end: {_named(endless)}"
+    yield from run.collector.notes_on_left_out()
+
+
+def _streams(run: Run) -> Collection[RankStream]:
+    """Return what was read of every file, also of those that do not count."""
+    return run.collector.all_streams.values()
+
+
+def _named(streams: Sequence[RankStream]) -> str:
+    names = [str(stream.rank.rank) for stream in streams[:MOST_NAMED]]
+    more = [f"{format_count(len(streams) - MOST_NAMED)} more"] if len(streams) > MOST_NAMED else []
+    return f"rank{'s' if len(streams) > 1 else ''} {', '.join((*names, *more))}"

@@ -54,19 +54,15 @@ class MemhistoryMagics(ReportMagics):
         from hfmem_widget.features.history.html import history_bundle
         from hfmem_widget.features.history.keep import KEPT_HISTORY
 
-        # Checked before anything is done.
-        table = KEPT_HISTORY.table(
-            sort=arguments.sort, last=arguments.last, each_run=arguments.runs
-        )
+        options = {"sort": arguments.sort, "last": arguments.last, "each_run": arguments.runs}
+        table = KEPT_HISTORY.table(**options)  # checked before anything is done
         if arguments.clear:
             HISTORY.clear()
             print("The history is empty now. Files were left as they are.")  # noqa: T201
             return
         if arguments.keep:
             KEPT_HISTORY.keep(arguments.keep)
-            table = KEPT_HISTORY.table(
-                sort=arguments.sort, last=arguments.last, each_run=arguments.runs
-            )
+            table = KEPT_HISTORY.table(**options)
         if not table.runs and not arguments.keep:
             raise UsageError(HOW_TO_WATCH)
         self.keep(arguments, table)

@@ -23,8 +23,7 @@ from IPython.core.magic_arguments import (
     magic_arguments,
 )
 
-from hfmem_widget.analysis.cell import UNLABELLED, Cell
-from hfmem_widget.analysis.history import HISTORY
+from hfmem_widget.analysis.history import HISTORY, Cell
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import (
     entry,
@@ -339,6 +338,7 @@ class MemwatchMagics(Magics):
 
     def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
         """Return what compares a cell with its earlier runs, if it has a label or an id."""
+        from hfmem_widget.analysis.record import UNLABELLED
         from hfmem_widget.features.leaks.reruns import Rerun
 
         cell_id = "" if execution is None else execution.cell_id

@@ -423,7 +423,7 @@ class Session(Shown):
         OptionError
             If something is there already, the ending is another one, or the file cannot be written.
         """
-        written: Path = resolve("hfmem_widget.features.report.api:report")(
+        written: Path = resolve("hfmem_widget.features.report.page:report")(
             self, path, static=static
         )
         return written

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.children import children_text
 from hfmem_widget.analysis.facts import (
     Facts,
     active_devices,
@@ -16,7 +15,7 @@ from hfmem_widget.analysis.facts import (
     samples_in,
 )
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.malloc import untouched_text
+from hfmem_widget.analysis.host import children_text, untouched_text
 from hfmem_widget.analysis.moved import Movement, movement
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Device, Polling, Session, Span

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.facts import facts_of
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.malloc import untouched_text
+from hfmem_widget.analysis.host import untouched_text
 from hfmem_widget.analysis.moved import movement
 from hfmem_widget.session import Session, Span
 from hfmem_widget.text import plain

@@ -11,7 +11,7 @@ const SNAPSHOT = frame("snapshot", 0, [level(0, 5), level(1, 7)], {
   status: { state: "stopped", elapsed: 1, interval: 0.1, missed: 0, cost: null, text: "" },
 });
 
-/** As `features/report/frame.py` packs it. */
+/** As `features/report/page.py` packs it. */
 async function packed({ content, buffers }: Frame): Promise<string> {
   const parts = buffers.map((buffer) => new Uint8Array(buffer as ArrayBuffer));
   const head = JSON.stringify({ content, sizes: parts.map(({ length }) => length) });

@@ -10,8 +10,7 @@ from typing import Literal
 from hfmem_widget.analysis.record import no_points, no_steps
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.html import whole_bundle
-from hfmem_widget.features.compare.plotly import plotly
-from hfmem_widget.features.compare.scene import build_scene
+from hfmem_widget.features.compare.picture import build_scene, plotly
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict

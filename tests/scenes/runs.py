@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from hfmem_widget.features.budget.crossing import Crossing, finding_of
+from hfmem_widget.features.budget.companion import Crossing, finding_of
 from hfmem_widget.session import Certainty, Guide, Session
 from hfmem_widget.text import GIB, MIB
 from tests.scenes.stage import Stage

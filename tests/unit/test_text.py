@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.text import GIB, KIB, MAX_LENGTH, MIB, format_change, parse_bytes, plain
+from hfmem_widget.text import (
+    GIB,
+    KIB,
+    MAX_LENGTH,
+    MIB,
+    format_change,
+    ordinal,
+    parse_bytes,
+    plain,
+)
 from hfmem_widget.view.html import shown
 
 
@@ -79,3 +88,9 @@ def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
     says = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
     with pytest.raises(OptionError, match=says):
         parse_bytes(text, of="budget")
+
+
+def test_a_number_in_a_row_is_written_as_it_is_said() -> None:
+    """With the ending that English gives it."""
+    said = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+    assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == said

@@ -25,11 +25,11 @@ class Alerts(Companion):
     """Tells of what is found in one watch."""
 
     def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
-        self._tell: Callable[..., object] = options.on_finding or (lambda _finding: None)
+        self._function: Callable[..., object] = options.on_finding or (lambda _finding: None)
         self._session: Session | None = None
         self._alerted: set[Subject] = set()
-        self._told_within: list[object] = []
-        self._telling = threading.Lock()
+        self._reported_within: list[object] = []
+        self._lock = threading.Lock()
         self._context = copy_context()
         self._ticker = Ticker(self.look, EVERY)
 
@@ -57,20 +57,20 @@ class Alerts(Companion):
 
     def look(self) -> None:
         """Tell of what is new."""
-        with self._telling:
+        with self._lock:
             for finding in tuple(self._session.findings if self._session is not None else ()):
                 subject = subject_of(finding)
                 if subject in self._alerted:
                     continue
                 self._alerted.add(subject)
                 # An error about memory goes through all watches around it, and each finds it.
-                if finding.kind == "oom" and _error(finding) in self._told_within:
+                if finding.kind == "oom" and _error(finding) in self._reported_within:
                     continue
                 for around in _watching:
-                    if around._tell == self._tell:  # noqa: SLF001  (one of its own kind)
-                        around._told_within.append(_error(finding))  # noqa: SLF001
+                    if around._function == self._function:  # noqa: SLF001  (one of its own kind)
+                        around._reported_within.append(_error(finding))  # noqa: SLF001
                 try:
-                    self._context.run(self._tell, finding)
+                    self._context.run(self._function, finding)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and costs itself)
                     self._failed(type(error).__name__)
 

@@ -5,22 +5,87 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from hfmem_widget.features.budget.crossing import OF_WHAT, Crossing, Seen, finding_of
 from hfmem_widget.monitor import ending
-from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
-from hfmem_widget.text import format_bytes
+from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.screen import Screen
+
+OF_WHAT = {"allocated": "", "reserved": "reserved", "device_used": "in use on the device"}
+"""Words for the metric of a budget; none for the usual one."""
+
+Seen = Literal["at the start", "in a sample", "between samples"]
 
 NONE_TO_STOP = (
     "--stop can only end the training of a Trainer, at the end of a step; no Trainer was training."
 )
 NOT_ALONE = "--stop does not end training in several processes: the others would wait for this one."
 NO_STEP_LEFT = "--stop did nothing: no step ended after the budget was exceeded."
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """When a device was first above its budget."""
+
+    device: str
+    seen: Seen  # "between samples" if only an exact peak shows it
+    allocated: float  # bytes that were read, or the exact peak
+    seconds: float = math.nan  # since the watch began; NaN if unknown
+    where: str = ""  # such as "step 41 (forward)"; empty if unknown
+
+
+def finding_of(
+    crossing: Crossing,
+    budget: float,
+    span_id: int,
+    *,
+    metric: str = "allocated",
+    began: float = 0.0,
+    highest: float = math.nan,
+    ended_after: int = 0,
+    advice: tuple[str, ...] = (),
+) -> Finding:
+    """Return the warning.
+
+    The watch `began` so many seconds after its session. `highest` is the peak in bytes once it has ended, and
+    `ended_after` the step after which a training was ended for it.
+    """
+    of_what = OF_WHAT[metric]
+    title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
+    if crossing.seen == "at the start":
+        title += " from the start"
+    elif crossing.seen == "between samples":
+        title += " between two samples"
+    elif math.isfinite(crossing.seconds):
+        title += f" after {format_duration(crossing.seconds)}"
+    if crossing.where and crossing.seen != "at the start":
+        title += f", in {crossing.where}"
+    if math.isfinite(highest):
+        title += f", by {format_bytes(highest - budget)} at its peak"
+    else:
+        title += f": {format_bytes(crossing.allocated)} {of_what or 'allocated'}"
+    evidence: dict[str, object] = {
+        "device": crossing.device,
+        "budget": round(budget),
+        metric: round(crossing.allocated),
+        "seconds": crossing.seconds,
+        "where": crossing.where,
+        "seen": crossing.seen,
+    }
+    if math.isfinite(crossing.seconds):
+        evidence["time"] = began + crossing.seconds
+    if math.isfinite(highest):
+        evidence["peak"] = round(highest)
+    if ended_after:
+        title += f"; training was ended after step {ended_after}, with a checkpoint"
+        evidence["ended_after_step"] = ended_after
+    return Finding("budget", "warn", title, evidence, advice, span_id)
 
 
 class Budget(Companion):
@@ -37,9 +102,9 @@ class Budget(Companion):
         self._finding: Finding | None = None
         # A sample is compared on the poller's thread, a step's peak on the training's.
         self._lock = threading.Lock()
-        self._over = False
-        self._was_asked = False
-        self._alone = True
+        self._is_over = False
+        self._training_has_asked = False
+        self._is_alone = True
         self._ended_after = 0
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
@@ -67,10 +132,9 @@ class Budget(Companion):
         before, crossing = self._finding, self._crossing
         if before is not None and crossing is not None:
             highest = max(crossing.allocated, peaks.get(crossing.device, 0.0))
-            session.findings[session.findings.index(before)] = self._warning(
-                session, crossing, highest
-            )
-        return {}
+            complete = self._warning(session, crossing, highest)
+            session.findings[session.findings.index(before)] = complete
+        return NOTHING
 
     def _look(self, session: Session, samples: Sequence[Sample]) -> None:
         for sample in samples[-1:]:
@@ -102,17 +166,17 @@ class Budget(Companion):
         session = self._session
         if session is None:
             return False
-        over, self._over = self._over, False
-        self._was_asked, self._alone = True, self._alone and alone
+        over, self._is_over = self._is_over, False
+        self._training_has_asked, self._is_alone = True, self._is_alone and alone
         if not over or not alone or is_last:
             return False
         self._ended_after = self._ended_after or step
         return True
 
-    def _cross(self, session: Session | None, crossing: Crossing) -> None:
-        if session is None or not crossing.allocated > self._on(session, crossing.device):
+    def _cross(self, session: Session, crossing: Crossing) -> None:
+        if not crossing.allocated > self._on(session, crossing.device):
             return
-        self._over = True
+        self._is_over = True
         with self._lock:
             if self._crossing is not None:
                 return
@@ -174,13 +238,12 @@ class Budget(Companion):
         """Return why nothing was ended, if it was to be."""
         if not self._stop or self._ended_after:
             return ()
-        if not self._was_asked:
+        if not self._training_has_asked:
             return (NONE_TO_STOP,)
-        return (NO_STEP_LEFT if self._alone else NOT_ALONE,)
+        return (NO_STEP_LEFT if self._is_alone else NOT_ALONE,)
 
 
-def _name_of(step: Span, session: Session | None) -> str:
+def _name_of(step: Span, session: Session) -> str:
     """Return what a step is called, with its number where it was given none."""
-    following = 0 if session is None else session.steps.count + 1
-    number = step.counts.get("step", following)
+    number = step.counts.get("step", session.steps.count + 1)
     return f"step {number:.0f}" if step.label == "step" else step.label

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hfmem_widget.analysis.record import Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignedLine:
-    """One or several runs of a cell as one line: arrays of shape (n,), in bytes; NaN breaks it."""
-
-    at: Floats  # step numbers, or seconds since the cell began
-    middle: Floats  # the median of the runs
-    low: Floats
-    high: Floats
+from hfmem_widget.features.compare.model import AlignedLine
 
 
 def steps_a_point(tables: Sequence[Floats], most: int) -> int:

@@ -1,4 +1,4 @@
-"""Watched cells side by side, and the list of those there are, as text, HTML, SVG and Plotly's JSON."""
+"""Watched cells side by side, and the list of those there are, as outputs of a notebook."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.plotly import plotly
-from hfmem_widget.features.compare.scene import ALL_ALLOCATED, ComparisonScene, Drawn, build_scene
+from hfmem_widget.features.compare.picture import build_scene, plotly, svg
 from hfmem_widget.features.compare.text import (
     FigureRow,
     about,
@@ -15,20 +14,16 @@ from hfmem_widget.features.compare.text import (
     heading,
     name_of,
     part_columns,
-    part_label,
     text,
 )
 from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, for_notebook
 from hfmem_widget.view.table import Cell, Column, TableRow, table
 
 CELL = "cell"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
-
-_HEIGHT, _BAR = 170, 12
 
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
@@ -94,35 +89,3 @@ def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content
     bold = kit.faint(name, style="font-size:13px;font-weight:600")
     below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if is_full else ""
     return kit.Fragment(bold.html + kit.shown(below).html, bold.text)
-
-
-def svg(scene: ComparisonScene) -> str:
-    """Return the lines with axes, and below them a bar for each cell, for front ends without Plotly."""
-    rows = "".join(_row(cell, scene) for cell in scene.cells)
-    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in scene.part_names)
-    lines = _lines(scene) if scene.has_lines else ""
-    return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
-
-
-def _lines(scene: ComparisonScene) -> str:
-    names = ", ".join(cell.name for cell in scene.cells if cell.line is not None)
-    # The lines have no tips: their swatches have the names.
-    inside = paint.axes(scene.frame, _HEIGHT)
-    inside += paint.stretched(_HEIGHT, paint.curves_svg(scene.curves, scene.frame, _HEIGHT))
-    return (
-        f"{kit.block('opacity:.8;margin:2px 4px 4px', scene.what).html}"
-        f'<div style="padding:2px 20px 0 {paint.GUTTER}px">'
-        f"{paint.picture(f'{scene.what}: {names}', _HEIGHT + paint.FOOT, inside)}</div>"
-    )
-
-
-def _row(cell: Drawn, scene: ComparisonScene) -> str:
-    pieces = (
-        (palette.PARTS.get(name, ALL_ALLOCATED), size, part_label(name) if name else "allocated")
-        for name, size in cell.parts
-    )
-    bar = kit.bar(pieces, scene.longest, "", height=_BAR)
-    words = kit.words(
-        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.faint(cell.peak)
-    )
-    return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import DeviceRecord, Floats, Record
 from hfmem_widget.display import Shown
-from hfmem_widget.features.compare.align import AlignedLine
 from hfmem_widget.session import Certainty
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import PHASES
@@ -65,6 +64,16 @@ class Difference:
 
     value: float
     percent: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlignedLine:
+    """One or several runs of a cell as one line: arrays of shape (n,), in bytes; NaN breaks it."""
+
+    at: Floats  # step numbers, or seconds since the cell began
+    middle: Floats  # the median of the runs
+    low: Floats
+    high: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

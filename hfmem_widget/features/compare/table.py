@@ -10,8 +10,16 @@ from statistics import median
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Record
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.align import AlignedLine, by_step, by_time, steps_a_point
-from hfmem_widget.features.compare.model import FIGURES, RANKS, By, Compared, Comparison, Figure
+from hfmem_widget.features.compare.align import by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.model import (
+    FIGURES,
+    RANKS,
+    AlignedLine,
+    By,
+    Compared,
+    Comparison,
+    Figure,
+)
 from hfmem_widget.session import Certainty
 from hfmem_widget.text import format_bytes, plain
 

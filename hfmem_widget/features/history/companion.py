@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features.history.keep import KEPT_HISTORY, KeptHistory
 from hfmem_widget.monitor.companion import NOTHING, Companion

@@ -12,8 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hfmem_widget.analysis.cell import UNLABELLED
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import UNLABELLED, DeviceRecord, Record
 from hfmem_widget.analysis.record_of import MOST_FINDINGS, SENTENCE
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording.fields import (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
@@ -31,12 +32,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
     sections = []
     for device in dict.fromkeys(devices):
         group = holders.of(device)
-        shown, others = shown_rows(group.rows, least)
-        rows = [_held(row, detail=detail) for row in shown]
-        if others:
-            size = kit.size_text(sum(row.bytes for row in others))
-            smaller = format_counted(len(others), "smaller name")
-            rows.append(TableRow((smaller, size), is_quiet=True))
+        rows = _rows(group.rows, least, partial(_held, detail=detail), "smaller name")
         for remainder in (each for each in group.remainders if each.bytes > 0):
             label = UNEXPLAINED_ON_THE_HOST if remainder.is_host else UNEXPLAINED
             cells = label, kit.size_text(remainder.bytes)
@@ -58,16 +54,8 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     """
     sections = []
     for device in dict.fromkeys(row.device for row in growth.rows):
-        shown, others = shown_rows([row for row in growth.rows if row.device == device], least)
-        rows = [
-            TableRow((kit.code(row.path), f"+{kit.size_text(row.bytes)}"), facts=growth_facts(row))
-            for row in shown
-        ]
-        if others:
-            size = kit.size_text(sum(row.bytes for row in others))
-            rows.append(
-                TableRow((format_counted(len(others), "other name"), f"+{size}"), is_quiet=True)
-            )
+        grown = [row for row in growth.rows if row.device == device]
+        rows = _rows(grown, least, _grown, "other name", sign="+")
         sections.append(_section(device, "more than before", rows))
     freed = f"Other variables hold {kit.size_text(growth.freed)} less; " if growth.freed else ""
     cost = f"{'searched' if freed else 'Searched'} in {format_duration(growth.seconds)}"
@@ -78,10 +66,17 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
     )
 
 
-def shown_rows(rows: Sequence[Held], least: float) -> tuple[Sequence[Held], Sequence[Held]]:
-    """Return the rows that are shown, and those that are summed up."""
-    count = len([row for row in rows if row.bytes >= least][:MOST_ROWS])
-    return rows[:count], rows[count:]
+def _rows(
+    held: Sequence[Held], least: float, row: Callable[[Held], TableRow], others: str, sign: str = ""
+) -> list[TableRow]:
+    """Return a row for each name, up to `MOST_ROWS` of at least so many bytes, and one for the others."""
+    count: int = len([one for one in held[:MOST_ROWS] if one.bytes >= least])
+    rows = [*map(row, held[:count])]
+    if len(held) > count:
+        size = kit.size_text(sum(one.bytes for one in held[count:]))
+        name = format_counted(len(held) - count, others)
+        rows.append(TableRow((name, f"{sign}{size}"), is_quiet=True))
+    return rows
 
 
 def _section(device: str, head: str, rows: Sequence[TableRow]) -> kit.Fragment:
@@ -97,12 +92,12 @@ def _held(row: Holder, *, detail: bool) -> TableRow:
     ]
     return TableRow(
         (kit.code(row.path), kit.size_text(row.bytes)),
-        facts=holder_facts(row),
-        below=(graph_note(row), also, beyond_names(row), *(parts if detail else [])),
+        facts=_holder_facts(row),
+        below=(_graph_note(row), also, beyond_names(row), *(parts if detail else [])),
     )
 
 
-def holder_facts(row: Holder) -> str:
+def _holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
     if row.kind == "Python objects":
         return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
@@ -116,14 +111,15 @@ def holder_facts(row: Holder) -> str:
     return " \u00b7 ".join(filter(None, facts))
 
 
-def growth_facts(row: Grown) -> str:
+def _grown(row: Grown) -> TableRow:
     """Return what has grown, such as ``gradients · 2 more tensors · 2.00 MiB in total``."""
     facts = [
         "" if row.kind == "tensors" else row.kind,
         format_counted(row.tensors, f"more {_noun(row)}") if row.tensors > 0 else "",
         f"{kit.size_text(row.now)} in total",
     ]
-    return " \u00b7 ".join(filter(None, facts))
+    size = f"+{kit.size_text(row.bytes)}"
+    return TableRow((kit.code(row.path), size), facts=" \u00b7 ".join(filter(None, facts)))
 
 
 def _noun(row: Holder | Grown) -> str:
@@ -131,7 +127,7 @@ def _noun(row: Holder | Grown) -> str:
     return (nouns | {"PIL": "image", "Python objects": "item"}).get(row.kind, "tensor")
 
 
-def graph_note(row: Holder) -> str:
+def _graph_note(row: Holder) -> str:
     """Return how much of a row autograd graphs hold; empty if they hold nothing."""
     if not row.graph_bytes:
         return ""

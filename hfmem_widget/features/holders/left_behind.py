@@ -140,9 +140,9 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
 
 def named(left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int) -> Finding | None:
     """Return who holds what was left behind; None if a complete search found nobody."""
-    found_there = holders.of(left.device)
-    there = found_there.rows
-    more = None if noted.seen is None else found_there.since(noted.seen)
+    of_device = holders.of(left.device)
+    there = of_device.rows
+    more = None if noted.seen is None else of_device.since(noted.seen)
     rows = _errors_as_one([row for row in there if not _is_attributed(row, there, left)])
     enough = WORTH_NAMING * left.bytes
     # If little was there before, nobody can have held it.

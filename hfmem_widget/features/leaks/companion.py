@@ -32,9 +32,8 @@ LEAST_NOTED = 64 * KIB
 NOT_SEEN = (
     "%memholders lists what is held; after more steps, %memholders --since shows what has grown."
 )
-BETWEEN = 1.0  # seconds between two looks at the data of a running session
-SHARE = 0.02  # the share of the time that such looks may take
-
+BETWEEN = 1.0
+"""Seconds between two looks at the data of a running session, which take 1 % of the time at most."""
 
 _SEARCHES = Looks(unchanged=0.0)
 """Limits the search at the beginning of watches to 1 % of this process' time."""
@@ -59,7 +58,7 @@ class Leaks(Companion):
         self._clock = clock
         self._look = look
         self._span: Span | None = None
-        self._due = -math.inf
+        self._looks = Looks(BETWEEN)
         self._seen = -math.inf
         self._names = NotedNames({})
         self._lengths: Mapping[str, int] = {}
@@ -99,19 +98,20 @@ class Leaks(Companion):
                 key = f"{leak.evidence['device']}/allocated"
                 edges = [one.before for one in session.spans if one.start >= span.start]
                 began, *later = (session.value(edge, key) for edge in (span.before, *edges))
-                let_go = began - min(later, default=began)
-                before = replace(self._before, new=new, added=added, let_go=let_go)
+                freed = began - min(later, default=began)
+                before = replace(self._before, new=new, added=added, freed=freed)
                 session.findings[session.findings.index(leak)] = with_holder(leak, holders, before)
         return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         began, span = self._clock(), self._span
-        if span is None or began < self._due or session.steps.ended_at == self._seen:
+        is_new = session.steps.ended_at != self._seen
+        if span is None or not is_new or not self._looks.is_due(began, 0.0):
             return
         self._seen = session.steps.ended_at
         draw(session, span, self._look(session, span))
         ended = self._clock()
-        self._due = ended + max(BETWEEN, (ended - began) / SHARE)
+        self._looks.took(ended, 0.0, ended - began)
 
 
 def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:

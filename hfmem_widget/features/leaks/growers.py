@@ -40,7 +40,7 @@ class Before:
     # Of each list that was there, the share of its items that were not.
     added: Mapping[str, float] = field(default_factory=dict)
     # How many bytes less were allocated at some time since: who let them go may hold as many again.
-    let_go: float = 0.0
+    freed: float = 0.0
 
 
 def search(most_objects: int = MOST_OBJECTS, most_seconds: float = MOST_SECONDS) -> Holders:
@@ -65,8 +65,8 @@ def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, G
             return row.bytes * before.added[name]
         return more.get((row.path, row.kind), 0)
 
-    def got_again(row: Holder) -> float:
-        return min(before.let_go - since.freed, row.bytes) if _SEVERAL.search(row.path) else 0
+    def refilled(row: Holder) -> float:
+        return min(before.freed - since.freed, row.bytes) if _SEVERAL.search(row.path) else 0
 
     growing = _by_name(holders, added, LEAST_SHARE * growth)
     fitting = [one for one in growing if one[1] <= MOST_TIMES * growth]
@@ -76,7 +76,7 @@ def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, G
     # Without any of these, the others cannot have added as much.
     others = sum(size for _, size in fitting) - NEARLY_ALL * growth
     sure = [one for one in fitting if one[1] > others and first_name(one[0].path) in seen]
-    may = fitting or growing or _by_name(holders, got_again, LEAST_SHARE * growth)
+    may = fitting or growing or _by_name(holders, refilled, LEAST_SHARE * growth)
     return sure[:MOST_NAMED], () if sure else may[:MOST_NAMED]
 
 

@@ -27,13 +27,13 @@ MOST_IN_TWO = 0.55  # of lasting growth: the two biggest rises, such as a model 
 
 @dataclass(frozen=True, slots=True)
 class FittedLine:
-    """A line through readings: slope and bounds, value at x = 0, robust standard deviation about it."""
+    """A line through readings."""
 
     slope: float
-    low: float
+    low: float  # bounds of its 95 % interval
     high: float
-    intercept: float
-    spread: float
+    intercept: float  # its value at x = 0
+    spread: float  # robust standard deviation of the readings about it
 
 
 def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from hfmem_widget.features.leaks.comparable_points import (
 from hfmem_widget.features.leaks.slope import (
     LEAST_RISE_AT_END,
     LEAST_WHERE_SLOWER,
+    FittedLine,
     Floats,
     goes_on,
     theil_sen,
@@ -53,9 +54,9 @@ _ON_THE_HOST = _Caution(bytes=24 * MIB, spreads=6.0, z=2.58)
 """Private memory holds everything that Python and its libraries make, not only tensors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """Growth of allocated memory on a device between comparable points, in bytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend(FittedLine):
+    """Growth of allocated memory on a device between comparable points, in bytes; the slope is per `what`."""
 
     device: str  # its key
     what: str  # what lies between two points: "a step", "an evaluation", "a second"
@@ -64,12 +65,7 @@ class Trend:
     last: float
     start: float  # the time of the first point, in seconds since the session began
     stop: float
-    slope: float  # per `what`
-    low: float  # bounds of its 95 % interval
-    high: float
-    intercept: float  # the line at number 0
     grown: float  # from `first` to `last`, along the line
-    spread: float  # standard deviation of the points about the line
     points: int  # how many there are
 
 
@@ -171,13 +167,9 @@ def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
         last=last,
         start=float(grown.time[0]),
         stop=float(grown.time[-1]),
-        slope=line.slope,
-        low=line.low,
-        high=line.high,
-        intercept=line.intercept,
         grown=line.slope * (last - first),
-        spread=line.spread,
         points=len(grown),
+        **asdict(line),
     )
 
 

@@ -33,12 +33,7 @@ EVERY = 0.5
 class FollowedRanks(Companion):
     """Lends the environment in which ranks follow themselves, and collects them once there are some.
 
-    Parameters
-    ----------
-    options : WatchOptions
-    screen : Screen, optional
-    clock : callable, optional
-        Seconds.
+    `clock` returns seconds.
     """
 
     stands_above = True

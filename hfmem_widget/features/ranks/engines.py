@@ -24,17 +24,7 @@ PATIENCE = 20.0
 
 
 class Engines:
-    """The engines of one client.
-
-    Parameters
-    ----------
-    client : ipyparallel.Client
-
-    Raises
-    ------
-    OptionError
-        If it is none, or has no engines.
-    """
+    """The engines of one client of ipyparallel; raises `OptionError` if it is none, or has no engines."""
 
     def __init__(self, client: Any) -> None:
         if not (hasattr(client, "direct_view") and hasattr(client, "ids")):

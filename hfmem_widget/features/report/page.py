@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
 import math
+import os
+import sys
 import time
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from hfmem_widget.errors import HFMemError
-from hfmem_widget.features.report.frame import packed
 from hfmem_widget.features.report.sections import (
     Section,
     after_chart,
     before_chart,
     busiest,
 )
+from hfmem_widget.recording.file import write_new
 from hfmem_widget.session import Session, outermost
-from hfmem_widget.text import format_duration
+from hfmem_widget.text import format_duration, wrong_value
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import length
 from hfmem_widget.view.rank_words import ranks_html
+from hfmem_widget.view.wire import protocol
+from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.rank_messages import describe_ranks, with_ranks
 
 LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
@@ -31,6 +38,22 @@ _STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
 
 _NO_YEAR = 2.0**37  # seconds from which on the calendar has no year; a recording may say anything
+
+MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000
+"""Bytes of samples and of steps at most, before they are compressed."""
+
+MOST_SPANS = 400
+FEWEST_ROWS = 240
+SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
+
+
+def report(session: Session, path: str | os.PathLike[str], *, static: bool = False) -> Path:
+    """Write a session's page to a new file; see `Session.report`."""
+    place = Path(path).expanduser()
+    if not place.name.endswith(".html"):
+        raise wrong_value(place.name, "path", "a name that ends in .html")
+    write_new(place, [page(session, static=static).encode()])
+    return place
 
 
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
@@ -144,3 +167,33 @@ def _time(seconds: float) -> str:
 @cache
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+def packed(session: Session, room: int) -> tuple[str, int]:
+    """Return the whole session as a frame of at most `room` characters; what does not fit is folded.
+
+    With it comes how many rows of samples it has. It is Base64 of the gzip of a line of JSON and, behind it,
+    the buffers. Nothing in it can end a script.
+    """
+    row = 8 + 4 * len(protocol.charted(session))
+    share = 1.0
+    while True:
+        rows = max(FEWEST_ROWS, int(share * MOST_BYTES) // row)
+        detail = protocol.Detail(
+            rows=rows,
+            row_bytes=sys.maxsize,
+            steps=sys.maxsize,
+            step_bytes=int(share * MOST_STEP_BYTES),
+            spans=max(1, int(share * MOST_SPANS)),
+        )
+        message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
+        message |= {name: rows for name, rows in judged(session).items() if rows}
+        ranks = None if session.ranks is None else describe_ranks(session.ranks)
+        message, buffers = with_ranks(message, buffers, ranks)
+        head = json.dumps({"content": message, "sizes": [len(each) for each in buffers]})
+        data = gzip.compress(b"\n".join([head.encode(), b"".join(buffers)]), 9, mtime=0)
+        text = base64.b64encode(data).decode()
+        if len(text) <= room or rows == FEWEST_ROWS:
+            return text, message["rows"]
+        held = min(share, message["rows"] * row / MOST_BYTES)
+        share = held * SLACK * room / len(text)

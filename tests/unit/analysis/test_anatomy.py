@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,18 +22,21 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
+    SpanKind,
     StepGroup,
 )
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.data.worked_out import EVERY, kept
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 WEIGHTS, STATES, GRADIENTS = 1.25 * GIB, 2.5 * GIB, 1.25 * GIB
 
 
 def in_a_step(script: Script, **values: float) -> None:
     """Read a device that has weights, within a step that began with 1 MiB unexplained."""
-    script.read(reserved=20 * GIB, requested=NAN, weights=GIB, unattributed=MIB, **values)
+    read = {"weights": GIB, "unattributed": MIB, **values}
+    script.read(reserved=20 * GIB, requested=NAN, **read)
 
 
 def test_now_is_the_newest_reading() -> None:
@@ -64,64 +69,40 @@ def test_the_peak_is_that_of_the_innermost_span_that_has_it() -> None:
     assert (peak.bytes("weights"), peak.bytes("optimizer")) == (WEIGHTS, STATES)
 
 
-def test_gradients_made_in_a_backward_are_held_only_as_far_as_they_were_there_before_it() -> None:
-    """The rest may have been activations at that instant, and a note says how much."""
+COMPUTED = "Up to {} of the activations are gradients that were being computed."
+CREATED = "Up to {} of the temporaries are optimizer states that were being created."
+NO_NOTES: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "made", "held", "notes"),
+    [
+        ("backward", {"gradients": 0.25 * GIB}, {"gradients": GIB}, {"gradients": 0.25 * GIB},
+         (COMPUTED.format("768.0 MiB"),)),
+        ("backward", {}, {"gradients": GIB}, {"gradients": NAN}, (COMPUTED.format("1.00 GiB"),)),
+        ("optimizer", {"gradients": GIB}, {"optimizer": 2 * GIB}, {"optimizer": NAN, "gradients": GIB},
+         (CREATED.format("2.00 GiB"),)),
+        ("optimizer", {"optimizer": 2 * GIB}, {}, {"optimizer": 2 * GIB}, NO_NOTES),
+        ("forward", {"weights": NAN}, {"weights": 2 * GIB}, {"weights": 2 * GIB}, NO_NOTES),
+    ],
+    ids=["gradients", "the first gradients", "the first states", "states", "a model found within"],
+)  # fmt: skip
+def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
+    kind: SpanKind,
+    before: dict[str, float],
+    made: dict[str, float],
+    held: dict[str, float],
+    notes: tuple[str, ...],
+) -> None:
+    """The rest may have been temporaries at that instant, and a note says how much."""
     script = Script()
-    in_a_step(script, allocated=5 * GIB, gradients=0.25 * GIB)
-    with script.span("backward", peak=9 * GIB, gradients=GIB):
+    in_a_step(script, **{"allocated": 5 * GIB, **before})
+    with script.span(kind, peak=9 * GIB, **made):  # type: ignore[arg-type]  # none is another's
         pass
     peak = anatomy(script.session, "peak")
-    assert peak.bytes("gradients") == 0.25 * GIB
-    assert peak.bytes("activations") == 9 * GIB - 1.25 * GIB - MIB
-    assert peak.notes == (
-        "Up to 768.0 MiB of the activations are gradients that were being computed.",
-    )
 
-
-def test_gradients_that_were_not_known_before_a_backward_were_not_there() -> None:
-    """The first backward of all: the column comes to be within it."""
-    script = Script()
-    in_a_step(script, allocated=5 * GIB)
-    with script.span("backward", peak=9 * GIB, gradients=GIB):
-        pass
-    peak = anatomy(script.session, "peak")
-    assert math.isnan(peak.bytes("gradients"))
-    assert peak.notes == (
-        "Up to 1.00 GiB of the activations are gradients that were being computed.",
-    )
-
-
-def test_the_first_optimizer_step_does_not_hold_the_states_it_makes() -> None:
-    """States made in a step are its temporaries at the peak, and a note says how much."""
-    script = Script()
-    in_a_step(script, allocated=5 * GIB, gradients=GIB)
-    with script.span("optimizer", peak=9 * GIB, optimizer=2 * GIB):
-        pass
-    peak = anatomy(script.session, "peak")
-    assert math.isnan(peak.bytes("optimizer"))
-    assert peak.bytes("gradients") == GIB
-    assert peak.notes == (
-        "Up to 2.00 GiB of the temporaries are optimizer states that were being created.",
-    )
-
-
-def test_a_later_optimizer_step_holds_its_states_and_needs_no_note() -> None:
-    """States that were there before a step are told as states at its peak."""
-    script = Script()
-    in_a_step(script, allocated=5 * GIB, gradients=GIB, optimizer=2 * GIB)
-    with script.span("optimizer", peak=9 * GIB):
-        pass
-    peak = anatomy(script.session, "peak")
-    assert (peak.bytes("optimizer"), peak.notes) == (2 * GIB, ())
-
-
-def test_a_model_that_was_found_within_the_first_forward_was_there_before_it() -> None:
-    """Weights first counted within a forward are weights at the peak of that forward."""
-    script = Script()
-    script.read(allocated=5 * GIB, reserved=20 * GIB, unattributed=MIB)
-    with script.span("forward", peak=9 * GIB, weights=2 * GIB):
-        pass
-    assert anatomy(script.session, "peak").bytes("weights") == 2 * GIB
+    assert {part: peak.bytes(part) for part in held} == pytest.approx(held, nan_ok=True)
+    assert peak.notes == notes
 
 
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
@@ -144,23 +125,21 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
     )
 
 
-def test_outside_of_steps_what_the_samples_missed_is_not_attributed() -> None:
-    """Between the highest sample and the exact peak nothing is called activations."""
+@pytest.mark.parametrize(
+    ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
+)
+def test_outside_of_steps_what_the_samples_missed_is_not_attributed(
+    beyond: float, ends: list[str]
+) -> None:
+    """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
     script = Script()
-    with script.span("block", peak=9 * GIB):
+    with script.span("block", peak=8 * GIB + beyond):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
-    assert peak.bytes("unattributed") == 7 * GIB
-    assert peak.notes[0].endswith('counted as "not attributed".')
 
-
-def test_a_difference_too_small_to_show_is_not_told() -> None:
-    """No note says that the highest sample is 0.00 MiB below the peak."""
-    script = Script()
-    with script.span("block", peak=8 * GIB + 512):
-        script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
-
-    assert anatomy(script.session, "peak").notes == ()
+    assert peak.bytes("unattributed") == 6 * GIB + beyond
+    assert len(peak.notes) == len(ends)
+    assert all(note.endswith(end) for note, end in zip(peak.notes, ends, strict=True))
 
 
 def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
@@ -247,39 +226,29 @@ def test_of_two_trainings_a_step_is_the_newer_ones() -> None:
     assert anatomy(script.session, 5).allocated == 3 * GIB
 
 
-@pytest.mark.parametrize("at", [0, 7, -1, 10**9])
-def test_a_step_that_was_never_made_is_refused_with_those_that_were(at: int) -> None:
-    """The error for an unknown step gives the range of the known ones."""
-    with pytest.raises(OptionError, match=rf"no step {at} on cuda:0; it has steps 1 to 6"):
-        anatomy(training(), at)
-
-
-def test_a_session_without_steps_says_that_it_has_none() -> None:
-    """Asking for a step where nothing was trained is an error that says so."""
-    script = Script()
-    script.read(allocated=GIB)
-    with pytest.raises(OptionError, match="no step 3 on cuda:0; it has none"):
-        anatomy(script.session, 3)
-
-
-@pytest.mark.parametrize("at", ["end", "Peak", True, 1.5, None])
-def test_a_moment_that_there_is_not_is_refused_with_those_that_there_are(at: object) -> None:
-    """The error for an unknown moment lists what `at` may be."""
-    with pytest.raises(OptionError, match="at is 'now', 'peak' or the number of a step"):
-        anatomy(training(), at)  # type: ignore[arg-type]  # what a person may type
-
-
-def test_a_device_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    """The error for an unknown device lists the session's devices."""
-    session = scripted_run("two gpus")
-    with pytest.raises(OptionError, match=r"no device 'cuda:9'; available: cuda:0, cuda:1, cuda:2"):
-        anatomy(session, device="cuda:9")
-
-
-def test_a_session_that_has_read_nothing_says_so() -> None:
-    """Without devices there is no anatomy, and the error says why."""
-    with pytest.raises(OptionError, match="no samples yet"):
-        anatomy(Session("nothing"))
+@pytest.mark.parametrize(
+    ("make", "asked", "said"),
+    [
+        *((training, {"at": at}, rf"no step {at} on cuda:0; it has steps 1 to 6") for at in (0, 7, -1)),
+        (lambda: shared_run("short"), {"at": 3}, "no step 3 on cuda:0; it has none"),
+        *(
+            (training, {"at": at}, "at is 'now', 'peak' or the number of a step")
+            for at in ("end", "Peak", True, 1.5, None)
+        ),
+        (
+            lambda: shared_run("two gpus"),
+            {"device": "cuda:9"},
+            r"no device 'cuda:9'; available: cuda:0, cuda:1, cuda:2",
+        ),
+        (lambda: Session("nothing"), {}, "no samples yet"),
+    ],
+)  # fmt: skip
+def test_what_there_is_not_is_refused_with_what_there_is(
+    make: Callable[[], Session], asked: dict[str, Any], said: str
+) -> None:
+    """The error for an unknown step, moment or device names those that there are."""
+    with pytest.raises(OptionError, match=said):
+        anatomy(make(), **asked)
 
 
 def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
@@ -380,7 +349,7 @@ def test_a_model_that_is_gone_was_there() -> None:
 @pytest.mark.parametrize("at", ["now", "peak"])
 def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:
     """In all scripted runs the parts are positive and account for all that is allocated."""
-    session = scripted_run(name)
+    session = shared_run(name)
     assert session.devices
     for device in session.devices:
         told = anatomy(session, at, device.key)
@@ -469,3 +438,12 @@ def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie() -> None:
 
     assert found.time == forward.start
     assert found.allocated == 6 * GIB
+
+
+KEPT = kept()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_worked_out_is_what_is_kept(name: str) -> None:
+    """Where a change is meant, ``python -m tests.data.worked_out`` keeps what comes out now."""
+    assert list(EVERY[name]()) == KEPT[name]

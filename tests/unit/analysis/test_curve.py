@@ -59,13 +59,6 @@ def test_a_reading_that_is_missing_breaks_the_line() -> None:
     assert [math.isnan(value) for _, value in drawn] == [False, True, False]
 
 
-def test_a_gap_too_narrow_to_be_seen_does_not_break_it() -> None:
-    """A gap of less than a column is drawn over."""
-    made = timeline([1.0, 2.0, 3.0])
-    made.add_gap(0.1, 0.2)
-    assert not any(math.isnan(value) for _, value in curve(made, 0, 0.0, 100.0, columns=10))
-
-
 def test_a_series_that_was_never_read_has_no_points() -> None:
     """A series without any value has no line."""
     assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []
@@ -89,12 +82,3 @@ def test_a_break_lies_in_the_middle_between_what_is_known() -> None:
     drawn = curve(timeline([1.0, math.nan, math.nan, math.nan, 3.0]), 0, 0.0, 0.4, columns=100)
 
     assert [time for time, _ in drawn] == pytest.approx([0.0, 0.2, 0.4])
-
-
-def test_how_wide_a_column_is_goes_with_what_is_shown() -> None:
-    """Not with when that was."""
-    made = timeline([1.0] * 3)
-    made.add_gap(1000.0, 1000.4)
-
-    assert visible_gaps(made, 999.0, 1009.0, 100) == [(1000.0, 1000.4)]
-    assert visible_gaps(made, 999.0, 1009.0, 20) == []

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+import hfmem_widget
 from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
+from hfmem_widget.analysis.host import untouched_text
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
+from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.line import line
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from hfmem_widget.view.one_line import compact_bundle
+from tests.scenes import scripted_run
 
 NAN = math.nan
 
@@ -45,28 +50,48 @@ def one_gpu(
     return session, recorder.close_span(span.id, sample, peaks)
 
 
-def test_a_device_without_allocations_is_left_out() -> None:
-    """A GPU on which the cell allocated nothing has no row."""
-    session, span = two_gpus(GIB, 0.0)
-    assert keys(session, span) == ["cuda:0"]
+@pytest.mark.parametrize(
+    ("first", "second", "host", "shown"),
+    [
+        (GIB, 0.0, True, ["cuda:0"]),
+        (GIB, GIB, True, ["cuda:0", "cuda:1"]),
+        (0.0, NAN, True, ["cpu"]),
+        (GIB, GIB, False, ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_devices_on_which_something_was_allocated_are_shown(
+    first: float, second: float, *, host: bool, shown: list[str]
+) -> None:
+    """The host only where no GPU was used, and none of the GPUs is taken for it."""
+    assert keys(*two_gpus(first, second, host=host)) == shown
 
 
-def test_the_host_is_left_out_beside_an_active_device() -> None:
-    """Where a GPU was used, the card does not speak of the host."""
-    session, span = two_gpus(GIB, GIB)
-    assert keys(session, span) == ["cuda:0", "cuda:1"]
+@pytest.mark.parametrize(
+    ("metrics", "reserved_peak", "total", "headroom"),
+    [
+        (
+            {"reserved": 3, "device_used": 5, "driver_reserved": 0.5},
+            10,
+            80,
+            80 - 0.5 - (5 - 3) - 10,
+        ),
+        ({"reserved": 3, "device_used": NAN}, NAN, 80, 77),
+        ({"reserved": 1}, NAN, NAN, NAN),
+        ({"reserved": 9}, NAN, 8, 0),
+    ],
+    ids=["all known", "without NVML", "of unknown size", "more than there is"],
+)
+def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak(
+    metrics: dict[str, float], reserved_peak: float, total: float, headroom: float
+) -> None:
+    """It is never negative, and not known without a capacity; sizes are GiB."""
+    peaks = (
+        {} if math.isnan(reserved_peak) else {"cuda:0/reserved": Peak(reserved_peak * GIB, "exact")}
+    )
+    read = (("allocated", GIB), *((metric, size * GIB) for metric, size in metrics.items()))
+    (facts,) = facts_of(*one_gpu(*read, peaks=peaks, total=total * GIB))
 
-
-def test_the_host_is_shown_where_no_device_is_active() -> None:
-    """Where no GPU was used, the card is about the host."""
-    session, span = two_gpus(0.0, NAN)
-    assert keys(session, span) == ["cpu"]
-
-
-def test_a_watch_of_gpus_alone_takes_none_of_them_for_the_host() -> None:
-    """Without the host among the devices, both GPUs are shown."""
-    session, span = two_gpus(GIB, GIB, host=False)
-    assert keys(session, span) == ["cuda:0", "cuda:1"]
+    assert facts.headroom / GIB == pytest.approx(headroom, nan_ok=True)
 
 
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
@@ -75,39 +100,6 @@ def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
         ("allocated", 0.0), peaks={"cuda:0/allocated": Peak(GIB, "exact")}, total=80 * GIB
     )
     assert facts_of(session, span)[0].above_start == GIB
-
-
-def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak() -> None:
-    """Headroom is the capacity less our peak, other processes and the driver."""
-    session, span = one_gpu(
-        ("allocated", 1 * GIB),
-        ("reserved", 3 * GIB),
-        ("device_used", 5 * GIB),
-        ("driver_reserved", 0.5 * GIB),
-        peaks={"cuda:0/reserved": Peak(10 * GIB, "exact")},
-        total=80 * GIB,
-    )
-    assert facts_of(session, span)[0].headroom == (80 - 0.5 - (5 - 3) - 10) * GIB
-
-
-def test_headroom_without_a_reading_of_the_device_counts_our_own_part_alone() -> None:
-    """Without NVML, headroom is the capacity less what we reserved."""
-    session, span = one_gpu(
-        ("allocated", GIB), ("reserved", 3 * GIB), ("device_used", NAN), peaks={}, total=80 * GIB
-    )
-    assert facts_of(session, span)[0].headroom == 77 * GIB
-
-
-def test_headroom_is_not_known_without_a_capacity() -> None:
-    """A device of unknown size has an unknown headroom, not one of zero."""
-    session, span = one_gpu(("allocated", GIB), ("reserved", GIB), peaks={}, total=NAN)
-    assert math.isnan(facts_of(session, span)[0].headroom)
-
-
-def test_headroom_is_never_negative() -> None:
-    """More reserved than the device has is a headroom of zero."""
-    session, span = one_gpu(("allocated", GIB), ("reserved", 9 * GIB), peaks={}, total=8 * GIB)
-    assert facts_of(session, span)[0].headroom == 0.0
 
 
 def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
@@ -181,14 +173,6 @@ def test_an_open_span_reads_up_to_now() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_a_scripted_run_is_the_same_each_time(name: str) -> None:
-    """Scripted runs have no chance in them: their spans and samples are the same to the bit."""
-    first, second = scripted_run(name), scripted_run(name)
-    assert first.spans == second.spans
-    assert first.timeline.high.tobytes() == second.timeline.high.tobytes()
-
-
 def cell(
     seconds: float,
     after: float,
@@ -224,3 +208,20 @@ def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
 ) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
     assert did_nothing(*told) is nothing
+
+
+glibc = pytest.mark.skipif(find_glibc_heap() is None, reason="needs glibc's own malloc")
+
+
+@glibc
+def test_what_was_not_written_is_said_on_the_card() -> None:
+    """An array of zeros takes no memory until it is filled, and the card says why nothing was left behind."""
+    with hfmem_widget.watch("zeros", quiet=True) as session:
+        array = np.zeros(200_000_000)
+    with hfmem_widget.watch("ones", quiet=True) as filled:
+        array[:25_000_000] = 1.0
+    (span,), (after,) = session.spans, filled.spans
+
+    assert "was allocated and not written yet" in untouched_text(session, span)
+    assert untouched_text(session, span) in compact_bundle(session, span)["text/plain"]
+    assert untouched_text(filled, after) == ""

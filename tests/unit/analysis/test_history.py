@@ -50,26 +50,6 @@ def test_runs_of_an_identity_are_those_of_this_kernel(history: History) -> None:
     assert numbers(history.runs_of("label base")) == [1, 2, 4]
 
 
-def test_a_cell_with_a_watch_of_its_own_is_kept_as_that(history: History) -> None:
-    """The watch of every cell ends after it, has begun no later, and has the same number."""
-    own = remember(history, "own", 4)
-    every = replace(own, label="", identity="cell 4", started_at=own.started_at - 0.1)
-
-    assert not history.add(every)
-    assert history.add(replace(every, number=5))
-    assert [record.name for record in history.records] == ["own", "cell [4]"]
-
-
-def test_the_oldest_go_where_there_are_too_many() -> None:
-    """No more records than the limit, the newest of them, and how many have gone."""
-    history = History(most=3)
-    for number in range(5):
-        remember(history, number=number)
-
-    assert numbers(history.records) == [2, 3, 4]
-    assert history.forgotten == 2
-
-
 def test_the_oldest_lose_their_curves_where_these_take_too_much(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

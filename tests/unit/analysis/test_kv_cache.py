@@ -56,36 +56,23 @@ def test_of_the_host_no_such_length_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"),
+    ("counts", "grows", "longest"),
     [
-        (USUAL, (MIB, 0.0, 0, 0)),
-        (USUAL | {"limit": 2048}, (MIB, 0.0, 0, 2048)),
-        ({"longest": 9, "window_bytes": 5.0, "window": 8}, (0.0, 5.0, 8, 0)),
-        ({}, (0.0, 0.0, 0, 0)),
+        (USUAL | {"limit": 2048}, (MIB, 0.0, 0, 2048), math.nan),
+        ({"longest": 9, "window_bytes": 5.0, "window": 8}, (0.0, 5.0, 8, 0), math.inf),
+        ({"token_bytes": MIB}, (MIB, 0.0, 0, 0), math.nan),
+        ({}, (0.0, 0.0, 0, 0), math.nan),
     ],
 )
 def test_how_it_grows_is_as_it_was_counted(
-    counts: dict[str, float], expected: tuple[float, ...]
+    counts: dict[str, float], grows: tuple[float, ...], longest: float
 ) -> None:
-    """By the span of the decode alone: it is what a recording has as well."""
+    """A static cache is full at its limit, and one that has stopped growing fits for ever."""
     cache = found(decoded(counts))
 
-    assert (cache.token_bytes, cache.window_bytes, cache.window, cache.limit) == expected
+    assert (cache.token_bytes, cache.window_bytes, cache.window, cache.limit) == grows
     assert cache.bytes == GIB
-
-
-@pytest.mark.parametrize(
-    ("counts", "longest"),
-    [
-        (USUAL | {"limit": 2048}, math.nan),
-        ({"longest": 9, "window_bytes": 5.0, "window": 8}, math.inf),
-        ({"token_bytes": MIB}, math.nan),
-        ({}, math.nan),
-    ],
-)
-def test_where_no_length_can_be_told_none_is(counts: dict[str, float], longest: float) -> None:
-    """A static cache is full at its limit, and one that has stopped growing fits for ever."""
-    assert found(decoded(counts)).longest == pytest.approx(longest, nan_ok=True)
+    assert cache.longest == pytest.approx(longest, nan_ok=True)
 
 
 def test_without_a_cache_nothing_is_told() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hfmem_widget
 from hfmem_widget.analysis.moved import Moved, Movement, movement
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session, Span
+from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.scene import build_scene
@@ -53,22 +52,19 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert others[0].strip().startswith("cpu \u00b7 private")
 
     html = card_bundle(session, span, with_chart=False)["text/html"]
-    assert html.index(how_many) < html.index("private memory")
-    assert html.index(who) < html.index("<svg") < html.index("this process itself")
-    assert html.index("this process itself") < html.index("private memory")
-    assert html.count('scope="row"') == (0 if devices == 1 else devices)
-    header = "cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200"
-    assert header in html
-
-    quick = compact_bundle(session, span)["text/html"]
-    assert quick.index(how_many.partition(", ")[0]) < quick.index("private memory")
+    order = [
+        html.index(words)
+        for words in (how_many, who, "<svg", "this process itself", "private memory")
+    ]
+    assert order == sorted(order)
+    assert ("cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200") in html
+    assert how_many.partition(", ")[0] in compact_bundle(session, span)["text/html"]
 
     scene = build_scene(session, span, columns=100)
     assert scene is not None
     assert [one.metric for one in scene.lines] == ["device_used"] * devices
     assert scene.peak is not None
     assert scene.peak.peak.value == pytest.approx(RISE + 0.03 * GIB + 620 * MIB)
-    assert 0.4 <= scene.peak.time <= 1.7
     assert "peak 16.1 GiB" in sparkline(session, span)
 
 
@@ -241,27 +237,3 @@ def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], tol
     moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
 
     assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")
-
-
-@pytest.mark.parametrize(
-    ("total", "rise", "told"),
-    [
-        (100.0, 1.0, True),
-        (100.0, 0.999, False),
-        (10.0, 0.25, True),
-        (10.0, 0.249, False),
-        (NAN, 0.25, True),
-    ],
-)
-def test_a_device_moved_by_a_hundredth_of_it(total: float, rise: float, *, told: bool) -> None:
-    """A quarter of a GiB at least; where nobody knows how large it is, that alone."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt(
-        [replace(GPU, total=total * GIB)],
-        [Series(GPU.key, "allocated"), Series(GPU.key, "device_used")],
-    )
-    for at, used in enumerate((GIB, (1 + rise) * GIB)):
-        recorder.append(Sample(float(at), (0.0, used)))
-
-    assert bool(movement(session).devices) is told

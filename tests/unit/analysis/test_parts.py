@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, allocated_parts, parts_of
+from hfmem_widget.analysis.parts import LABELS, allocated_parts, parts_of
 from hfmem_widget.session.series import COUNTED
 from hfmem_widget.text import GIB
 
@@ -90,67 +90,6 @@ def test_everything_adds_up_to_the_device_where_the_readings_fit_each_other(
     assert sum(parts(values, total).values()) == total
 
 
-def test_what_nobody_explained_before_the_step_is_not_called_an_activation() -> None:
-    """What was unexplained as the step began stays so; what came since is activations."""
-    told = parts({"allocated": 10.0, "weights": 4.0, "unattributed": 1.0})
-    assert told == {"weights": 4.0, "unattributed": 1.0, "activations": 5.0}
-
-
-def test_what_was_there_before_the_watch_is_a_part_of_its_own() -> None:
-    """Neither unexplained since, nor an activation; within a step and outside of one."""
-    read = {"allocated": 10.0, "weights": 4.0, "before": 3.0}
-
-    assert parts(read) == {"weights": 4.0, "before": 3.0, "unattributed": 3.0}
-    within = parts(read | {"unattributed": 1.0})
-    assert within == {"weights": 4.0, "before": 3.0, "unattributed": 1.0, "activations": 2.0}
-
-
-def test_of_what_was_there_before_no_more_is_told_than_is_left() -> None:
-    """Some of it was freed, or turned out to be weights."""
-    assert parts({"allocated": 10.0, "weights": 8.0, "before": 3.0}) == {
-        "weights": 8.0,
-        "before": 2.0,
-    }
-
-
-def test_outside_of_steps_nothing_is_called_an_activation() -> None:
-    """Outside of a step, what is not held by a model is not attributed."""
-    told = parts({"allocated": 10.0, "weights": 4.0})
-    assert told == {"weights": 4.0, "unattributed": 6.0}
-
-
-def test_blocks_are_larger_than_what_was_asked_for() -> None:
-    """What the allocator adds to requests is a part of its own, not of the activations."""
-    told = parts({"allocated": 10.0, "requested": 9.0, "weights": 4.0, "unattributed": 0.0})
-    assert told == {"weights": 4.0, "activations": 5.0, "rounding": 1.0}
-
-
-def test_without_nvml_the_context_and_the_others_are_not_guessed() -> None:
-    """Without a reading of the device, only what torch counts is told."""
-    told = parts({"allocated": 3.0, "reserved": 4.0})
-    assert told == {"unattributed": 3.0, "cache": 1.0}
-
-
-def test_where_the_driver_does_not_name_us_the_rest_is_one_part() -> None:
-    """In a container, context and other processes are told together."""
-    told = parts({"allocated": 3.0, "reserved": 4.0, "device_used": 10.0}, total=12.0)
-    assert told == {"unattributed": 3.0, "cache": 1.0, "unexplained": 6.0, "free": 2.0}
-
-
-def test_before_the_allocator_is_there_the_driver_alone_is_told() -> None:
-    """Before CUDA is up, the device has the driver's own, others' memory and what is free."""
-    told = parts(
-        {"device_used": 2.0, "driver_reserved": 1.0, "context": 0.0, "others": 2.0}, total=12.0
-    )
-    assert told == {"driver": 1.0, "others": 2.0, "free": 9.0}
-
-
-def test_what_a_stream_still_uses_is_neither_allocated_nor_cache() -> None:
-    """Blocks that were freed and wait for a stream are told as pending."""
-    told = parts({"allocated": 3.0, "active": 5.0, "reserved": 9.0})
-    assert told == {"unattributed": 3.0, "pending": 2.0, "cache": 4.0}
-
-
 def test_the_host_has_private_memory_mapped_files_and_a_machine_around_it() -> None:
     """On the host the parts have the names of its own kinds of memory."""
     values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
@@ -164,41 +103,73 @@ def test_the_host_has_private_memory_mapped_files_and_a_machine_around_it() -> N
     ]
 
 
-def test_children_and_shared_memory_are_told_from_the_rest_of_the_machine() -> None:
-    """Shared memory that the children have mapped is theirs."""
-    values = {"allocated": 0.0, "reserved": 5.0, "device_used": 20.0, "children": 4.0}
-    values |= {"children_shared": 1.0, "shared_memory": 3.0}
+BEFORE = {"allocated": 10.0, "weights": 4.0, "before": 3.0}
+DRIVER = {"device_used": 2.0, "driver_reserved": 1.0, "context": 0.0, "others": 2.0}
+CHILDREN = {"allocated": 0.0, "reserved": 5.0, "device_used": 20.0, "children": 4.0}
+CHILDREN |= {"children_shared": 1.0, "shared_memory": 3.0}
 
-    assert parts(values, 24.0, is_host=True) == {
-        "files": 5.0, "children": 4.0, "shared_memory": 2.0, "others": 9.0, "free": 4.0,
-    }  # fmt: skip
-    assert (
-        parts(values | {"shared_memory": NAN, "children": NAN}, 24.0, is_host=True)["others"] == 15
-    )
+READ: dict[str, tuple[dict[str, float], dict[str, float]]] = {
+    "nothing": ({}, {}),
+    "unexplained when the step began, activations since": (
+        {"allocated": 10.0, "weights": 4.0, "unattributed": 1.0},
+        {"weights": 4.0, "unattributed": 1.0, "activations": 5.0},
+    ),
+    "no activations outside of steps": (
+        {"allocated": 10.0, "weights": 4.0},
+        {"weights": 4.0, "unattributed": 6.0},
+    ),
+    "there before the watch": (BEFORE, {"weights": 4.0, "before": 3.0, "unattributed": 3.0}),
+    "there before the watch, within a step": (
+        BEFORE | {"unattributed": 1.0},
+        {"weights": 4.0, "before": 3.0, "unattributed": 1.0, "activations": 2.0},
+    ),
+    "partly freed since": (BEFORE | {"weights": 8.0}, {"weights": 8.0, "before": 2.0}),
+    "blocks larger than the requests": (
+        {"allocated": 10.0, "requested": 9.0, "weights": 4.0, "unattributed": 0.0},
+        {"weights": 4.0, "activations": 5.0, "rounding": 1.0},
+    ),
+    "gradients freed since": (
+        {"allocated": 100.0, "weights": 60.0, "optimizer": 30.0, "gradients": 60.0},
+        {"weights": 60.0, "optimizer": 30.0, "gradients": 10.0},
+    ),
+    "no NVML": ({"allocated": 3.0, "reserved": 4.0}, {"unattributed": 3.0, "cache": 1.0}),
+    "a driver that does not name us": (
+        {"allocated": 3.0, "reserved": 4.0, "device_used": 10.0},
+        {"unattributed": 3.0, "cache": 1.0, "unexplained": 6.0, "free": 2.0},
+    ),
+    "no allocator yet": (DRIVER, {"driver": 1.0, "others": 2.0, "free": 9.0}),
+    "blocks that wait for a stream": (
+        {"allocated": 3.0, "active": 5.0, "reserved": 9.0},
+        {"unattributed": 3.0, "pending": 2.0, "cache": 4.0},
+    ),
+}
 
 
-@pytest.mark.parametrize("is_host", [False, True])
-def test_nothing_read_is_nothing_told(is_host: bool) -> None:
-    """Not even that all of it is free."""
-    assert parts({}, is_host=is_host) == {}
+@pytest.mark.parametrize("name", READ)
+def test_a_reading_has_these_parts(name: str) -> None:
+    """What is not known is a part of its own, or is not told; nothing is guessed."""
+    values, told = READ[name]
+
+    assert parts(values, total=12.0) == told
 
 
-def test_allocated_stands_below_what_the_allocator_keeps() -> None:
-    """What makes up the allocated bytes is the bottom of the stack, without a gap."""
-    of_training = "weights buffers optimizer gradients"
-    rest = "kv_cache libraries python arrow before unattributed activations rounding"
-    assert " ".join(OF_ALLOCATED) == f"{of_training} {rest}"
-
-
-def test_gradients_freed_since_they_were_counted_are_not_told() -> None:
-    """Where less is allocated than was counted, it is gradients that are gone."""
-    counted = {"allocated": 100.0, "weights": 60.0, "optimizer": 30.0, "gradients": 60.0}
-
-    assert parts(counted) == {"weights": 60.0, "optimizer": 30.0, "gradients": 10.0}
-
-
-def test_weights_outside_the_allocator_take_nothing_from_gradients() -> None:
-    """Weights that are mapped from a file are more than private memory, and gradients stand as counted."""
-    counted = {"allocated": 100.0, "weights": 600.0, "gradients": 60.0}
-
-    assert parts(counted, is_host=True) == {"weights": 600.0, "gradients": 60.0}
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, {}),
+        # Shared memory that the children have mapped is theirs.
+        (CHILDREN, {"files": 5.0, "children": 4.0, "shared_memory": 2.0, "others": 9.0, "free": 4.0}),
+        (CHILDREN | {"shared_memory": NAN, "children": NAN}, {"files": 5.0, "others": 15.0, "free": 4.0}),
+        # Weights that are mapped from a file are more than private memory, and gradients stand as counted.
+        (
+            {"allocated": 100.0, "weights": 600.0, "gradients": 60.0},
+            {"weights": 600.0, "gradients": 60.0},
+        ),
+    ],
+    ids=["nothing", "children", "no children known", "mapped weights"],
+)  # fmt: skip
+def test_a_reading_of_the_host_has_these_parts(
+    values: dict[str, float], told: dict[str, float]
+) -> None:
+    """Children and shared memory are told from the rest of the machine."""
+    assert parts(values, 24.0, is_host=True) == told

@@ -14,7 +14,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import GIB
-from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 from tests.scenes.stage import Stage
 
 
@@ -25,7 +25,7 @@ def device_of(session: Session) -> DeviceRecord:
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_a_record_stays_within_its_bounds(name: str) -> None:
     """However long the run, curve and steps are short, and nothing of the peak is lost in them."""
-    session = scripted_run(name)
+    session = shared_run(name)
     devices = record_of(session, whole(session)).devices
     assert devices
     for device in devices:
@@ -38,7 +38,7 @@ def test_a_record_stays_within_its_bounds(name: str) -> None:
 
 def test_the_figures_are_those_of_the_card() -> None:
     """Peak, what is left, reserved and headroom are what the card says of the same cell."""
-    device = device_of(scripted_run("training"))
+    device = device_of(shared_run("training"))
 
     assert (device.peak.certainty, round(device.peak.value / GIB, 2)) == ("exact", 6.99)
     assert round(device.left_behind / GIB, 2) == 3.75
@@ -48,7 +48,7 @@ def test_the_figures_are_those_of_the_card() -> None:
 
 def test_the_parts_at_the_peak_add_up_to_it() -> None:
     """What is kept of the parts is the whole peak, where any were found."""
-    device = device_of(scripted_run("steps"))
+    device = device_of(shared_run("steps"))
     of_allocated = ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations")
 
     assert device.at_peak["weights"] > GIB
@@ -60,7 +60,7 @@ def test_the_parts_at_the_peak_add_up_to_it() -> None:
 
 def test_where_nothing_was_found_there_are_no_parts() -> None:
     """Memory nobody told apart is no part of anything."""
-    device = device_of(scripted_run("two gpus"))
+    device = device_of(shared_run("two gpus"))
     assert (device.at_peak, device.at_end) == ({}, {})
 
 
@@ -69,7 +69,7 @@ def test_a_failing_anatomy_costs_the_parts_only(
 ) -> None:
     """The record is there without them, and a line says why."""
     monkeypatch.setattr("hfmem_widget.analysis.anatomy.peak_of", lambda *_: 1 / 0)
-    device = device_of(scripted_run("steps"))
+    device = device_of(shared_run("steps"))
 
     assert device.at_peak == {}
     assert device.at_end
@@ -144,7 +144,7 @@ def test_without_steps_there_is_no_pace() -> None:
 
 def test_the_worst_step_is_named() -> None:
     """The step with the highest peak, in the row that has it."""
-    steps = device_of(scripted_run("steps")).steps
+    steps = device_of(shared_run("steps")).steps
     assert steps[steps[:, 3].argmax(), 4] == 37
 
 
@@ -200,4 +200,4 @@ def test_a_curve_keeps_the_highest_sample() -> None:
 
 def test_a_cell_that_was_too_short_has_no_curve() -> None:
     """Of no points, rather than of any that were not read."""
-    assert device_of(scripted_run("short")).curve.shape == (2, 0)
+    assert device_of(shared_run("short")).curve.shape == (2, 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.ci import baseline
-from hfmem_widget.ci.baseline import Baseline, differs, read, share_of
+from hfmem_widget.ci.baseline import Baseline, read
 from hfmem_widget.errors import OptionError
 from tests.unit.ci.conftest import MIB, Play
 
@@ -264,14 +264,3 @@ def test_a_file_that_cannot_be_written_fails_the_run(
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["The baseline * could not be written: *No space left on device."])
-
-
-@pytest.mark.parametrize(
-    ("peak", "known", "differs_by"),
-    [(102, 100, False), (103, 100, True), (97, 100, True), (9, 8, False), (1.5, 0, True), (1, 0, False)],
-)  # fmt: skip
-def test_a_difference_counts_by_its_share_and_its_size(
-    peak: float, known: float, differs_by: bool
-) -> None:
-    """More than the tolerance, and more than 1 MiB, in either direction."""
-    assert differs(peak * MIB, known * MIB, share_of("2 %")) is differs_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hfmem_widget
-from tests.unit.ci.conftest import MIB, Play
+from tests.unit.ci.conftest import Play
 
 pytest_plugins = ["pytester"]
 
@@ -119,9 +119,3 @@ def test_frames_of_failed_tests_are_cleared_after_their_report(play: Play) -> No
 
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*big *= <*Big object*", "*KeyError: 'second'*"])
-
-
-def test_sizes_are_bytes_here(play: Play) -> None:
-    """The limit of the settings may be a plain number of bytes, as the marker's."""
-    play.pytester.makeini(f"[pytest]\nhfmem_limit_vram = {64 * MIB}")
-    play(ALLOCATES).assert_outcomes(passed=2, failed=1)

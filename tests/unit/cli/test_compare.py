@@ -172,23 +172,6 @@ def test_every_device_is_judged(
     assert [line.split()[0] for is_over, line in judged if is_over] == over
 
 
-def test_a_run_that_was_killed_is_compared(
-    recorded: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With what is known of it, and a note that it broke off."""
-    a, b = recorded("training", "a.hfmem.jsonl"), recorded("training", "b.hfmem.jsonl")
-    lines = b.read_bytes().splitlines(keepends=True)
-    closed = [line for line in lines[:-1] if line.startswith(b'{"k":"span"')][:1]
-    opened = [
-        line.replace(b'"stop":11.6', b'"stop":null').replace(b'"done"', b'""') for line in closed
-    ]
-    kept = [line for line in lines[:-1] if not line.startswith((b'{"k":"span"', b'{"k":"phases"'))]
-    b.write_bytes(b"".join([*kept, *opened]))
-
-    assert main(["compare", str(a), str(b)]) == FINE
-    assert "b: broken off." in capsys.readouterr().out
-
-
 def test_a_run_that_goes_on_is_not_compared(
     recorded: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

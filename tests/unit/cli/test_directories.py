@@ -84,18 +84,6 @@ def test_a_directory_that_is_no_run_is_refused(
         assert "is not the folder of a run: it has no run.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", ["~nobody-of-this-name/run", "r" * 300])
-def test_a_path_that_cannot_be_is_no_judgement(
-    path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence says so, and the code is not that of a run that needs more."""
-    commands = (["check", path], ["report", path], ["compare", path, path, "--fail-over", "2%"])
-    codes = [main(command) for command in commands]
-
-    assert codes == [WRONG] * 3
-    assert capsys.readouterr().err.count("cannot be read") == 3
-
-
 def test_a_run_that_nobody_has_written_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
-from hfmem_widget.cli.write import stem
 from hfmem_widget.session import Session
 
 Make = Callable[..., Path]
@@ -130,19 +129,3 @@ def test_a_report_is_that_of_the_session(
 
     assert main(["report", str(recorded("leak")), *words]) == FINE
     assert asked == ["fine-tune", name, is_static]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("run.hfmem.jsonl", "run"),
-        ("run.hfmem.jsonl.gz", "run"),
-        ("run.jsonl", "run"),
-        ("run.jsonl.gz", "run"),
-        ("a.b.hfmem.jsonl", "a.b"),
-        ("run.txt", "run"),
-    ],
-)
-def test_a_name_without_its_ending(name: str, expected: str) -> None:
-    """Whatever a recording's name ends in."""
-    assert stem(Path("folder") / name) == expected

@@ -185,37 +185,23 @@ def interrupt_in(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Non
     monkeypatch.setattr(owner, name, interrupted)
 
 
-def test_an_interrupt_at_the_end_of_a_cell_leaves_nothing_half_done(
-    shell: InteractiveShell, magics: MemwatchMagics, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name", "first"), [(Watch, "stop", WATCHED), (EveryCell, "cell_begins", "")]
+)
+def test_an_interrupt_as_a_cell_begins_or_ends_leaves_nothing_half_done(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, first: str
 ) -> None:
-    """With `%memwatch on` too: its watch and its span have ended, and it has its own number."""
+    """Under `%memwatch on`: its watch and its span have ended, and each cell has its own number."""
     shell.run_cell("%memwatch on --quiet --output every", store_history=True)
     with monkeypatch.context() as patched:
-        interrupt_in(patched, Watch, "stop")
-        shell.run_cell(f"{WATCHED}x = 1", store_history=True)
+        interrupt_in(patched, owner, name)
+        shell.run_cell(f"{first}x = 1", store_history=True)
     shell.run_cell("x = 2", store_history=True)
 
     every: Session = shell.user_ns["every"]
     assert all(span.stop is not None for span in every.spans)
-    first, second = HISTORY.records[-2:]
-    assert second.number == (first.number or 0) + 1
-
-
-def test_an_interrupt_at_the_begin_of_a_cell_leaves_nothing_half_done(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cell is watched, and has ended when it has."""
-    shell.run_cell("%memwatch on --quiet --output every")
-    with monkeypatch.context() as patched:
-        interrupt_in(patched, EveryCell, "cell_begins")
-        shell.run_cell("x = 1")
-    shell.run_cell("x = 2")
-
-    every: Session = shell.user_ns["every"]
-    assert [span.label for span in every.spans if span.stop is not None] == [
-        "[1] x = 1",
-        "[1] x = 2",
-    ]
+    one, two = HISTORY.records[-2:]
+    assert two.number == (one.number or 0) + 1
 
 
 @pytest.mark.parametrize(("options", "runs"), [("--label a", [0, 1, 2]), ("", [])])

@@ -1,15 +1,22 @@
-"""What `%memwatch` says of itself, and what it begins and ends."""
+"""What `%memwatch` says of itself, what it begins and ends, and what it makes of a cell's first line."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch.utils._python_dispatch as dispatch
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.features.oom import companion as oom
+from hfmem_widget.guard import CHANGED
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session
@@ -181,3 +188,193 @@ def test_a_cell_that_is_not_stored_does_not_move_the_numbers(shell: InteractiveS
     shell.run_cell("x = 2", store_history=True)
     session: Session = shell.user_ns["session"]
     assert [span.label for span in session.spans] == ["[2] x = 1", "[2] x = 2"]
+
+
+TYPED = "def typed(x: int): pass\ntyped.__annotations__['x']"
+
+
+def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
+    """Run a cell as `%%memwatch` runs it where no input transformer sees it."""
+    return shell.run_cell_magic("memwatch", line, cell)
+
+
+def test_it_has_none_of_our_future_imports(shell: InteractiveShell) -> None:
+    """Annotations are evaluated where the user's are."""
+    assert run(shell, TYPED) is int
+
+
+def test_it_has_the_users_future_imports(shell: InteractiveShell) -> None:
+    """Those of cells before, as every cell has."""
+    shell.run_cell("from __future__ import annotations")
+
+    assert run(shell, TYPED) == "int"
+
+
+@pytest.mark.parametrize(("cell", "value"), [("5", 5), ("5;", None), ("5; # ;", None)])
+def test_a_trailing_semicolon_hides_the_value(
+    shell: InteractiveShell, cell: str, value: int | None
+) -> None:
+    """As in a cell."""
+    assert run(shell, cell) == value
+
+
+def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
+    """Under the name that the shell gives to cells."""
+    with pytest.raises(ZeroDivisionError) as raised:
+        run(shell, "def fail():\n    return 1 / 0\nfail()")
+
+    frames = traceback.extract_tb(raised.value.__traceback__)[-2:]
+    assert [frame.line for frame in frames] == ["fail()", "return 1 / 0"]
+    assert shell.compile.format_code_name(frames[-1].filename) is not None
+
+
+def test_an_action_is_refused(shell: InteractiveShell) -> None:
+    """As it is in the first line of a cell."""
+    with pytest.raises(UsageError, match="on its own line"):
+        run(shell, "1", "on")
+
+
+def test_two_first_lines_are_two_watches_of_one_cell(
+    shell: InteractiveShell,
+) -> None:
+    """Which may await, and whose last value is the cell's."""
+    shell.run_cell("import asyncio")
+    result = shell.run_cell(
+        "%%memwatch -q -o outer\n%%memwatch -q -o inner\nawait asyncio.sleep(0)\n5"
+    )
+
+    assert result.result == 5
+    assert [shell.user_ns[name].running for name in ("outer", "inner")] == [False, False]
+
+
+@pytest.mark.parametrize("way", ["{line}\nran = 1", "get_ipython().run_cell_magic({args})"])
+def test_a_fault_in_making_a_watch_costs_one_line(
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    way: str,
+) -> None:
+    """Such as an import that fails: the cell runs."""
+    # A module that is None cannot be imported.
+    monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
+    args = "'memwatch', '', 'ran = 1'"
+    shell.run_cell(way.replace("{line}", "%%memwatch").replace("{args}", args))
+
+    assert shell.user_ns["ran"] == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith("memwatch: this cell runs unwatched (ModuleNotFoundError: ")
+    assert CHANGED not in told[0]
+
+
+def test_a_fault_after_our_files_have_changed_says_what_helps(
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """An upgrade under a running kernel, with or without autoreload: restart it."""
+    newer = ModuleType("hfmem_widget.newer")
+    newer.__file__ = str(tmp_path / "newer.py")
+    Path(newer.__file__).touch()
+    os.utime(newer.__file__, (2**33, 2**33))
+    monkeypatch.setitem(sys.modules, newer.__name__, newer)
+    monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
+    shell.run_cell("%%memwatch\nran = 1")
+
+    assert shell.user_ns["ran"] == 1
+    assert CHANGED in capsys.readouterr().err
+
+
+WAYS = {
+    "first line": "{line}\n1",
+    "twice": "%%memwatch --quiet\n{line}\n1",
+    "awaits": "{line}\nawait asyncio.sleep(0)",
+    "below %%time": "%%time\n{line}\n1",
+    "below %%capture": "%%capture\n{line}\n1",
+    "above %%time": "{line}\n%%time\n1",
+    "above an empty line and %%time": "{line}\n\n%%time\n1",
+}
+
+
+def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
+    """Return the label of a cell that was watched under the one given."""
+    line = f"%%memwatch --quiet --output session --label {given}"
+    shell.run_cell(WAYS[way].replace("{line}", line))
+    session: Session = shell.user_ns["session"]
+    return session.label
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: str) -> None:
+    """In each way in which the cell may be run."""
+    shell.run_cell("import asyncio\nname = 'fine'\nrate = 2")
+
+    assert label(shell, '"$name {rate * 10}"', way) == "fine 20"
+
+
+@pytest.mark.parametrize("kind", ["line", "cell"])
+def test_ipython_does_so_where_no_first_line_is_seen(shell: InteractiveShell, kind: str) -> None:
+    """`%memwatch`, and `%%memwatch` as a function."""
+    shell.run_cell("name = 'fine'")
+    line = "--quiet --output session --label {name}"
+    if kind == "line":
+        shell.run_cell(f"%memwatch on {line}")
+    else:
+        shell.run_cell(f"get_ipython().run_cell_magic('memwatch', {line!r}, '1')")
+
+    assert shell.user_ns["session"].label == "fine"
+
+
+def test_the_names_of_labels_expand_where_they_are_asked_for(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`%memcompare` takes the name that `%%memwatch` was given."""
+    shell.run_cell("name = 'fine'")
+    label(shell, "{name}")
+    shell.run_cell("%memcompare {name}")
+
+    assert "there is no" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["{nope}", "$nope", "$\\alpha$ {", "{1/0}", "<b>{nope}</b>", "{}", "100 %"]
+)
+def test_what_is_no_variable_stays_as_it_is(shell: InteractiveShell, text: str) -> None:
+    """Labels are any text."""
+    assert label(shell, f"'{text}'") == text
+
+
+def test_a_variable_may_be_a_budget(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And is refused as what it stands for."""
+    shell.run_cell("large, small = '20GiB', '20'")
+    assert shell.run_cell("%%memwatch --quiet --budget {large}\n1").result == 1
+    capsys.readouterr()
+    shell.run_cell("%%memwatch --quiet --budget {small}\nran = True")
+
+    assert "not '20'" in "".join(capsys.readouterr())
+    assert "ran" not in shell.user_ns
+
+
+def test_a_fault_in_the_expansion_is_an_error_of_one_line(
+    shell: InteractiveShell,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And the cell does not run."""
+
+    def broken(*_: object) -> str:
+        message = "no variables\nhere"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(shell, "var_expand", broken)
+    shell.run_cell("%%memwatch --quiet --label {x}\nran = True")
+
+    said = "".join(capsys.readouterr())
+    assert (
+        "UsageError: cannot expand the variables in the first line: RuntimeError: no variables here"
+        in said
+    )
+    assert "ran" not in shell.user_ns

@@ -12,7 +12,6 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import prediction as predicting
 from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
-from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session
 
 HOSTILE = "a\u202e\x1b[31m b"
@@ -64,13 +63,15 @@ def test_a_name_that_is_none_is_told_as_plain_text(
         "__builtins__",
     ],
 )
-def test_a_name_of_the_shells_is_not_given_away(magics: MemwatchMagics, name: str) -> None:
+def test_a_name_of_the_shells_is_not_given_away(
+    shell: InteractiveShell, magics: MemwatchMagics, name: str
+) -> None:
     """The kernel, IPython or every magic would break."""
-    before = magics._shell.user_ns.get(name)
+    before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
 
-    assert magics._shell.user_ns.get(name) is before
+    assert shell.user_ns.get(name) is before
 
 
 @pytest.mark.parametrize("line", ["--label x", "off --quiet", "status -i 1", "'off' --output s"])
@@ -80,44 +81,28 @@ def test_what_takes_no_options_says_so(magics: MemwatchMagics, line: str) -> Non
         magics.memwatch(line)
 
 
-def test_options_that_are_refused_leave_every_cell_watched(magics: MemwatchMagics) -> None:
-    """`%memwatch off` with an option has not turned it off."""
-    magics.memwatch("on --quiet")
+@pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
+def test_what_is_refused_leaves_every_cell_watched(
+    shell: InteractiveShell, magics: MemwatchMagics, line: str
+) -> None:
+    """`%memwatch off` with an option, or `on` of a device that is not there, ends no session."""
+    magics.memwatch("on --quiet --output session")
+    session: Session = shell.user_ns["session"]
     with pytest.raises(UsageError):
-        magics.memwatch("off --quiet")
+        magics.memwatch(line)
 
-    assert magics._every_cell is not None
-
-
-def test_what_cannot_be_watched_leaves_every_cell_watched(magics: MemwatchMagics) -> None:
-    """`%memwatch on` of a device that is not there does not end the session before."""
-    magics.memwatch("on --quiet")
-    before = magics._every_cell
-    with pytest.raises(UsageError, match="no device 'nope'"):
-        magics.memwatch("on --quiet --devices nope")
-
-    assert magics._every_cell is before is not None
-    assert before.session.running
+    assert session.running
 
 
-def test_an_option_that_is_empty_is_not_given(magics: MemwatchMagics) -> None:
+def test_an_option_that_is_empty_is_not_given(
+    shell: InteractiveShell, magics: MemwatchMagics
+) -> None:
     """As where a variable in the line is an empty text."""
-    magics.memwatch("on --quiet --budget '' --devices '' --label ''")
+    magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
+    session: Session = shell.user_ns["session"]
 
-    assert magics._every_cell is not None
-    assert magics._every_cell._options == WatchOptions(quiet=True)
-
-
-def test_a_module_is_no_variable_to_let_go(shell: InteractiveShell) -> None:
-    """It is told what it is; a word of the magic's own means what it always means."""
-    shell.run_cell("import json as js, json as cache")
-    memfree = registered(shell, "memfree").memfree
-    for line in ("js", "--variable js", "--variable cache"):
-        with pytest.raises(
-            UsageError, match=r"^\w+ is a module, not a variable, and cannot be freed"
-        ):
-            memfree(line)
-    memfree("cache --dry-run")
+    assert session.running
+    assert session.guides == []
 
 
 @pytest.mark.parametrize("line", ["now --predicted", "peak --predicted", "--predicted"])
@@ -137,22 +122,6 @@ def test_a_prediction_is_of_what_was_watched(
         registered(shell, "memanatomy").memanatomy(line)
 
     assert asked == [shell.user_ns["session"]]
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("on --budget 20", "1 MiB or more, not '20'"),
-        ("on --budget 20GB", r"not '20GB'; did you mean 20GiB\?"),
-        ("on --stop", "stop needs a budget"),
-    ],
-)
-def test_a_budget_that_is_none_is_a_usage_error(
-    magics: MemwatchMagics, line: str, says: str
-) -> None:
-    """In the words of `hfmem_widget.watch`."""
-    with pytest.raises(UsageError, match=says):
-        magics.memwatch(line)
 
 
 def parser_of(name: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.budget.companion import NO_STEP_LEFT, NONE_TO_STOP, NOT_ALONE, Budget
-from hfmem_widget.features.budget.near_limit import near_limit
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.monitor import ending
 from hfmem_widget.options import WatchOptions
@@ -20,8 +21,7 @@ from hfmem_widget.session import (
     Recorder,
     Sample,
     Series,
-    Session,
-    Span,
+    SpanKind,
 )
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
@@ -105,43 +105,39 @@ def test_the_chart_marks_when_it_was_crossed() -> None:
     assert found.evidence["time"] == line.crossed_at == pytest.approx(1.0, abs=0.2)
 
 
-def test_it_says_in_which_step_and_phase() -> None:
-    """The warning names the step and the phase in which the budget was crossed."""
-    watched = Watched()
-    span = watched.stage.span
-    with span("train", "train"), span("step", "step 41"), span("forward", "forward"):
-        watched.hold(21.0)
-    assert ", in step 41 (forward)" in watched.end()[0].title
+Spans = Sequence[tuple[SpanKind, str]]
 
 
-@pytest.mark.parametrize("is_sampled", [True, False])
-def test_a_step_that_was_given_no_number_is_counted(is_sampled: bool) -> None:
-    """As of a loop of one's own, whose steps are all called so."""
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        ([("train", "train"), ("step", "step 41"), ("forward", "forward")], "in step 41 (forward)"),
+        ([("evaluate", "evaluate at step 10")], "in evaluate at step 10"),
+        ([("step", "step")], "in step 2, by"),
+    ],
+)
+def test_it_says_where_it_was_crossed(spans: Spans, said: str) -> None:
+    """By step and phase, or by evaluation; steps that were given no number are counted."""
     watched = Watched()
     for size in (1.0, 21.0):
-        with watched.stage.span("step", "step"):
-            watched.hold(size) if is_sampled else watched.pass_by(size)
-    assert ", in step 2, by" in watched.end()[0].title
-
-
-def test_it_says_in_which_evaluation() -> None:
-    """A budget that is crossed in an evaluation is told with the evaluation's name."""
-    watched = Watched()
-    with watched.stage.span("evaluate", "evaluate at step 10"):
-        watched.hold(21.0)
-    assert ", in evaluate at step 10" in watched.end()[0].title
+        with ExitStack() as within:
+            for kind, label in spans:
+                within.enter_context(watched.stage.span(kind, label))
+            watched.hold(size)
+    assert f", {said}" in watched.end()[0].title
 
 
 def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
     """At the step's end, not only at the cell's."""
     watched = Watched()
-    with watched.stage.span("step", "step 3"):
-        watched.pass_by(22.0)
+    for size in (1.0, 22.0):
+        with watched.stage.span("step", "step"):
+            watched.pass_by(size)
     (live,) = watched.session.findings
     assert live.title == (
-        "cuda:0 exceeded its budget of 20.0 GiB between two samples, in step 3: 22.0 GiB allocated"
+        "cuda:0 exceeded its budget of 20.0 GiB between two samples, in step 2: 22.0 GiB allocated"
     )
-    assert watched.end()[0].title.endswith("in step 3, by 2.00 GiB at its peak")
+    assert watched.end()[0].title.endswith("in step 2, by 2.00 GiB at its peak")
 
 
 def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
@@ -169,18 +165,22 @@ def test_who_begins_above_it_is_told_so() -> None:
     )
 
 
-def test_the_host_has_no_budget_where_there_is_a_gpu() -> None:
-    """Beside a GPU the budget is the GPU's: the heap may pass it unremarked."""
-    watched = Watched(budget=0.1 * GIB)
+@pytest.mark.parametrize(
+    ("gpus", "options", "told"),
+    [
+        (1, {}, []),
+        (0, {}, ["cpu"]),
+        (1, {"devices": ("cpu",)}, ["cpu"]),
+        (2, {"devices": ("cuda:1",)}, []),
+    ],
+)
+def test_the_host_has_a_budget_where_there_is_no_gpu_or_it_was_asked_for(
+    gpus: int, options: dict[str, Any], told: list[str]
+) -> None:
+    """Beside a GPU the heap may pass it unremarked."""
+    watched = Watched(gpus, budget=0.1 * GIB, **options)
     watched.tick()
-    assert watched.end() == []
-
-
-def test_the_host_has_the_budget_where_there_is_no_gpu_or_it_was_asked_for() -> None:
-    """The heap has a budget where it is all there is, and where it was chosen by name."""
-    for watched in (Watched(0, budget=0.1 * GIB), Watched(devices=("cpu",), budget=0.1 * GIB)):
-        watched.tick()
-        assert watched.end()[0].title.startswith("cpu exceeded its budget of 102.4 MiB")
+    assert [one.title.partition(" exceeded")[0] for one in watched.end()] == told
 
 
 def test_only_devices_that_were_asked_for_have_it() -> None:
@@ -209,7 +209,6 @@ def test_nothing_listens_afterwards() -> None:
     watched = Watched(stop=True)
     watched.end()
     assert watched.recorder.subscribers == ()
-    assert watched.recorder._step_listeners == []
     assert not ending.should_end(1, alone=True)
 
 
@@ -270,25 +269,6 @@ def test_who_asked_for_no_budget_has_none() -> None:
     assert len(budgets(budget=1e9)) == 1
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_cells_of_one_session_have_a_warning_each(count: int) -> None:
-    """Where every cell is watched."""
-    stage = Stage("run", gpus=1)
-    spans: list[Span] = []
-    session: Session = stage.session
-    for _ in range(count):
-        budget = Budget(WatchOptions(budget=GIB))
-        with stage.span("cell", "run") as span:
-            budget.begin(NO_MONITOR, stage.recorder, span)
-            stage.hold({"cuda:0": 2 * GIB}, 0.1)
-            stage.hold({"cuda:0": 0.0}, 0.1)
-            budget.end(stage.recorder, span, None)
-        budget.report(session, session.span(span.id))
-        spans.append(span)
-    assert [one.span_id for one in session.findings] == [one.id for one in spans]
-    assert len(session.guides) == 1
-
-
 def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:
     with stage.span("cell", "run") as span:
         budget.begin(NO_MONITOR, stage.recorder, span)
@@ -315,7 +295,10 @@ def test_a_budget_that_stays_crossed_is_told_once_in_each_cell() -> None:
     assert "training was ended after step 7" in findings[2].title
     a_cell(stage, Budget(options), 10.0)
     a_cell(stage, Budget(options), 9.0)
-    assert len(findings) == 4
+    a_cell(stage, Budget(options), 22.0, 1.0)
+    assert len(findings) == 5
+    assert len({finding.span_id for finding in findings}) == 5
+    assert len(stage.session.guides) == 1
 
 
 @pytest.mark.parametrize(
@@ -345,49 +328,39 @@ def test_a_budget_may_be_a_share_and_of_another_metric(
     assert title in recorder.session.findings[0].title
 
 
-@pytest.mark.parametrize(
-    ("device", "reserved", "left"),
-    [
-        ("cuda:0", 76 * GIB, "4.00 GiB left"),
-        ("cuda:0", 80 * GIB, "nothing left"),
-        ("cuda:0", 70 * GIB, ""),
-        ("cpu", 76 * GIB, ""),
-    ],
-)
-def test_a_nearly_full_gpu_is_said_without_a_budget(
-    device: str, reserved: float, left: str
-) -> None:
-    """Above 92 % at the peak, once; the host may be as full as it likes."""
-    recorder = Recorder("cell")
-    recorder.adopt(
-        [Device(device, "GPU", total=80 * GIB)],
-        [Series(device, metric) for metric in ("allocated", "reserved", "device_used")],
-    )
-    before = recorder.append(Sample(0.0, (GIB, GIB, GIB)))
-    span = recorder.open_span("cell", "cell", before)
-    after = recorder.append(Sample(1.0, (60 * GIB, reserved, reserved)))
-    span = recorder.close_span(span.id, after, {})
-    judge(recorder.session, span)
-    judge(recorder.session, span)
+METRICS = ("allocated", "reserved", "device_used")
 
-    found = [each for each in recorder.session.findings if each.kind == "near_limit"]
-    assert [each.evidence["device"] for each in found] == ["cuda:0"] * bool(left)
-    assert all(left in each.title for each in found)
+
+def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
+    """Return what is found of a cell at whose end so many GiB are reserved on each of some devices of 80."""
+    recorder = Recorder("cell")
+    keys = [f"cuda:{at}" for at in range(len(reserved))] if device == "cuda" else [device]
+    recorder.adopt(
+        [Device(key, "GPU", total=80 * GIB) for key in keys],
+        [Series(key, metric) for key in keys for metric in METRICS],
+    )
+    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (GIB,) * 3 * len(keys))))
+    values = (value * GIB for size in reserved for value in (min(60, size), size, size))
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, tuple(values))), {})
+    judge(recorder.session, span)
+    judge(recorder.session, span)
+    return [each for each in recorder.session.findings if each.kind == "near_limit"]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "left"), [(76, ["4.00 GiB left"]), (80, ["nothing left"]), (70, [])]
+)
+def test_a_nearly_full_gpu_is_said_without_a_budget(reserved: float, left: list[str]) -> None:
+    """Above 92 % at the peak, once; the host may be as full as it likes."""
+    found = nearly_full(reserved)
+
+    assert [each.evidence["device"] for each in found] == ["cuda:0"] * len(left)
+    assert all(words in each.title for each, words in zip(found, left, strict=True))
+    assert nearly_full(reserved, device="cpu") == []
 
 
 def test_devices_that_are_nearly_full_share_a_finding() -> None:
     """One sentence names how many there are and the fullest."""
-    recorder = Recorder("cell")
-    keys = [f"cuda:{at}" for at in range(3)]
-    metrics = ("allocated", "reserved", "device_used")
-    recorder.adopt(
-        [Device(key, "GPU", total=80 * GIB) for key in keys],
-        [Series(key, metric) for key in keys for metric in metrics],
-    )
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (GIB,) * 9)))
-    after = recorder.append(
-        Sample(1.0, tuple(size * GIB for size in (75, 75, 75, 77, 77, 77, 9, 9, 9)))
-    )
-    (finding,) = near_limit(recorder.session, recorder.close_span(span.id, after, {}))
+    (finding,) = nearly_full(75, 77, 9)
+
     assert finding.title.startswith("2 devices were nearly full, cuda:1 most of all: 96 %")
-    assert (finding.evidence["device"], finding.evidence["devices"]) == ("cuda:1", 2)

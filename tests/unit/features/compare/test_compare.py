@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
+from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.align import by_step, by_time, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import figure_columns, part_columns
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
-from hfmem_widget.text import MIB
+from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
 
@@ -74,22 +76,18 @@ def folded(peaks: Sequence[float], most: int) -> Floats:
     return steps.table[:, [steps.columns.index(name) for name in names]]
 
 
-def test_a_single_run_is_its_own_median() -> None:
-    """One run has no spread."""
-    comparison = compare({"a": [record("a", device(8.0))]})
-    (cell,) = comparison.cells
+@pytest.mark.parametrize(
+    ("peaks", "told"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
+)
+def test_runs_are_a_median_and_a_range(
+    peaks: list[float], told: tuple[float, float, float, int]
+) -> None:
+    """The median stands for them, with the lowest and the highest beside it; one run has no spread."""
+    (cell,) = compare({"a": [record("a", device(peak)) for peak in peaks]}).cells
     figure = cell.figures["peak"]
 
-    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 8.0, 8.0, 1)
+    assert (figure.middle, figure.low, figure.high, figure.runs) == told
     assert set(cell.figures) == set(FIGURES)
-
-
-def test_repeats_are_a_median_and_a_range() -> None:
-    """Of several runs the median stands for them, with the lowest and the highest beside it."""
-    runs = [record("a", device(peak)) for peak in (9.0, 7.0, 8.0)]
-    figure = compare({"a": runs}).cells[0].figures["peak"]
-
-    assert (figure.middle, figure.low, figure.high, figure.runs) == (8.0, 7.0, 9.0, 3)
 
 
 def test_parts_are_those_of_the_run_that_has_the_median() -> None:
@@ -244,7 +242,9 @@ def test_what_cannot_be_done_is_said(options: dict[str, str], said: str) -> None
 
 
 def test_none_and_too_many_cells_are_refused() -> None:
-    """There must be one, and no more than can be told apart."""
+    """There must be one with a reading, and no more than can be told apart."""
+    with pytest.raises(OptionError, match="no memory was read"):
+        compare({"a": [record("a")]})
     with pytest.raises(OptionError, match="at least one cell"):
         compare({})
     many = {str(at): [record(str(at), device(8.0))] for at in range(MOST_CELLS + 1)}
@@ -378,3 +378,17 @@ def test_steps_stand_in_the_middle_of_those_they_stand_for(width: int, at: list[
 
     assert line.at.tolist() == at
     assert line.high.tolist() == [float(n * width) for n in range(1, len(at) + 1)]
+
+
+def test_a_cell_of_one_step_is_compared_by_time() -> None:
+    """One step makes no line."""
+    stage = Stage("cell", gpus=1)
+    with stage.span("cell", "cell"), stage.span("step", "step 1") as span:
+        stage.recorder.count(span.id, {"step": 1.0})
+        stage.hold({"cuda:0": GIB}, 1.0)
+    session = stage.finish()
+    record = record_of(session, session.spans[0])
+
+    assert compare({"a": [record], "b": [record]}).by == "time"
+    with pytest.raises(OptionError, match="none of these cells has steps"):
+        compare({"a": [record], "b": [record]}, by="step")

@@ -13,15 +13,15 @@ import pytest
 
 from hfmem_widget.features.compare.html import chart_bundle
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.scene import ComparisonScene, build_scene
+from hfmem_widget.features.compare.picture import ComparisonScene, build_scene
 from hfmem_widget.features.compare.table import compare
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from tests.data.plotly_words import plain_words
-from tests.data.svg import Drawing, Path
+from tests.data.svg import Drawing
 from tests.unit.features.compare.test_html import kept, two
 from tests.unit.view.chart.test_figure import unpacked
-from tests.unit.view.chart.test_still_svg import FINE, PLOT, check_run, seconds_of, value_of
+from tests.unit.view.chart.test_still_svg import PLOT, check_run
 
 Make = Callable[[], Comparison]
 
@@ -48,6 +48,7 @@ class Shown:
     def __init__(self, comparison: Comparison) -> None:
         bundle = chart_bundle(comparison)
         self.scene: ComparisonScene = build_scene(comparison)
+        self.lines = [one.line for one in comparison.cells if one.line is not None]
         self.html: str = bundle["text/html"]
         self.drawing = Drawing(self.html)
         self.figure = plain_words(bundle[PLOTLY_MIME])
@@ -88,13 +89,10 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
     """In the SVG, a break as a break; in its own colour and dash."""
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
-    cells = [cell for cell in shown.scene.cells if cell.line is not None]
-
-    assert len(drawn) == len(cells) == 2
-    for cell, path in zip(cells, drawn, strict=True):
-        assert cell.line is not None
-        assert (path.stroke, path.dash) == (cell.colour, palette.STROKES[cell.dash])
-        runs = broken(cell.line.at, cell.line.middle)
+    assert len(drawn) == 2
+    for cell, line, path in zip(shown.scene.cells, shown.lines, drawn, strict=True):
+        assert (path.stroke, path.dash) == (cell.stroke.colour, palette.STROKES[cell.stroke.dash])
+        runs = broken(line.at, line.middle)
         assert len(path.runs) == len(runs)
         for run, corners in zip(runs, path.runs, strict=True):
             check_run([(shown.x(at), shown.y(value)) for at, value in run], corners)
@@ -105,56 +103,17 @@ def test_plotly_has_the_same_lines(make: Make) -> None:
     """With all their points, in the unit of the axis; a point alone is a mark."""
     shown = shown_of(make)
     lines = [one for one in shown.traces("scatter") if "fill" not in one]
-    cells = [cell for cell in shown.scene.cells if cell.line is not None]
     divisor, unit = shown.scene.frame.unit
 
-    assert [one["name"] for one in lines] == [cell.name for cell in cells]
-    for cell, one in zip(cells, lines, strict=True):
-        assert cell.line is not None
-        assert unpacked(one["x"]) == pytest.approx(cell.line.at, rel=1e-5)
-        assert np.allclose(
-            unpacked(one["y"]) * divisor, cell.line.middle, rtol=1e-5, equal_nan=True
-        )
-        assert one["line"]["color"] == cell.colour
-        assert one["line"]["dash"] == cell.dash
+    assert [one["name"] for one in lines] == [cell.name for cell in shown.scene.cells]
+    for cell, line, one in zip(shown.scene.cells, shown.lines, lines, strict=True):
+        assert unpacked(one["x"]) == pytest.approx(line.at, rel=1e-5)
+        assert np.allclose(unpacked(one["y"]) * divisor, line.middle, rtol=1e-5, equal_nan=True)
+        assert one["line"]["color"] == cell.stroke.colour
+        assert one["line"]["dash"] == cell.stroke.dash
         assert one["mode"] == "lines"
         assert f" {unit}<" in one["hovertemplate"]
         assert one["showlegend"] is False
-
-
-def test_only_repeats_have_a_band_about_their_line() -> None:
-    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
-    shown = shown_of(repeated)
-    (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
-    cell = shown.scene.cells[0]
-    assert cell.line is not None
-    x, y = unpacked(band["x"]), unpacked(band["y"]) * shown.scene.frame.unit[0]
-    half = len(cell.line.at)
-    rgb = [int(cell.colour[at : at + 2], 16) for at in (1, 3, 5)]
-    area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
-    corners = [
-        *(
-            (shown.x(at), shown.y(value))
-            for at, value in zip(cell.line.at, cell.line.high, strict=True)
-        ),
-        *(
-            (shown.x(at), shown.y(value))
-            for at, value in zip(cell.line.at[::-1], cell.line.low[::-1], strict=True)
-        ),
-    ]
-
-    assert x == pytest.approx([*cell.line.at, *cell.line.at[::-1]])
-    assert y == pytest.approx([*cell.line.high, *cell.line.low[::-1]], rel=1e-5)
-    assert (y[:half] >= y[half:][::-1]).all()
-    assert band["fillcolor"].startswith("rgba({},{},{},".format(*rgb))
-    assert shown.figure["data"].index(band) == 0
-    assert band["showlegend"] is False
-    assert area.fill == cell.colour
-    assert all(
-        math.dist(one, two) < 2 * FINE for one, two in zip(area.runs[0], corners, strict=True)
-    )
-    assert not [one for one in shown_of(two).figure["data"] if one.get("fill") == "toself"]
-    assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
 
 
 @EACH
@@ -193,109 +152,39 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
     assert shown.layout["xaxis2"]["range"] == pytest.approx([0, scene.longest / divisor], rel=1e-4)
 
 
+def test_only_repeats_have_a_band_about_their_line() -> None:
+    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
+    shown = shown_of(repeated)
+    (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
+    area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
+    cell, line = shown.scene.cells[0], shown.lines[0]
+    low, high = line.low[::-1], line.high
+
+    assert unpacked(band["x"]) == pytest.approx([*line.at, *line.at[::-1]])
+    assert unpacked(band["y"]) * shown.scene.frame.unit[0] == pytest.approx([*high, *low], rel=1e-5)
+    assert shown.figure["data"].index(band) == 0
+    assert area.fill == cell.stroke.colour
+    assert not [one for one in shown_of(two).figure["data"] if one.get("fill") == "toself"]
+    assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
+
+
 @EACH
-def test_ticks_stand_at_what_they_say(make: Make) -> None:
-    """Bytes and times, or steps; the lowest at zero bytes, none outside."""
+def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
+    """With its name and peak behind a piece of its line, in both pictures; the legend is below all."""
     shown = shown_of(make)
-    scene, words = shown.scene, shown.drawing.words()
-    divisor, unit = scene.frame.unit
-    values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
-    across = [one for one in words if one.y == PLOT + 15]
-    x, y = shown.layout["xaxis"], shown.layout["yaxis"]
-
-    def number(text: str) -> float:
-        if text.startswith("step ") or (text[-1].isdigit() and ":" not in text):
-            return float(text.removeprefix("step ").replace(",", ""))
-        return seconds_of(text)
-
-    assert [one.y for one in values] == pytest.approx(
-        [shown.y(value_of(one.text) * divisor) for one in values], abs=FINE
-    )
-    assert values[-1].text.endswith(f" {unit}")
-    assert [one.x for one in across] == pytest.approx(
-        [shown.x(number(one.text)) for one in across], abs=0.06
-    )
-    assert [one.text for one in values] == y["ticktext"]
-    assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
-    assert [one.text for one in across] == x["ticktext"]
-    assert [number(one) for one in x["ticktext"]] == pytest.approx(x["tickvals"], abs=1e-6)
-    assert x["range"] == pytest.approx([scene.frame.start, scene.frame.stop])
-    assert y["range"] == pytest.approx([0, scene.frame.top / divisor], rel=1e-4)
-    assert min(len(values), len(across)) > 2
-    assert scene.frame.start <= x["tickvals"][0]
-    assert x["tickvals"][-1] <= scene.frame.stop
-    assert [one for one, dash in shown.drawing.levels()] == [one.y for one in values]
-
-
-@EACH
-def test_the_axes_hold_all_that_is_drawn(make: Make) -> None:
-    """From the first reading to the last, and a little above the highest."""
-    scene = shown_of(make).scene
-    lines = [cell.line for cell in scene.cells if cell.line is not None]
-    highest = max(float(np.nanmax(line.high)) for line in lines)
-
-    assert highest < scene.frame.top < 1.1 * highest
-    assert scene.frame.stop == max(line.at[-1] for line in lines)
-    assert scene.frame.start == (min(line.at[0] for line in lines) if "step" in scene.what else 0.0)
-    assert scene.longest == max(sum(size for _, size in cell.parts) for cell in scene.cells)
-
-
-@EACH
-def test_nothing_of_a_figure_lies_over_another(make: Make) -> None:
-    """From top to bottom: lines with their times, then a row for each cell, then the legend."""
-    shown = shown_of(make)
-    layout, cells = shown.layout, len(shown.scene.cells)
-    margin = layout["margin"]
-    plot = layout["height"] - margin["t"] - margin["b"]
-    foot, rows = layout["yaxis"]["domain"][0] * plot, layout["yaxis2"]["domain"][1] * plot
-
-    assert layout["yaxis"]["domain"][1] == 1
-    assert layout["yaxis2"]["domain"][0] == 0
-    assert rows == pytest.approx(36 * cells, abs=0.1)
-    assert foot - rows == pytest.approx(34, abs=0.1)
-    assert plot - foot == pytest.approx(220, abs=0.1)
-    assert layout["yaxis2"]["range"] == [cells - 0.5, -0.5]
-    assert 0 <= -layout["legend"]["y"] * plot <= margin["b"] - 24 * bool(shown.scene.part_names)
-    assert layout["legend"]["yanchor"] == "top"
-    assert margin["t"] >= 18
-    assert [(one["y0"], one["y1"]) for one in layout["shapes"]] == [
-        (at - 0.2,) * 2 for at in range(cells)
-    ]
-    assert [one["line"]["color"] for one in layout["shapes"]] == [
-        one.colour for one in shown.scene.cells
-    ]
-    names = layout["annotations"][:cells]
-    assert [one["y"] for one in names] == [one["y0"] for one in layout["shapes"]]
-    assert all(
-        one["xshift"] > shape["x1"] for one, shape in zip(names, layout["shapes"], strict=True)
-    )
-    assert all(
-        f"<b>{cell.name}</b>" in one["text"] and one["text"].endswith(cell.peak)
-        for one, cell in zip(names, shown.scene.cells, strict=True)
-    )
-    for trace in shown.traces("bar"):
-        assert 0 < trace["offset"] < trace["offset"] + trace["width"] < 0.5
-    assert layout["annotations"][-1]["text"] == shown.scene.what
-    assert (layout["annotations"][-1]["y"], layout["annotations"][-1]["yanchor"]) == (1, "bottom")
-
-
-@EACH
-def test_the_svg_names_each_cell_beside_a_piece_of_its_line(make: Make) -> None:
-    """With its peak, and the parts of all bars below."""
-    shown = shown_of(make)
+    layout, cells = shown.layout, shown.scene.cells
     rows = shown.html.split('<div style="margin:5px 4px 0')[1:]
-    for cell, row in zip(shown.scene.cells, rows, strict=True):
-        key = Drawing(row.partition("<strong")[0] + "").svg
-        piece = key.find("path")
-        assert piece is not None
-        assert (piece.get("d"), piece.get("stroke")) == ("M0 5H22", cell.colour)
-        assert piece.get("stroke-dasharray", "") == palette.STROKES[cell.dash]
+    words = layout["annotations"][: len(cells)]
+
+    assert layout["yaxis2"]["domain"][1] < layout["yaxis"]["domain"][0]
+    assert layout["legend"]["y"] < 0
+    for cell, row, word, piece in zip(cells, rows, words, layout["shapes"], strict=True):
+        assert f'stroke="{cell.stroke.colour}"' in row.partition("<strong")[0]
         assert f">{cell.name}</strong>" in row
         assert f">{cell.peak}</span>" in row
-    keys = [key for _, key in shown.drawing.legend() if not isinstance(key, Path)]
-    assert keys == [palette.PARTS[name] for name in shown.scene.part_names]
-    assert shown.drawing.label.startswith(shown.scene.what)
-    assert shown.drawing.height == PLOT + 20
+        assert word["text"] == f"<b>{cell.name}</b>  {cell.peak}"
+        assert (piece["line"]["color"], piece["y0"]) == (cell.stroke.colour, word["y"])
+        assert word["xshift"] > piece["x1"]
 
 
 def test_what_the_lines_are_is_said() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import hfmem_widget
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE
 from hfmem_widget.features.doctor import api
 from tests.data import ROOT
 from tests.fakes import accelerators
@@ -212,3 +214,14 @@ def test_the_files_that_pages_load_are_looked_for(
 
     assert said.startswith("panel missing, anywidget in JupyterLab missing, anywidget in VS Code")
     assert "Notebook 6 found" in said
+
+
+def test_it_prints_what_the_function_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each subject, or one object of JSON."""
+    assert main(["doctor"]) == FINE
+    text = capsys.readouterr().out
+    assert main(["doctor", "--json"]) == FINE
+    found = json.loads(capsys.readouterr().out)
+
+    assert text == f"{hfmem_widget.doctor()!r}\n"
+    assert found == hfmem_widget.doctor()

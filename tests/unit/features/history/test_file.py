@@ -170,11 +170,11 @@ def test_a_disk_that_refuses_ends_the_file_and_nothing_else(
     assert not kept.keeps
 
 
-def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+def test_a_forked_child_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its watches are its own."""
     kept = kept_history()
     kept.keep(tmp_path / "h.jsonl")
-    kept._pid += 1
+    monkeypatch.setattr("os.getpid", lambda: 1)
     add(kept, "the child's")
 
     assert (tmp_path / "h.jsonl").read_bytes() == b""

@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+import hfmem_widget
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.holders.html import (
     MOST_ROWS,
-    graph_note,
-    growth_facts,
-    holder_facts,
+    growth_bundle,
     holders_bundle,
-    shown_rows,
 )
-from hfmem_widget.session import Session
-from hfmem_widget.sources.heap.model import Grown, Holder, Holders, Kind, Remainder
+from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders, Kind, Remainder
 from hfmem_widget.text import MIB
-from hfmem_widget.view import palette
-from hfmem_widget.view.chart.scene import build_scene
-from hfmem_widget.view.chart.svg import _legend
-from tests.data.parted import training
-from tests.data.svg import Drawing, Path
-from tests.scenes import scripted_run
 from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 M = int(MIB)
@@ -91,24 +84,6 @@ def test_names_are_text() -> None:
         assert "\u202e" not in html
 
 
-@pytest.mark.parametrize(
-    ("kind", "tensors", "told"),
-    [
-        ("tensors", 1, "(512"),
-        ("tensors", 2, "(2 tensors \u00b7"),
-        ("weights", 1, "(weights \u00b7"),
-        ("weights", 2, "(weights \u00b7 2 tensors"),
-    ],
-)
-def test_how_many_tensors_are_told_where_there_are_several(
-    kind: str, tensors: int, told: str
-) -> None:
-    """Of one alone its shape says enough."""
-    row = Holder("x", kind, "cuda:0", M, tensors, (512, 512), "float32")  # type: ignore[arg-type]  # either
-
-    assert told in text(row)[1]
-
-
 def test_a_device_with_nothing_on_it_has_no_table() -> None:
     """On a machine of eight GPUs, the seven that are not used say nothing."""
     rest = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cuda:1", 0.0, is_host=False))
@@ -117,109 +92,82 @@ def test_a_device_with_nothing_on_it_has_no_table() -> None:
     assert "cuda:1" not in told
 
 
-def holder(size: float = 4.0, *, tensors: int = 2, kind: Kind = "tensors", **more: Any) -> Holder:
-    given = {"shape": (2, 3), "dtype": "float32"} | more
-    return Holder("a.b", kind, "cuda:0", int(size * MIB), tensors, **given)
-
-
 @pytest.mark.parametrize(
-    ("tensors", "kind", "shape", "facts"),
+    ("more", "facts"),
     [
-        (1, "tensors", (2, 3), "2\u00d73 float32"),
-        (1, "weights", (2, 3), "weights \u00b7 2\u00d73 float32"),
-        (2, "tensors", (2, 3), "2 tensors \u00b7 biggest 2\u00d73 float32"),
-        (1200, "gradients", (), "gradients \u00b7 1,200 tensors \u00b7 biggest scalar float32"),
-        (1, "tensors", (), "scalar float32"),
+        ({}, "2\u00d73 float32"),
+        ({"kind": "weights"}, "weights \u00b7 2\u00d73 float32"),
+        ({"tensors": 2}, "2 tensors \u00b7 biggest 2\u00d73 float32"),
+        (
+            {"kind": "gradients", "tensors": 1200, "shape": ()},
+            "gradients \u00b7 1,200 tensors \u00b7 biggest scalar float32",
+        ),
     ],
 )
-def test_what_is_held_is_said_in_few_words(
-    tensors: int, kind: Kind, shape: tuple[int, ...], facts: str
-) -> None:
+def test_what_is_held_is_said_in_few_words(more: dict[str, Any], facts: str) -> None:
     """Of one tensor its shape says enough; it is only the biggest if there are others."""
-    assert holder_facts(holder(tensors=tensors, kind=kind, shape=shape)) == facts
+    row: dict[str, Any] = {"kind": "tensors", "tensors": 1, "shape": (2, 3), **more}
+
+    assert text(Holder("x", device="cuda:0", bytes=M, dtype="float32", **row))[1].endswith(
+        f" ({facts})"
+    )
+
+
+def test_a_graph_that_holds_all_of_it_is_said_so() -> None:
+    """With how many tensors it is the graph of."""
+    row = Holder("x", "tensors", "cuda:0", M, 2, (1,), "float32", M, 1)
+
+    assert text(row)[2].strip() == "all of that is held by the autograd graph of 1 tensor"
 
 
 @pytest.mark.parametrize(
-    ("graph", "graphs", "told"),
+    ("tensors", "kind", "facts"),
     [
-        (0.0, 0, ""),
-        (1.0, 1, "1.00 MiB of that is held by the autograd graph of 1 tensor"),
-        (4.0, 1, "all of that is held by the autograd graph of 1 tensor"),
-        (4.0, 2, "all of that is held by the autograd graphs of 2 tensors"),
+        (0, "tensors", "4.00 MiB in total"),
+        (1, "tensors", "1 more tensor · 4.00 MiB in total"),
+        (2, "weights", "weights · 2 more tensors · 4.00 MiB in total"),
     ],
 )
-def test_what_graphs_keep_is_said_with_whose_they_are(graph: float, graphs: int, told: str) -> None:
-    """And how much of it all that is."""
-    assert graph_note(holder(graph_bytes=int(graph * MIB), graphs=graphs)) == told
+def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, facts: str) -> None:
+    """Names that hold little more are counted in one row."""
+    grown = Grown("a.b", kind, "cuda:0", 2 * M, tensors, 4 * M)
+    little = Grown("c", "tensors", "cuda:0", M // 2, 1, M)
+    lines = growth_bundle(Growth((grown, little), 0, 0.1))["text/plain"].splitlines()
+
+    assert f"+2.00 MiB  a.b  ({facts})" in lines
+    assert "+0.50 MiB  1 other name" in lines
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shown", "others"),
+    ("given", "told"),
     [
-        ([3.0, 1.0], 2, 0),
-        ([3.0, 0.9], 1, 1),
-        ([3.0, 0.9, 0.8], 1, 2),
-        ([2.0] * MOST_ROWS, MOST_ROWS, 0),
-        ([2.0] * (MOST_ROWS + 1), MOST_ROWS, 1),
+        (
+            {"namespace": "cuda:0"},
+            r"namespace must map names to objects, .*, not be str; pass a device as device=",
+        ),
+        (
+            {"namespace": torch.zeros(2)},
+            r"namespace must map names to objects, .*, not be Tensor$",
+        ),
+        (
+            {"namespace": {}, "allocated": 5},
+            r"allocated must map devices to bytes, such as .*, not be int$",
+        ),
     ],
 )
-def test_small_names_are_counted(sizes: list[float], shown: int, others: int) -> None:
-    """Those below a MiB, and those beyond twenty-five."""
-    found, rest = shown_rows([holder(one) for one in sizes], MIB)
-
-    assert (MOST_ROWS, len(found), len(rest)) == (25, shown, others)
-
-
-@pytest.mark.parametrize("make", [training, lambda: scripted_run("eight gpus")])
-def test_a_key_in_the_legend_is_as_thick_as_it_must_be_to_be_seen(make: Any) -> None:
-    """A pixel for what is drawn thin, more for the lines of other devices."""
-    session: Session = make()
-    scene = build_scene(session, session.spans[0], columns=160)
-    assert scene is not None
-    found = dict(Drawing(f"<p><svg/>{_legend(scene)}</p>").legend())
-    widths = {
-        (line.device == scene.device.key, line.metric): key.width
-        for line in scene.lines
-        if isinstance(key := found[scene.name(line)], Path)
-    }
-    wanted = {(True, "reserved"): 1.0, (True, "allocated"): 1.0, (False, "allocated"): 1.6}
-
-    assert widths != {}
-    assert widths == {key: wanted[key] for key in widths}
-    assert scene.layers == () or palette.PARTS["weights"] in _legend(scene)
+def test_what_is_no_mapping_is_an_error_that_says_what_is(given: dict[str, Any], told: str) -> None:
+    """Before anything is looked through."""
+    with pytest.raises(OptionError, match=told):
+        hfmem_widget.holders(**given)
 
 
-def grown(size: float, *, tensors: int = 1, kind: Kind = "tensors") -> Grown:
-    return Grown("a.b", kind, "cuda:0", int(size), tensors, int(2 * size))
+def test_variables_may_be_any_mapping() -> None:
+    """With what keeps most first."""
+    variables = {"less": torch.zeros(2**17), "kept": [torch.zeros(2**18)]}
+    found = hfmem_widget.holders(variables, {"cpu": 2.0**20})
 
-
-@pytest.mark.parametrize(
-    ("sizes", "shown", "others"),
-    [
-        ([5.0, 3.0], 2, 0),
-        ([5.0, 3.0, 0.5], 2, 1),
-        ([5.0, 3.0, 0.5, 0.4], 2, 2),
-        ([5.0, 1.0], 2, 0),
-    ],
-)
-def test_names_that_hold_little_more_are_counted(
-    sizes: list[float], shown: int, others: int
-) -> None:
-    """Those that hold enough have a row each."""
-    found, rest = shown_rows([grown(one * MIB) for one in sizes], MIB)
-
-    assert (len(found), len(rest)) == (shown, others)
-
-
-@pytest.mark.parametrize(
-    ("tensors", "kind", "told"),
-    [
-        (0, "tensors", "2.00 MiB in total"),
-        (1, "tensors", "1 more tensor · 2.00 MiB in total"),
-        (2, "tensors", "2 more tensors · 2.00 MiB in total"),
-        (1, "weights", "weights · 1 more tensor · 2.00 MiB in total"),
-    ],
-)
-def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, told: str) -> None:
-    """And what it is, where it is more than tensors."""
-    assert growth_facts(grown(MIB, tensors=tensors, kind=kind)) == told
+    # Modules of other tests may hold something, too.
+    assert [row.path for row in found.rows if row.path in {"less", "kept[0]"}] == [
+        "kept[0]",
+        "less",
+    ]

@@ -50,100 +50,79 @@ def title(
     return "" if finding is None else finding.title
 
 
-def test_one_holder_of_all_is_named_without_its_size() -> None:
-    """Who holds everything that was left needs no figure of its own."""
-    assert title(left(), row("losses[0..99]", GIB)) == (
-        "1.00 GiB left behind is held by losses[0..99]"
-    )
+GRAPHS = row("losses[0..99]", GIB, graphs=100, graph=0.99 * GIB)
+FOUR = [row(name, size * GIB) for name, size in zip("abcd", (0.3, 0.5, 0.15, 0.05), strict=True)]
+CACHES = row("cache1[0..9]", 4 * GIB), row("cache2[0..39]", 4 * GIB)
+LISTED = row("losses", 3 * GIB), row("cache['a']", 0.95 * GIB), row("Out[7]", 0.2 * GIB)
+WEIGHTS = row("model", 2 * GIB, "weights")
+IN_AN_ERROR = [row(f"the error of cell [4] → train() → {name}", 0.4 * GIB) for name in ("a", "b")]
+
+TITLES: dict[str, tuple[str, str]] = {
+    "one of all": (title(left(), row("losses[0..99]", GIB)), " is held by losses[0..99]"),
+    "graphs": (title(left(), GRAPHS), " is held by losses[0..99] (the graphs of 100 tensors)"),
+    "several": (
+        title(left(), *FOUR),
+        " is held by b (512.0 MiB), a (307.2 MiB) and c (153.6 MiB)",
+    ),
+    "a part": (title(left(), row("a", 0.4 * GIB)), ", of which 409.6 MiB is held by a"),
+    "counted weights": (title(left(weights=2 * GIB), WEIGHTS, row("a", GIB)), " is held by a"),
+    "other weights": (title(left(2 * GIB), WEIGHTS), " is held by model"),
+    "more than before": (
+        title(
+            left(1.5 * GIB, before=1.5 * GIB),
+            row("losses[0..199]", 2 * GIB), row("cache['a']", GIB),
+            seen=(row("losses[0..149]", 1.5 * GIB),),
+        ),
+        " is held by cache['a'] (1.00 GiB) and losses[0..199] (512.0 MiB)",
+    ),
+    "names that differ by a digit": (
+        title(
+            left(3 * GIB, before=5 * GIB), *CACHES,
+            seen=(CACHES[0], row("cache2[0..9]", GIB)),
+        ),
+        " is held by cache2[0..39]",
+    ),
+    "nobody looked before": (
+        title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)),
+        "; most of the allocated memory is held by losses[0..99] (3.00 GiB)",
+    ),
+    "new names": (
+        title(left(before=3 * GIB), *LISTED, new=("cache", "Out[7]")),
+        " is held by cache['a'] (972.8 MiB) and Out[7] (204.8 MiB)",
+    ),
+    "one error": (
+        title(left(), *IN_AN_ERROR, row("kept", 0.2 * GIB), new=("kept",)),
+        " is held by the error of cell [4] (819.2 MiB) and kept (204.8 MiB)",
+    ),
+}  # fmt: skip
 
 
-def test_graphs_are_told() -> None:
-    """Where autograd graphs make up the bytes, their number is told with the name."""
-    held = row("losses[0..99]", GIB, graphs=100, graph=0.99 * GIB)
-    assert title(left(), held) == (
-        "1.00 GiB left behind is held by losses[0..99] (the graphs of 100 tensors)"
-    )
+@pytest.mark.parametrize("name", TITLES)
+def test_who_holds_what_was_left_is_told_by_name(name: str) -> None:
+    """Most first, with sizes where there are several; who held it before is not blamed."""
+    told, ends = TITLES[name]
+
+    assert told.partition(" left behind")[2] == ends
 
 
-def test_several_are_told_with_their_sizes_most_first() -> None:
-    """Several holders are told by size with their bytes, the small ones left out."""
-    rows = [row(name, size * GIB) for name, size in (("a", 0.3), ("b", 0.5), ("c", 0.15))]
-    assert title(left(), *rows, row("d", 0.05 * GIB)) == (
-        "1.00 GiB left behind is held by b (512.0 MiB), a (307.2 MiB) and c (153.6 MiB)"
-    )
-
-
-def test_what_names_explain_in_part_is_told_as_such() -> None:
-    """Where names explain only some of what was left, the sentence says how much."""
-    assert title(left(), row("a", 0.4 * GIB)) == (
-        "1.00 GiB left behind, of which 409.6 MiB is held by a"
-    )
-
-
-def test_who_holds_little_of_it_is_not_named() -> None:
-    """A holder of a twentieth is nobody to blame, so nothing is said."""
+def test_who_cannot_have_added_it_is_not_named() -> None:
+    """A holder of a twentieth; a tensor that was there before, which cannot have got longer."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
-
-
-def test_what_is_attributed_is_not_told_again() -> None:
-    """Weights that were counted while the cell ran are on the card; others are somebody's to name."""
-    weights = row("model", 2 * GIB, "weights")
-    assert title(left(weights=2 * GIB), weights, row("a", GIB)) == (
-        "1.00 GiB left behind is held by a"
-    )
-    assert title(left(2 * GIB), weights) == "2.00 GiB left behind is held by model"
-
-
-def test_who_held_it_before_is_not_blamed() -> None:
-    """By what was seen at the last look, whatever numbers are in the path now."""
-    rows = [row("losses[0..199]", 2 * GIB), row("cache['a']", GIB)]
-    before = (row("losses[0..149]", 1.5 * GIB),)
-    assert title(left(1.5 * GIB, before=1.5 * GIB), *rows, seen=before) == (
-        "1.50 GiB left behind is held by cache['a'] (1.00 GiB) and losses[0..199] (512.0 MiB)"
-    )
-
-
-def test_names_that_differ_by_a_digit_are_two() -> None:
-    """One that held as much before does not hide the other."""
-    rows = [row("cache1[0..9]", 4 * GIB), row("cache2[0..39]", 4 * GIB)]
-    before = (row("cache1[0..9]", 4 * GIB), row("cache2[0..9]", GIB))
-
-    assert title(left(3 * GIB, before=5 * GIB), *rows, seen=before) == (
-        "3.00 GiB left behind is held by cache2[0..39]"
-    )
-
-
-def test_where_nobody_looked_before_nobody_is_blamed_for_the_difference() -> None:
-    """What was there before the cell may be held too, so the sentence speaks of now."""
-    assert title(left(before=3 * GIB), row("losses[0..99]", 3 * GIB)) == (
-        "1.00 GiB left behind; most of the allocated memory is held by losses[0..99] (3.00 GiB)"
-    )
-
-
-def test_a_tensor_that_was_there_before_holds_nothing_of_it() -> None:
-    """A list may have got longer since; a tensor alone stays what it was."""
     assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
 
 
-def test_a_name_that_was_not_there_before_is_to_blame() -> None:
-    """Whatever the others held, which nobody knows."""
-    rows = [row("losses", 3 * GIB), row("cache['a']", 0.95 * GIB), row("Out[7]", 0.2 * GIB)]
-    assert title(left(before=3 * GIB), *rows, new=("cache", "Out[7]")) == (
-        "1.00 GiB left behind is held by cache['a'] (972.8 MiB) and Out[7] (204.8 MiB)"
-    )
-
-
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("held", "said"),
     [
-        ("the error of cell [7] \u2192 train() \u2192 x", "%memfree errors"),
-        ("Out[12]", "%memfree outputs"),
-        ("_", "%memfree outputs"),
+        (row("the error of cell [7] \u2192 train() \u2192 x", GIB), "%memfree errors"),
+        (row("Out[12]", GIB), "%memfree outputs"),
+        (row("_", GIB), "%memfree outputs"),
+        (row("losses", GIB, graphs=100, graph=GIB), ".detach()"),
     ],
 )
-def test_what_lets_go_of_it_is_said(path: str, said: str) -> None:
-    """The advice for an error or an output is the `%memfree` that lets go of it."""
-    finding = named(left(), Holders((row(path, GIB),)), NotedBefore(), 1)
+def test_what_lets_go_of_it_is_said(held: Holder, said: str) -> None:
+    """The advice is the `%memfree` that frees an error or an output; where graphs are held, to detach."""
+    finding = named(left(), Holders((held,)), NotedBefore(), 1)
     assert finding is not None
     assert said in finding.advice[0]
 
@@ -155,14 +134,6 @@ def test_the_advice_ends_with_what_looking_cost() -> None:
     assert finding.advice[-1] == (
         "%memholders lists everything that is held (inspected 1,500 objects in 120 ms)."
     )
-
-
-def test_who_keeps_graphs_is_told_what_to_keep_instead() -> None:
-    """Where graphs are held, the first advice is to detach."""
-    held = row("losses", GIB, graphs=100, graph=GIB)
-    finding = named(left(), Holders((held,)), NotedBefore(), 1)
-    assert finding is not None
-    assert ".detach()" in finding.advice[0]
 
 
 def test_the_evidence_is_in_bytes() -> None:
@@ -336,14 +307,6 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     companion.report(stage.finish(), stage.session.span(span.id))
 
     assert names == [{"number", "other", "fresh", "Out[2]"}]
-
-
-def test_what_one_error_keeps_is_told_as_one() -> None:
-    """Its frames hold tensors under many names, which go together."""
-    rows = [row(f"the error of cell [4] → train() → {name}", 0.4 * GIB) for name in ("a", "b")]
-    assert title(left(), *rows, row("kept", 0.2 * GIB), new=("kept",)) == (
-        "1.00 GiB left behind is held by the error of cell [4] (819.2 MiB) and kept (204.8 MiB)"
-    )
 
 
 def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:

@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features import companions_for
-from hfmem_widget.features.leaks.companion import BETWEEN, SHARE, Leaks, with_holder
+from hfmem_widget.features.leaks.companion import Leaks, with_holder
 from hfmem_widget.features.leaks.growers import Before
-from hfmem_widget.features.leaks.reruns import Rerun
 from hfmem_widget.features.leaks.trends import Trend
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
@@ -70,58 +67,49 @@ def test_the_name_that_holds_most_of_it_is_told() -> None:
     assert finding.evidence["holder"] == "losses[0..39]"
 
 
-def test_what_was_mostly_there_before_is_not_said_to_grow() -> None:
-    """Such as a list of data that the same cell made; alone it may be what grows."""
-    data = row("dataset[0..99]", 4000)
-    alone = told(data)
-
-    assert told(data, row("losses[0..39]", 400)).title.endswith("losses[0..39] holds 400.0 MiB.")
-    assert alone.title.endswith("; what grows may be dataset[0..99] (3.91 GiB).")
-    assert "holder" not in alone.evidence
-    assert "%memholders --since" in alone.advice[0]
+LOSSES, DATA = row("losses[0..39]", 400), row("dataset[0..99]", 4000)
+THEN = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern="cache[*]"))))
 
 
-def test_what_was_there_before_is_told_apart_from_what_was_added() -> None:
-    """An untouched one of the same size is not named, and of one that grew it is said by how much."""
-    then = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern="cache[*]"))))
-    finding = told(
-        row("older[0..39]", 400), row("cache[0..49]", 500, pattern="cache[*]"), before=then
-    )
+@pytest.mark.parametrize(
+    ("rows", "before", "ends"),
+    [
+        ((DATA, LOSSES), NOTHING_BEFORE, "; losses[0..39] holds 400.0 MiB."),
+        ((DATA,), NOTHING_BEFORE, "; what grows may be dataset[0..99] (3.91 GiB)."),
+        (
+            (row("older[0..39]", 400), row("cache[0..49]", 500, pattern="cache[*]")),
+            THEN,
+            "; cache[0..49] holds 500.0 MiB, 400.0 MiB more than before.",
+        ),
+        (
+            (row("trials[0..6].model", 140, "weights"),
+             row("trials[0..6].optimizer", 280, "optimizer states")),
+            NOTHING_BEFORE,
+            "; trials holds 420.0 MiB.",
+        ),
+        (
+            (row("a[0..39]", 220), row("b[0..39]", 200, "NumPy")),
+            NOTHING_BEFORE,
+            "; a[0..39] holds 220.0 MiB and b[0..39] holds 200.0 MiB.",
+        ),
+        ((LOSSES,), Before(), "; what grows may be losses[0..39] (400.0 MiB)."),
+        ((row("cache['a', … 40 keys]", 400),), NOTHING_BEFORE, "; cache['a', … 40 keys] holds 400.0 MiB."),
+    ],
+    ids=["beside what was there", "most was there", "more than before", "one name", "two names",
+         "nothing was noted", "a dict"],
+)  # fmt: skip
+def test_what_grew_is_told_by_who_holds_it(
+    rows: tuple[Holder, ...], before: Before, ends: str
+) -> None:
+    """Surely by name, by how much more than before; where that is not known, as what may be."""
+    finding = told(*rows, before=before)
 
-    assert finding.title.endswith("; cache[0..49] holds 500.0 MiB, 400.0 MiB more than before.")
-
-
-def test_rows_of_one_name_are_summed_up() -> None:
-    """A Trainer in a list has weights and optimizer states, a dict a list for each layer."""
-    weights, states = (
-        row("trials[0..6].model", 140, "weights"),
-        row("trials[0..6].optimizer", 280, "optimizer states"),
-    )
-
-    assert told(weights, states).title.endswith("; trials holds 420.0 MiB.")
-
-
-def test_two_that_grew_are_both_named() -> None:
-    """Neither explains it alone."""
-    finding = told(row("a[0..39]", 220), row("b[0..39]", 200, "NumPy"))
-
-    assert finding.title.endswith("; a[0..39] holds 220.0 MiB and b[0..39] holds 200.0 MiB.")
-    assert [one.partition(" ")[0] for one in finding.advice[:2]] == ["a[0..39]", "b[0..39]"]
-
-
-def test_where_nothing_was_noted_it_only_may_be() -> None:
-    """A watch that began before the name was known, or a search that ran out of time."""
-    finding = told(row("losses[0..39]", 400), before=Before())
-
-    assert finding.title.endswith("; what grows may be losses[0..39] (400.0 MiB).")
-
-
-def test_a_name_without_graphs_is_told_without_them() -> None:
-    """A container that grows of plain tensors is named, and no graph is spoken of."""
-    finding = told(row("cache['a', … 40 keys]", 400))
-
-    assert finding.title.endswith("; cache['a', … 40 keys] holds 400.0 MiB.")
-    assert finding.advice[0].startswith("cache['a', … 40 keys] keeps growing")
+    assert finding.title.endswith(ends)
+    assert ("holder" in finding.evidence) is ("may be" not in ends)
+    if "may be" in ends:
+        assert "%memholders --since" in finding.advice[0]
+    else:
+        assert finding.advice[0].partition(" ")[0] in ends
 
 
 @pytest.mark.parametrize(
@@ -248,13 +236,11 @@ def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
 
 
 def test_a_look_that_takes_long_is_taken_seldom() -> None:
-    """A fiftieth of the time at most, however long a session is."""
-    live = Live(takes=0.2)
-    live.run(1000, with_steps=True)
-    took = 0.2 * len(live.looks)
+    """A hundredth of the time at most, however long a session is."""
+    live = Live(takes=0.02)
+    live.run(500, with_steps=True)
 
-    assert 0.2 / SHARE > BETWEEN
-    assert took <= 1.1 * SHARE * 100 + 0.2
+    assert 20 <= len(live.looks) <= 1 + 50 / 2
 
 
 def test_growth_is_drawn_while_the_code_runs() -> None:
@@ -276,24 +262,3 @@ def test_growth_is_drawn_while_the_code_runs() -> None:
     assert len(lines[-1]) == 1
     assert lines[20] < lines[-1]
     assert [one.kind for one in stage.session.guides] == ["trend"]
-
-
-def test_a_run_is_compared_with_those_before_it() -> None:
-    """When it has ended, and not before."""
-
-    def ran(run: int) -> Session:
-        stage = Stage("cell", gpus=1)
-        stage.hold({GPU: 64 * run * MIB}, 0.1)
-        with stage.span("cell", "cell"):
-            stage.hold({GPU: 64 * (run + 1) * MIB}, 0.1)
-        return stage.finish()
-
-    records: list[Record] = []
-    kinds = []
-    for run in range(5):
-        session = ran(run)
-        Rerun(lambda: records).report(session, session.spans[0])
-        kinds.append([one.kind for one in session.findings])
-        records.append(record_of(session, session.spans[0]))
-
-    assert kinds == [[], [], [], ["rerun"], ["rerun"]]

@@ -116,3 +116,13 @@ def test_where_names_may_hold_it_no_reason_is_given(mib: float, bound: str) -> N
 
     assert advice.startswith("%memholders lists what holds it")
     assert "refer" not in advice
+
+
+def test_a_run_that_goes_on_has_left_nothing_yet() -> None:
+    """Whatever those before it left."""
+    runs = [ran(at * 500, (at + 1) * 500) for at in range(5)]
+    session, span = runs[-1]
+    earlier = [record_of(*one) for one in runs[:-1]]
+
+    assert len(reruns(session, span, earlier)) == 1
+    assert reruns(session, replace(span, after=None), earlier) == ()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hfmem_widget.analysis.anatomy import anatomy
-from hfmem_widget.analysis.children import METRICS, children_text
+from hfmem_widget.analysis.host import METRICS, children_text
 from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Series, Session, Span
 from hfmem_widget.text import GIB, MIB
@@ -197,24 +197,3 @@ def test_the_hosts_chart_has_a_line_of_what_children_held() -> None:
     assert "child processes (PSS)" in chart_html(session, span)
     sent = [each["metric"] for each in describe(session)["series"]]
     assert sent.count("children") == 1
-
-
-@pytest.mark.parametrize(("held", "is_drawn"), [(255 * MIB, False), (256 * MIB, True)])
-def test_little_has_no_line(held: float, *, is_drawn: bool) -> None:
-    """A shell command is none: from as much on as the card tells of them."""
-    session, span = loaded(lambda _: held)
-
-    assert ("child processes (PSS)" in lines_of(session, span)) is is_drawn
-    assert bool(children_text(session, span)) is is_drawn
-
-
-def test_a_gpus_chart_has_no_such_line() -> None:
-    """What children use there has lines of its own."""
-    stage = Stage("train", gpus=1)
-    with stage.span("cell", "train") as cell:
-        stage.hold({"cuda:0": GIB}, 1.0)
-        stage.hold_in_children({"cuda:0": GIB}, 1.0)
-    session = stage.finish()
-
-    assert "children" not in {series["metric"] for series in describe(session)["series"]}
-    assert set(lines_of(session, session.span(cell.id))) & {"child processes", "children"} == set()

@@ -19,11 +19,11 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import HFMemError, OptionError
-from hfmem_widget.features.report.frame import packed
-from hfmem_widget.features.report.page import LARGEST, page
+from hfmem_widget.features.report.page import LARGEST, packed, page
 from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
+from tests.data.overviews import EIGHT, MANY, overview
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage
 from tests.unit.view.test_hostile_text import CORPUS, hostile
@@ -362,3 +362,33 @@ def test_a_path_that_cannot_be_is_refused(name: str, said: str, tmp_path: Path) 
         scripted_run("short").report(tmp_path / name)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_static_report_of_ranks_has_the_strip_and_the_tables() -> None:
+    """And may show the image that it carries; a report without ranks may show none."""
+    html = page(overview(MANY), static=True, now=0.0)
+
+    assert "ranks \N{MULTIPLICATION SIGN} time" in html
+    assert ">phase, GiB<" in html
+    assert "img-src data:;" in Document(html).policy
+    assert len(html) < LARGEST_STATIC
+    assert "img-src" not in Document(page(scripted_run("training"), static=True, now=0.0)).policy
+
+
+def test_the_live_chart_is_given_all_ranks() -> None:
+    """The whole strip, behind the samples."""
+    session = overview(EIGHT)
+    head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST)[0])).partition(b"\n")
+    told = json.loads(head)
+
+    assert told["content"]["ranks"]["world"] == 8
+    assert session.ranks is not None
+    assert rest.endswith(session.ranks.strip.cells)
+    assert told["sizes"][-1] == len(session.ranks.strip.cells)
+
+
+def test_the_parts_are_those_of_the_worst_rank() -> None:
+    """All ranks together have none."""
+    html = page(overview(EIGHT), static=True, now=0.0)
+
+    assert "rank:5" in html[html.index("Memory at the peak") :]
