@@ -15,13 +15,10 @@ from hfmem_widget.features.leaks.comparable_points import A_SECOND, comparable_p
 from hfmem_widget.features.leaks.reruns import reruns
 from hfmem_widget.features.leaks.trends import trend_in
 from hfmem_widget.features.memory_map.holes import _risen, holes
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.sentences import _worth_telling
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
-from hfmem_widget.text import GIB, MIB, ordinal
+from hfmem_widget.text import GIB, ordinal
 from tests.data.leak_rows import SHAPES, row
-from tests.data.segments import segment
 from tests.scenes.stage import Stage
 from tests.unit.features.leaks.test_reruns import ran
 from tests.unit.features.memory_map.test_holes import found_in
@@ -162,15 +159,6 @@ def test_holes_are_told_beyond_a_size_and_a_share(
 ) -> None:
     """Half a GiB, and fifteen hundredths of what is reserved: more than that."""
     assert bool(found_in((reserved - holes_, reserved, holes_, 0, 0))) is there
-
-
-@pytest.mark.parametrize(("size", "told"), [(0.9, False), (1.0, True), (9.9, False), (10.0, True)])
-def test_what_is_free_is_worth_telling_from_a_hundredth_on(size: float, *, told: bool) -> None:
-    """And from a MiB on."""
-    reserved = 1000.0 if size > 2 else 50.0
-    found = MemoryMap(("cuda:0",), (segment(("used", int(reserved))),), 0.1).fragmentation("cuda:0")
-
-    assert _worth_telling(size * MIB, found) is told
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -10,9 +10,8 @@ import pytest
 
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
-from hfmem_widget.features.memory_map.model import MemoryMap
+from hfmem_widget.features.memory_map.model import Block, MemoryMap, Segment
 from hfmem_widget.features.memory_map.reader import SegmentReader
-from hfmem_widget.features.memory_map.segments import Block, Segment
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series

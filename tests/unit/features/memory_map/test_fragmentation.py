@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, pieces
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.segments import (
+from hfmem_widget.features.memory_map.html import sentences
+from hfmem_widget.features.memory_map.model import (
+    LABELS,
     NO_POOL,
     Block,
     BlockState,
+    MemoryMap,
     Segment,
     SegmentKind,
+    pieces,
 )
-from hfmem_widget.features.memory_map.sentences import sentences
 from tests.data.recorded import NAMES, recorded, recorded_map
 from tests.data.segments import segment
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece
 from hfmem_widget.features.memory_map.html import (
     NONE,
     STRIP,
@@ -19,10 +18,15 @@ from hfmem_widget.features.memory_map.html import (
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.rows import WIDTH, layout, merged
-from hfmem_widget.features.memory_map.segments import Block, Segment
-from hfmem_widget.features.memory_map.svg import HEIGHT, STEP, picture_html
+from hfmem_widget.features.memory_map.model import LABELS, Block, MemoryMap, Piece, Segment
+from hfmem_widget.features.memory_map.picture import (
+    HEIGHT,
+    STEP,
+    WIDTH,
+    layout,
+    merged,
+    picture_html,
+)
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.segments import heap, segment
