@@ -360,34 +360,6 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
         gc.enable()
 
 
-def test_what_a_model_says_of_itself() -> None:
-    """Vocabulary, attention and checkpointing are read from fields; no property is run."""
-
-    class Config:
-        vocab_size = 99
-        _attn_implementation_internal = "eager"
-
-    class Model:
-        def __init__(self) -> None:
-            self.config = SimpleNamespace(
-                vocab_size=50_000, _attn_implementation_internal="eager", quantization_config=None
-            )
-            self.gradient_checkpointing = True
-
-        @property
-        def is_gradient_checkpointing(self) -> bool:
-            raise AssertionError("not to be run")
-
-        def modules(self) -> list[Any]:
-            return [self]
-
-    from hfmem_widget.features.oom.incident import _facts_of
-
-    told = _facts_of([Model()])
-    assert (told.vocabulary, told.checkpointing) == (50_000, True)
-    assert not told.quantized
-
-
 def test_of_nested_watches_the_inner_one_shows_its_card() -> None:
     """One error is shown once, and found by both; an inner watch that is quiet leaves it to the outer."""
     for quiet in (False, True):
