@@ -344,7 +344,7 @@ class _Text:
         ids = self.ids(self.length)
         kinds = torch.zeros(self._batch, self.length, dtype=torch.int64)
         start, end = getattr(self._config, "vision_start_token_id", None), 1 + self._media.tokens
-        if isinstance(start, int) and self._media.tokens:
+        if self._media.tokens and self._has(start):
             ids[:, 0] = start
         ids[:, 1:end] = self._media.token
         kinds[:, 1:end] = 1
@@ -368,11 +368,15 @@ class _Text:
         }
         usual = next(token for token in range(3, 1 << 10) if token not in special)
         ids = torch.full((self._batch, *lengths), usual)
-        text = _text_config(self._config)
-        end, count = getattr(text, "eos_token_id", None), getattr(text, "vocab_size", math.inf)
-        if isinstance(end, int) and 0 <= end < count and lengths and lengths[-1] > 1:
+        end = getattr(_text_config(self._config), "eos_token_id", None)
+        if lengths and lengths[-1] > 1 and self._has(end):
             ids[..., -1] = end
         return ids
+
+    def _has(self, token: Any) -> bool:
+        """Return whether a token is in the vocabulary: after one beyond it, no call of CUDA works."""
+        count = getattr(_text_config(self._config), "vocab_size", math.inf)
+        return isinstance(token, int) and 0 <= token < count
 
 
 def positions_of(config: Any) -> int | None:
