@@ -26,6 +26,7 @@ FUSED = "adamw_torch_fused"
 def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
     """What is returned was forecast itself."""
 
+    @cache
     def at(length: int) -> Any:
         return predict(config, batch=2, length=length, optimizer=FUSED, device="cpu")
 
@@ -58,7 +59,7 @@ def test_no_length_is_longer_than_the_model_takes() -> None:
 )
 def test_a_real_step_takes_what_was_forecast(choices: dict[str, Any]) -> None:
     """Within two percent on the host, where the tensors of both are counted."""
-    told = fit(llama(), batch=4, length=64, attempt=True, **choices)
+    told = fit(llama(), batch=2, length=64, attempt=True, **choices)
 
     assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
     assert "A real step took" in repr(told)

@@ -125,12 +125,6 @@ def test_choices_that_there_are_not_are_told(choice: dict[str, Any], message: st
         predict(llama(), **{"length": 32, **choice})
 
 
-def test_what_is_no_model_is_told() -> None:
-    """A forecast of something else names what it is for."""
-    with pytest.raises(OptionError, match="model or configuration, not str"):
-        predict("bert")
-
-
 class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, so its classes are Any
     """Goes by the values of its weights."""
 
