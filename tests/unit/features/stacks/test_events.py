@@ -16,7 +16,10 @@ def test_the_newest_are_kept_oldest_first(count: int) -> None:
     for number in range(count):
         ring.add(0, number, 10 * number, float(number))
     kept = range(max(0, count - 4), count)
-    assert [(one[1], one[2], one[3]) for one in ring] == [(n, 10 * n, n) for n in kept]
+    (trace,) = ring.snapshot(())["device_traces"]
+    assert [(one["addr"], one["size"], one["time_us"]) for one in trace] == [
+        (number, 10 * number, number * 1_000_000) for number in kept
+    ]
     assert (ring.seen, len(ring)) == (count, len(kept))
 
 
@@ -27,8 +30,9 @@ def test_equal_places_are_one() -> None:
     first, again = ring.place("aten::mm", (code,)), ring.place("aten::mm", (code,))
     assert first == again
     ring.add(0, 1, 2, 3.0, first)
-    ((action, *_, (operator, stack)),) = ring
-    assert (action, operator, stack) == ("alloc", "aten::mm", (code,))
+    ((event,),) = ring.snapshot(())["device_traces"]
+    assert event["action"] == "alloc"
+    assert [frame["name"] for frame in event["frames"]] == ["aten::mm", code[0].co_qualname]
 
 
 def test_an_event_is_no_work_for_the_garbage_collector() -> None:
