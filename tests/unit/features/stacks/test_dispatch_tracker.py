@@ -47,9 +47,13 @@ class Following:
         self.found = self.tracker.end()
 
     @property
-    def peak(self) -> Replay:
+    def tracked(self) -> Tracked:
         assert self.found is not None
-        return replay(self.found.snapshot, 0)
+        return self.found
+
+    @property
+    def peak(self) -> Replay:
+        return replay(self.tracked.snapshot, 0)
 
 
 class UsersMode(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]  # torch is not checked here
@@ -67,37 +71,38 @@ def sizes(found: Replay) -> list[int]:
     return sorted(block.size for block in found.blocks)
 
 
-def test_the_peak_is_the_sum_of_the_storages_that_lived_together() -> None:
-    """Two of 8 and 16 KiB; what was let go before is not in it."""
+def of_two_at_a_time() -> list[Any]:
+    floats(12)
+    kept = [floats(8)]
+    return [*kept, floats(16)]
+
+
+def of_views() -> list[Any]:
+    kept = floats(8)
+    return [kept[:10], kept.view(2, -1).t(), kept.expand(3, -1)]
+
+
+def of_a_view_alone() -> list[Any]:
+    view = floats(8)[:4]
+    kept = floats(4)
+    del view
+    return [kept, floats(6)]
+
+
+def of_one_that_grows() -> list[Any]:
+    return [floats(4).resize_(16 * KIB // 4)]
+
+
+@pytest.mark.parametrize(
+    ("make", "kib"),
+    [(of_two_at_a_time, 24), (of_views, 8), (of_a_view_alone, 12), (of_one_that_grows, 16)],
+)
+def test_the_peak_is_the_sum_of_the_storages_that_lived_together(make: Any, kib: int) -> None:
+    """Each counts once however many views it has, until the last of them is gone, at its own size."""
     with Following() as following:
-        first = floats(12)
-        del first
-        kept = floats(8)
-        more = floats(16)
-        del more
-        last = floats(4)
-    assert sizes(following.peak) == [8 * KIB, 16 * KIB]
-    del kept, last
-
-
-def test_a_storage_counts_once_however_many_views_it_has() -> None:
-    """Views, transposes and slices have no bytes of their own."""
-    with Following() as following:
-        kept = floats(8)
-        views = [kept[:10], kept.view(2, -1).t(), kept.expand(3, -1)]
-    assert following.peak.bytes == 8 * KIB
-    del views
-
-
-def test_a_storage_is_gone_with_its_last_view() -> None:
-    """Not with the tensor that made it."""
-    with Following() as following:
-        view = floats(8)[:4]
-        kept = floats(4)
-        del view
-        last = floats(6)
-    assert following.peak.bytes == 12 * KIB
-    del kept, last
+        kept = make()
+    assert following.peak.bytes == kib * KIB
+    del kept
 
 
 def test_a_step_of_training_is_counted_to_the_byte() -> None:
@@ -133,14 +138,6 @@ def test_what_python_brings_in_was_made_here() -> None:
     assert block.seen
     assert block.frames[0]["name"] == "aten::lift_fresh"
     assert block.size == kept.untyped_storage().nbytes()
-
-
-def test_a_storage_that_grows_is_counted_as_it_is() -> None:
-    """`resize_` keeps the storage and changes its size."""
-    with Following() as following:
-        kept = floats(4)
-        kept.resize_(16 * KIB // 4)
-    assert following.peak.bytes == 16 * KIB
 
 
 def test_the_stack_ends_in_the_code_that_ran() -> None:
@@ -202,21 +199,19 @@ def test_another_threads_operators_are_not_seen() -> None:
         thread.start()
         thread.join()
     assert following.peak.bytes == 0
-    assert following.found is not None
-    assert following.found.operators == 0
+    assert following.tracked.operators == 0
 
 
 def test_ended_on_another_thread_it_sees_nothing_any_more() -> None:
     """The mode cannot be taken off from there, but it only passes on."""
     following = Following()
     following.__enter__()
-    mode = following.tracker._mode
+    (mode,) = dispatch._get_current_dispatch_mode_stack()
     thread = threading.Thread(target=following.__exit__)
     thread.start()
     thread.join()
     assert float(torch.ones(2).sum()) == 2.0
-    assert following.found is not None
-    assert following.found.operators == 0
+    assert following.tracked.operators == 0
     mode.__exit__(None, None, None)
 
 
@@ -241,9 +236,8 @@ def test_the_oldest_events_make_room() -> None:
         for _ in range(10):
             floats(4)
         kept = floats(8)
-    assert following.found is not None
-    assert following.found.wrapped
-    assert len(following.found.snapshot["device_traces"][0]) == 4
+    assert following.tracked.wrapped
+    assert len(following.tracked.snapshot["device_traces"][0]) == 4
     assert following.peak.bytes == 8 * KIB
     del kept
 
@@ -253,9 +247,8 @@ def test_what_it_cost_is_measured() -> None:
     with Following() as following:
         for _ in range(200):
             torch.ones(1)
-    assert following.found is not None
-    assert following.found.operators == 200
-    assert following.found.seconds > 200 * 1e-6
+    assert following.tracked.operators == 200
+    assert following.tracked.seconds > 200 * 1e-6
 
 
 def test_without_torch_nothing_is_followed() -> None:
@@ -277,9 +270,8 @@ def test_the_viewer_of_torch_can_read_it() -> None:
     viz = pytest.importorskip("torch.cuda._memory_viz")
     with Following() as following:
         kept = floats(4)
-    assert following.found is not None
-    assert "4.0KiB" in viz.segsum(following.found.snapshot)
-    assert "TOTAL MEM: 4.0KiB" in viz.trace(following.found.snapshot)
+    assert "4.0KiB" in viz.segsum(following.tracked.snapshot)
+    assert "TOTAL MEM: 4.0KiB" in viz.trace(following.tracked.snapshot)
     del kept
 
 
@@ -359,8 +351,7 @@ def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
         after = floats(16)
     assert counted == bare
     assert {8 * KIB, 16 * KIB} <= set(sizes(following.peak))
-    assert following.found is not None
-    assert following.found.aside > 0
+    assert following.tracked.aside > 0
     del before, after
 
 
@@ -372,8 +363,7 @@ def test_a_profiler_around_the_watch_is_left_alone() -> None:
         floats(8)
     counts = [{one.key: one.count for one in each.key_averages()} for each in (bare, profile)]
     assert counts[0] == counts[1]
-    assert following.found is not None
-    assert following.found.operators == 0
+    assert following.tracked.operators == 0
 
 
 def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
@@ -386,8 +376,7 @@ def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
         kept = floats(8)
     assert counts["aten::mm"] == 3
     assert sizes(following.peak) == [8 * KIB]
-    assert following.found is not None
-    assert following.found.aside == 0
+    assert following.tracked.aside == 0
     del kept
 
 
