@@ -21,7 +21,6 @@ from hfmem_widget.features.memory_map.html import (
 )
 from hfmem_widget.features.memory_map.model import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.features.memory_map.picture import (
-    STEP,
     WIDTH,
     layout,
     merged,
@@ -200,12 +199,6 @@ def test_pointing_at_a_bar_tells_its_figures() -> None:
     )
 
 
-def test_every_part_has_a_colour_of_its_own() -> None:
-    """No two parts of a map have the same colour."""
-    colours = [palette.BLOCKS[name] for name in LABELS]
-    assert len(set(colours)) == len(LABELS)
-
-
 USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
 
 
@@ -245,39 +238,30 @@ def test_what_only_others_can_use_has_a_sign_of_its_own() -> None:
     assert text_of(found)[1] == USED * 32 + STREAM * 16 + POOL * 16
 
 
+def full(segments: int) -> MemoryMap:
+    return map_of(*(segment(("used", 10), at=at) for at in range(segments)))
+
+
 @pytest.mark.parametrize(
-    ("count", "heading"),
+    ("found", "lines"),
     [
-        (1, "cuda:0 10.0 MiB reserved in 1 segment"),
-        (2, "cuda:0 20.0 MiB reserved in 2 segments"),
-        (1200, "cuda:0 11.7 GiB reserved in 1,200 segments"),
+        (full(1), ["cuda:0 10.0 MiB reserved in 1 segment"]),
+        (full(1200), ["cuda:0 11.7 GiB reserved in 1,200 segments"]),
+        (heap(), ["cpu heap of 400.0 MiB"]),
+        (MemoryMap(("cpu",)), ["cpu nothing is reserved"]),
+        # A note stands in the place of that, in a line of its own.
+        (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_counts_segments(count: int, heading: str) -> None:
-    """One is not told as several."""
-    assert text_of(map_of(*(segment(("used", 10), at=at) for at in range(count))))[0] == heading
+def test_the_heading_says_what_there_is(found: MemoryMap, lines: list[str]) -> None:
+    """One segment is not told as several, and a heap has none to count."""
+    assert text_of(found)[: len(lines)] == lines
 
 
-def test_a_heap_is_called_one() -> None:
-    """It has no segments to count, and no table of them."""
-    bundle = memory_map_bundle(heap())
-
-    assert bundle["text/plain"].splitlines()[0] == "cpu heap of 400.0 MiB"
-    assert "heap of 400.0 MiB" in bundle["text/html"]
-    assert "largest segments" not in bundle["text/html"]
-    assert "one bar per part," in bundle["text/html"]
-
-
-@pytest.mark.parametrize(
-    ("note", "heading"), [("", "cpu nothing is reserved"), ("it cannot be read", "cpu")]
-)
-def test_a_device_without_a_segment_says_why_or_that_there_is_none(note: str, heading: str) -> None:
-    """A note stands in the place of that nothing is reserved, in a line of its own."""
-    found = MemoryMap(("cpu",), (), 0.01, {"cpu": note} if note else {})
-    told = text_of(found)
-
-    assert told[0] == heading
-    assert told[1:-1] == ([note] if note else [])
+def test_a_heap_has_parts_and_no_segments() -> None:
+    """Its bars are called so, and there is no table."""
+    assert "one bar per part," in html_of(heap())
+    assert "largest segments" not in html_of(heap())
 
 
 def rows(html: str) -> list[list[str]]:
@@ -301,26 +285,6 @@ def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
     assert [row[1] for row in more] == [f"{size}.0 MiB" for size in (90, 80, 70, 60, 50, 40)]
 
 
-@pytest.mark.parametrize("live", [False, True])
-def test_what_changes_keeps_its_height(*, live: bool) -> None:
-    """While a cell runs: as high as a few rows more; a heap's four."""
-    bundle = live_bundle if live else memory_map_bundle
-    heights = [
-        re.findall(r"min-height:(\d+)px", bundle(found)["text/html"])
-        for found in (scattered(3, 5), heap())
-    ]
-
-    assert heights == ([[str(10 * STEP)], [str(4 * STEP)]] if live else [[], []])
-
-
-def test_the_live_legend_names_each_part_with_its_bytes() -> None:
-    """In one line, in the order of the picture's."""
-    html = live_bundle(map_of(segment(("used", 30), ("free", 2))))
-    told = re.findall(r"</span>([^<]*)</span>", html["text/html"])
-
-    assert told == ["\u00a0in use 30.0 MiB", "\u00a0free, in partly used segments 2.00 MiB"]
-
-
 def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
     """Blocks and seconds of all moments, together."""
     one = MemoryMap(("cuda:0",), (segment(("used", 1), ("free", 1)),), 0.25)
@@ -328,25 +292,6 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 
     assert text.splitlines()[-1] == "4 blocks read in 500 ms"
     assert "cuda:0 before · 2.00 MiB reserved in 1 segment" in text
-
-
-@pytest.mark.parametrize(
-    ("found", "drawn"),
-    [
-        ([("used", 10), ("used", 5)], [("used", 15)]),
-        ([("used", 10), ("hole", 10)], [("used", 10), ("hole", 10)]),
-        ([("used", 4), ("hole", 4), ("used", 4)], [("used", 8), ("hole", 4)]),
-        ([("used", 4), ("hole", 4)], [("used", 4), ("hole", 4)]),
-        (
-            [("used", 4), ("hole", 4), ("used", 4), ("hole", 20), ("used", 4)],
-            [("used", 8), ("hole", 4), ("hole", 20), ("used", 4)],
-        ),
-        ([("used", 9), ("hole", 1), ("used", 50)], [("used", 9), ("hole", 1), ("used", 50)]),
-    ],
-)
-def test_small_pieces_wait_until_they_can_be_seen(found: list[Piece], drawn: list[Piece]) -> None:
-    """Ten bytes together, in the order of the legend."""
-    assert list(merged(found, 10)) == drawn
 
 
 def test_a_map_shows_itself_as_the_last_value_of_a_cell() -> None:
