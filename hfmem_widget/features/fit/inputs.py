@@ -56,9 +56,9 @@ def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -
         else:
             return Media({})
         tokens = _features(model, run, given, batch)
-    token = _first(model.config, _IMAGE_TOKENS if what == "image" else _SOUND_TOKENS)
+    token = _first_of((model.config,), *(_IMAGE_TOKENS if what == "image" else _SOUND_TOKENS))
     text = f"one {what} of {extent} per row"
-    return Media(given, token, tokens if token >= 0 else 0, text)
+    return Media(given, *((token, tokens) if isinstance(token, int) else (-1, 0)), text)
 
 
 def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
@@ -206,11 +206,6 @@ def _parts(config: Any, names: tuple[str, ...]) -> Iterator[Any]:
 def _first_of(parts: tuple[Any, ...], *names: str) -> Any:
     values = (getattr(part, name, None) for part in parts for name in names)
     return next((one for one in values if one), None)
-
-
-def _first(config: Any, names: tuple[str, ...]) -> int:
-    token = next((getattr(config, name, None) for name in names if hasattr(config, name)), None)
-    return int(token) if isinstance(token, int) else -1
 
 
 def _dtype(model: Any) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import make_dataclass, replace
@@ -28,7 +29,7 @@ from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.features.oom.report import caught_finding, finding_of, headline
 from hfmem_widget.session import Sample, Span
 from hfmem_widget.text import GIB, size_text
-from tests.data import ROOT
+from tests.data import DATA, ROOT
 from tests.data.oom_incidents import CASES, GPU, HOST, Case, incident, spans
 from tests.data.parted import NAN
 
@@ -96,6 +97,32 @@ def test_a_finding_has_the_numbers() -> None:
         assert evidence in finding.title
     assert finding.evidence["asked"] == 2 * GIB
     assert finding.evidence["cause"] == "full"
+
+
+FIGURES: dict[str, Any] = json.loads((DATA / "oom_figures.json").read_text(encoding="utf-8"))
+FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?(?: (?:[KMGTP]iB|%))?")
+
+
+def figures_told(incident: Incident) -> dict[str, Any]:
+    """Return the figures of the diagnosis, and of each advice: of its sentence, and what it may save."""
+    diagnosis = diagnose(incident)
+    return {
+        "diagnosis": FIGURE.findall(diagnosis.sentence),
+        "advice": [
+            {
+                "says": FIGURE.findall(one.sentence()),
+                "GiB": round(one.bytes / GIB, 2),
+                "measured": one.is_measured,
+            }
+            for one in advise(incident, diagnosis)
+        ],
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_figure_is_the_incidents(case: Case) -> None:
+    """Of each scripted error: what is taken, what is free, what each change saves, and in this order."""
+    assert figures_told(case.incident) == FIGURES[case.name]
 
 
 ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]+) \|"
