@@ -26,6 +26,13 @@ def llama(**more: Any) -> Any:
     )  # fmt: skip
 
 
+def one_layer() -> Any:
+    """Return a Llama that is soon forecast."""
+    config = llama()
+    config.num_hidden_layers = 1
+    return config
+
+
 def gpt2(dropout: float = 0.0) -> Any:
     """Return a GPT-2."""
     return transformers.GPT2Config(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.segments import Block, BlockState, Segment
+from hfmem_widget.features.memory_map.model import Block, BlockState, MemoryMap, Segment
 from hfmem_widget.text import MIB
 
 M = int(MIB)

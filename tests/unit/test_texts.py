@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hfmem_widget.features.holders.html import holders_bundle
-from hfmem_widget.features.memory_map.sentences import sentences
+from hfmem_widget.features.memory_map.html import sentences
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle

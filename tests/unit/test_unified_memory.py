@@ -15,6 +15,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import sources
+from hfmem_widget.analysis.facts import Facts, facts_of
 from hfmem_widget.features.fit import room
 from hfmem_widget.features.oom.observer import OBSERVER
 from hfmem_widget.monitor.shared import release_monitor
@@ -40,6 +41,7 @@ from tests.fakes.nvml import FakeGpu, FakeNvml
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch, OutOfMemoryError
 
 UUID = "GPU-00000000-fake"
+NO_NVML = FakeNvml(init_fault=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 DISCRETE = Posted(
     "an RTX 4090, not posted", "NVIDIA RTX 4090", 64 * GIB, 50 * GIB, 20 * GIB, 24 * GIB, 24 * GIB, False
 )  # fmt: skip
@@ -119,27 +121,34 @@ def on(posted: Posted) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("machine", [posted], indirect=True, ids=[posted.name])
 
 
+def parts_of(session: Session) -> dict[str, float]:
+    """Return the bytes of each part of its memory."""
+    return {part.name: part.bytes for part in session.anatomy().parts}
+
+
+def facts_in(session: Session) -> Facts:
+    """Return the facts of the cell on its GPU."""
+    (facts,) = facts_of(session, session.spans[0])
+    return facts
+
+
 def text_of(session: Session) -> str:
     """Return the card as it is read."""
     return card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
 
 @on(CACHED)
-def test_in_use_is_without_page_cache(machine: Machine) -> None:
-    """CUDA says that 41.52 GiB are free; what the kernel can give is 115.65."""
-    session = machine.watched(GIB)
-    gpu = session.devices[0]
+def test_all_of_the_machine_is_one_stack(machine: Machine) -> None:
+    """Torch's memory, CUDA's, this process' on the CPU, the rest, page cache and what is free: no more.
+
+    CUDA says that 41.52 GiB are free; what the kernel can give is 115.65.
+    """
+    session = machine.watched(2 * GIB, 500 * MIB)
+    gpu, parts = session.devices[0], parts_of(session)
+    used = session.latest("cuda:0/device_used")
 
     assert gpu.shared == gpu.total == CACHED.total
-    assert gpu.total - session.latest("cuda:0/device_used") == pytest.approx(
-        CACHED.available, abs=1024
-    )
-
-
-@on(CACHED)
-def test_all_of_the_machine_is_one_stack(machine: Machine) -> None:
-    """Torch's memory, CUDA's, this process' on the CPU, the rest, page cache and what is free: no more."""
-    parts = {part.name: part.bytes for part in machine.watched(2 * GIB, 500 * MIB).anatomy().parts}
+    assert gpu.total - used == pytest.approx(CACHED.available, abs=1024)
 
     assert sum(parts.values()) == pytest.approx(CACHED.total)
     assert (parts["context"], parts["on_cpu"]) == (500 * MIB, 2 * GIB)
@@ -159,30 +168,25 @@ def test_swap_is_in_no_part_and_in_a_note(machine: Machine) -> None:
 
 @on(SPARK)
 def test_the_card_says_whose_memory_it_is_and_what_is_free(machine: Machine) -> None:
-    """The total of nvitop#208, and what was available there."""
-    text = text_of(machine.watched(GIB, 500 * MIB))
+    """The total of nvitop#208, and what was available there; the peak is the allocator's own, and exact."""
+    session = machine.watched(GIB, 500 * MIB)
+    text, peak = text_of(session), session.spans[0].peaks["cuda:0/allocated"]
 
     assert "memory shared with the CPU 121.7 GiB, 113.1 free at the end" in text
     assert "this process 3.49" in text
     assert "rest of the machine" in text
     assert "other processes" not in text
+    assert (peak.value, peak.certainty) == (GIB, "exact")
+    assert [one.get("shared", False) for one in describe(session)["devices"]] == [True, False]
 
 
 @on(SPARK)
 def test_headroom_is_what_the_kernel_can_give(machine: Machine) -> None:
     """What was reserved at the peak is in use by then."""
-    (facts,) = hfmem_facts(machine.watched(GIB))
+    facts = facts_in(machine.watched(GIB))
 
     assert facts.headroom == SPARK.available
     assert math.isfinite(facts.process)
-
-
-@on(SPARK)
-def test_peaks_stay_exact(machine: Machine) -> None:
-    """They are the allocator's own."""
-    peak = machine.watched(GIB).spans[0].peaks["cuda:0/allocated"]
-
-    assert (peak.value, peak.certainty) == (GIB, "exact")
 
 
 @on(SPARK)
@@ -241,9 +245,8 @@ def test_a_coherent_gpu_with_memory_of_its_own_is_discrete(machine: Machine) -> 
 def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
     """Nothing of the machine's is among them, and the page is told of nothing."""
     session = machine.watched(GIB, 500 * MIB)
-    names = {part.name for part in session.anatomy().parts}
 
-    assert not names & {"on_cpu", "page_cache"}
+    assert not parts_of(session).keys() & {"on_cpu", "page_cache"}
     assert all("shared" not in device for device in describe(session)["devices"])
 
 
@@ -251,19 +254,10 @@ def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
 def test_a_carve_out_is_not_taken_for_the_pool(machine: Machine) -> None:
     """Nvidia-smi has 8,128 MiB there, CUDA 46,477, and the machine 54.2 GiB: the last are the pool."""
     session = machine.watched(GIB)
-    (facts,) = hfmem_facts(session)
+    facts = facts_in(session)
 
     assert (session.devices[0].total, session.devices[0].shared) == (N1X.total, N1X.torch_total)
     assert facts.headroom == N1X.available
-
-
-@on(N1X)
-def test_headroom_is_never_more_than_cuda_can_have(machine: Machine) -> None:
-    """Of an idle machine more is available than CUDA's total."""
-    machine.now(available=53 * GIB)
-    (facts,) = hfmem_facts(machine.watched(GIB))
-
-    assert facts.headroom == N1X.torch_total - GIB
 
 
 @on(SPARK)
@@ -284,10 +278,10 @@ def test_a_groups_limit_does_not_count_what_cuda_takes(machine: Machine) -> None
 @on(replace(SPARK, name="Orin (nvgpu)"))
 def test_jetsons_need_no_nvml(machine: Machine, nvml: str) -> None:
     """Theirs is missing, or does not know the device by its UUID (nvbandwidth#55)."""
-    fault = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND if nvml == "none" else None
-    machine.has_nvml(FakeNvml([replace(machine.gpu, uuid="GPU-other")], init_fault=fault))
+    other = FakeNvml([replace(machine.gpu, uuid="GPU-other")])
+    machine.has_nvml(NO_NVML if nvml == "none" else other)
     session = machine.watched(GIB)
-    parts = {part.name: part.bytes for part in session.anatomy().parts}
+    parts = parts_of(session)
 
     assert session.latest("cuda:0/device_used") == SPARK.total - SPARK.available
     assert parts["on_cpu"] == 2 * GIB
@@ -306,9 +300,9 @@ def test_an_apu_shares_what_is_not_carved_out(machine: Machine, is_shared: bool)
     (card / "mem_info_vram_total").write_text(f"{machine.posted.carved_out}\n")
     machine.patch.setattr(torch_cuda, "PCI", machine.folder)
     machine.has_torch(rocm(machine.memory))
-    machine.has_nvml(FakeNvml(init_fault=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    machine.has_nvml(NO_NVML)
     session = machine.watched(GIB)
-    gpu, (facts,) = session.devices[0], hfmem_facts(session)
+    gpu, facts = session.devices[0], facts_in(session)
 
     assert bool(gpu.shared) is is_shared
     assert gpu.total == (STRIX_HALO.total if is_shared else STRIX_HALO_CARVED.torch_total)
@@ -321,7 +315,7 @@ def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None
     """It is not counted twice."""
     machine.memory.device_type = "mps"
     machine.has_torch(mps(machine.memory))
-    machine.has_nvml(FakeNvml(init_fault=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    machine.has_nvml(NO_NVML)
     memory = LinuxMemory(machine.folder, machine.folder / "cgroup")
     read = memory.pool
     vars(memory)["pool"] = lambda: read()._replace(own=5.0 * GIB, is_all=True)
@@ -330,19 +324,11 @@ def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None
         machine.memory.initialized = True
         sys.modules["torch"].come_up()
         machine.memory.alloc(4 * GIB)
-    parts = {part.name: part.bytes for part in session.anatomy().parts}
+    parts = parts_of(session)
 
     assert session.latest("mps:0/process") == 5 * GIB
     assert parts["on_cpu"] == GIB
     assert sum(parts.values()) == pytest.approx(SPARK.total)
-
-
-@on(SPARK)
-def test_the_page_is_told(machine: Machine) -> None:
-    """So that it says whose memory it is."""
-    told = describe(machine.watched(GIB))["devices"]
-
-    assert [device.get("shared", False) for device in told] == [True, False]
 
 
 @on(CACHED)
@@ -359,13 +345,13 @@ def test_memfit_has_the_same_room(machine: Machine) -> None:
 
 
 @on(N1X)
-def test_memfit_takes_no_more_than_cuda_can_have(machine: Machine) -> None:
-    """Whatever is available on the CPU."""
+def test_nothing_can_have_more_than_cuda(machine: Machine) -> None:
+    """Neither a cell nor `%memfit`, though of an idle machine more is available than CUDA's total."""
     machine.now(available=53 * GIB)
-    machine.allocate(GIB)
+    facts = facts_in(machine.watched(GIB))
     (found,), _ = room.rooms()
 
-    assert found.free == N1X.torch_total - GIB
+    assert facts.headroom == found.free == N1X.torch_total - GIB
 
 
 def ran_out(machine: Machine, asked: int) -> Session:
@@ -423,10 +409,3 @@ def test_what_is_shared_is_kept_on_disk(machine: Machine, tmp_path: Path) -> Non
     session.save(tmp_path / "run.jsonl.gz")
 
     assert hfmem_widget.open(tmp_path / "run.jsonl.gz").devices == session.devices
-
-
-def hfmem_facts(session: Session) -> tuple[Any, ...]:
-    """Return the facts of the cell."""
-    from hfmem_widget.analysis.facts import facts_of
-
-    return facts_of(session, session.spans[0])

@@ -56,9 +56,9 @@ def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -
         else:
             return Media({})
         tokens = _features(model, run, given, batch)
-    token = _first(model.config, _IMAGE_TOKENS if what == "image" else _SOUND_TOKENS)
+    token = _first_of((model.config,), *(_IMAGE_TOKENS if what == "image" else _SOUND_TOKENS))
     text = f"one {what} of {extent} per row"
-    return Media(given, token, tokens if token >= 0 else 0, text)
+    return Media(given, *((token, tokens) if isinstance(token, int) else (-1, 0)), text)
 
 
 def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
@@ -208,11 +208,6 @@ def _first_of(parts: tuple[Any, ...], *names: str) -> Any:
     return next((one for one in values if one), None)
 
 
-def _first(config: Any, names: tuple[str, ...]) -> int:
-    token = next((getattr(config, name, None) for name in names if hasattr(config, name)), None)
-    return int(token) if isinstance(token, int) else -1
-
-
 def _dtype(model: Any) -> torch.dtype:
     floats = (one.dtype for one in model.parameters() if one.is_floating_point())
     dtype: torch.dtype = next(floats, torch.float32)
@@ -344,7 +339,7 @@ class _Text:
         ids = self.ids(self.length)
         kinds = torch.zeros(self._batch, self.length, dtype=torch.int64)
         start, end = getattr(self._config, "vision_start_token_id", None), 1 + self._media.tokens
-        if isinstance(start, int) and self._media.tokens:
+        if self._media.tokens and self._has(start):
             ids[:, 0] = start
         ids[:, 1:end] = self._media.token
         kinds[:, 1:end] = 1
@@ -368,11 +363,15 @@ class _Text:
         }
         usual = next(token for token in range(3, 1 << 10) if token not in special)
         ids = torch.full((self._batch, *lengths), usual)
-        text = _text_config(self._config)
-        end, count = getattr(text, "eos_token_id", None), getattr(text, "vocab_size", math.inf)
-        if isinstance(end, int) and 0 <= end < count and lengths and lengths[-1] > 1:
+        end = getattr(_text_config(self._config), "eos_token_id", None)
+        if lengths and lengths[-1] > 1 and self._has(end):
             ids[..., -1] = end
         return ids
+
+    def _has(self, token: Any) -> bool:
+        """Return whether a token is in the vocabulary: after one beyond it, no call of CUDA works."""
+        count = getattr(_text_config(self._config), "vocab_size", math.inf)
+        return isinstance(token, int) and 0 <= token < count
 
 
 def positions_of(config: Any) -> int | None:

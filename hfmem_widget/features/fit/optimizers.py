@@ -89,16 +89,11 @@ def in_8_bit(count: int) -> States:
 
 
 def factored(tensor: Trained) -> tuple[int, ...]:
-    """Return the states of transformers' Adafactor: a row and a column of each matrix, in float32."""
+    """Return the states of Adafactor: a row and a column of each matrix, in float32."""
     if len(tensor.shape) < 2:
         return (tensor.numel * FLOAT,)
     *most, last = tensor.shape
     return (math.prod(most) * FLOAT, math.prod(most[:-1]) * last * FLOAT)
-
-
-def factored_by_torch(tensor: Trained) -> tuple[int, ...]:
-    """Return the states of PyTorch's Adafactor: the same, in the parameter's type."""
-    return tuple(size // FLOAT * tensor.size for size in factored(tensor))
 
 
 OF_TORCH: Final = {
@@ -193,9 +188,12 @@ def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
 
 
 def _adafactor(settings: Mapping[str, Any]) -> Optimizer:
-    # PyTorch's has beta2_decay; transformers' can keep the first moment too.
+    # PyTorch's has beta2_decay, and states of the parameter's type; transformers' can keep the first moment.
     if "beta2_decay" in settings:
-        return Optimizer(factored_by_torch, one_by_one=3.0)
+        return Optimizer(
+            lambda tensor: tuple(size // FLOAT * tensor.size for size in factored(tensor)),
+            one_by_one=3.0,
+        )
     more = 0 if settings.get("beta1") is None else 1
     return Optimizer(
         lambda tensor: factored(tensor) + in_float(more)(tensor), one_by_one=3.0, when_cast=2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
@@ -184,7 +184,6 @@ def _forecast(
         unpacked = largest * 2
     bare, model = model, _as_trained(model, setting)
     parameters = list(storages(model.parameters()))
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
     weights = given(
         allocator, chain.from_iterable(sizes.get(id(one), (_bytes(one),)) for one in parameters)
     )
@@ -199,24 +198,10 @@ def _forecast(
         total=weights + buffers,
         moment="",
         parameters=sum(parameter.numel() for parameter in parameters),
-        trainable=sum(parameter.numel() for parameter in trained),
+        trainable=sum(parameter.numel() for parameter in _trained(model)),
     )
-
-    def needed(unused: Container[int] = ()) -> Needs:
-        """Return what the optimizer needs: no states for weights that get no gradient."""
-        if optimizer is None:
-            return Needs((), 0, 0)
-        used = (one for one in trained if id(one) not in unused)
-        return optimizers.needs(optimizer, _trained(model, used))
-
-    def without_a_run(why: str) -> Forecast:
-        fresh = allocator_of(setting.device)  # a run that failed has left things in the other
-        states = given(fresh, needed().sizes)
-        gradients = given(fresh, map(_bytes, trained)) if setting.training else 0
-        return _of_what_is_held(held, states, gradients, why)
-
     if not has_inputs:
-        return without_a_run(UNKNOWN_INPUTS.format(plain(name)))
+        return _without_a_run(model, held, optimizer, UNKNOWN_INPUTS.format(plain(name)))
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
             inputs = batch_for(
@@ -226,9 +211,7 @@ def _forecast(
                 with_labels=setting.training,
                 image=setting.image,
             )
-            forecast = _dry(
-                model, inputs, held, unpacked=unpacked, needed=needed, allocator=allocator
-            )
+            forecast = _dry(model, inputs, held, optimizer, allocator, unpacked=unpacked)
             if not setting.shards:
                 return forecast
             gathered, share = _divisible(model, setting, weights)
@@ -236,7 +219,44 @@ def _forecast(
     except OptionError as error:
         if not partial or error.__cause__ is None:
             raise
-        return without_a_run(f"{error}.")
+        return _without_a_run(model, held, optimizer, f"{error}.")
+
+
+def _trained(model: Any) -> list[torch.nn.Parameter]:
+    """Return the parameters of a model that get gradients, each storage once."""
+    return [one for one in storages(model.parameters()) if one.requires_grad]
+
+
+def _needs(
+    optimizer: optimizers.Optimizer | None, model: Any, unused: Container[int] = ()
+) -> Needs:
+    """Return what an optimizer needs: no states for weights that get no gradient."""
+    if optimizer is None:
+        return Needs((), 0, 0)
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+    }
+    used = (
+        Trained(tuple(weight.shape), weight.element_size(), id(weight) in embeddings)
+        for weight in _trained(model)
+        if id(weight) not in unused
+    )
+    return optimizers.needs(optimizer, used)
+
+
+def _without_a_run(
+    model: Any, held: Forecast, optimizer: optimizers.Optimizer | None, why: str
+) -> Forecast:
+    """Return the forecast of a model whose activations are unknown, and a sentence why."""
+    fresh = allocator_of(held.setting.device)  # a run that failed has left things in the other
+    states = given(fresh, _needs(optimizer, model).sizes)
+    gradients = given(fresh, map(_bytes, _trained(model))) if held.setting.training else 0
+    parts = (
+        _whole("optimizer", states, FROM_A_RULE),
+        _whole("gradients", gradients, FROM_SHAPES),
+    )
+    total = sum(part.bytes for part in (*held.parts, *parts))
+    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -249,20 +269,20 @@ def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
     FSDP and ZeRO gather a layer and the next, and what is in no layer for the whole step. Of tensor
     parallelism transformers' plan says which parameters are divided.
     """
-
-    def size(module: Any) -> int:
-        return sum(one.untyped_storage().nbytes() for one in storages(module.parameters()))
-
     if setting.shards.startswith("tp"):
         plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
         divided = sum(
-            parameter.untyped_storage().nbytes()
+            _bytes(parameter)
             for name, parameter in model.named_parameters()
             if any(fnmatch(name, f"*{pattern}*") for pattern in plan)
         )
         return 0, min(1.0, divided / max(1, weights))
     names = set(getattr(model, "_no_split_modules", None) or ())
-    layers = [size(module) for module in model.modules() if type(module).__name__ in names]
+    layers = [
+        sum(map(_bytes, storages(module.parameters())))
+        for module in model.modules()
+        if type(module).__name__ in names
+    ]
     return max(0, weights - sum(layers)) + 2 * max(layers, default=0), 1.0
 
 
@@ -283,10 +303,10 @@ def _dry(
     model: Any,
     inputs: Batch,
     held: Forecast,
+    optimizer: optimizers.Optimizer | None,
+    allocator: Allocator,
     *,
     unpacked: int,
-    needed: Callable[[Container[int]], Needs],
-    allocator: Allocator,
 ) -> Forecast:
     setting = held.setting
     if setting.device == "cuda":
@@ -311,7 +331,7 @@ def _dry(
             accumulating=setting.accumulation > 1,
         )
         step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
-        needs = needed(step.unused)
+        needs = _needs(optimizer, model, step.unused)
         step, states = second_step(step, allocator, needs.sizes)
         forecast = _of_training(held, unpacked, step, needs, states)
         forecast = replace(forecast, notes=(*forecast.notes, *cached))
@@ -420,16 +440,6 @@ def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
     return _completed(held, parts, "forward", {"forward": total}, _assumptions(run))
 
 
-def _of_what_is_held(held: Forecast, states: int, gradients: int, why: str) -> Forecast:
-    """Return the forecast of a model whose activations are unknown, and a sentence why."""
-    parts = (
-        _whole("optimizer", states, FROM_A_RULE),
-        _whole("gradients", gradients, FROM_SHAPES),
-    )
-    total = sum(part.bytes for part in (*held.parts, *parts))
-    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
-
-
 def _assumptions(run: Step | Inference) -> tuple[str, ...]:
     return (ROUTED,) if run.routes else (EVENLY,) if run.assumed else ()
 
@@ -449,14 +459,6 @@ def _completed(
 ) -> Forecast:
     parts = tuple(part for part in (*held.parts, *parts) if part.full)
     return replace(held, parts=parts, total=peaks[moment], moment=moment, peaks=peaks, notes=notes)
-
-
-def _trained(model: Any, parameters: Iterable[torch.nn.Parameter]) -> Iterator[Trained]:
-    embeddings = {
-        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
-    }
-    for weight in parameters:
-        yield Trained(tuple(weight.shape), weight.element_size(), id(weight) in embeddings)
 
 
 def weights_type(precision: str, *, training: bool, quantized: bool = False) -> torch.dtype | None:

@@ -1,24 +1,24 @@
-"""A memory map as a picture with its figures: HTML that needs no script and no kernel, and plain text."""
+"""A memory map as a picture with its figures and what they mean: HTML without a script, and plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Fragmentation
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.rows import ROWS
-from hfmem_widget.features.memory_map.sentences import place_name, sentences
-from hfmem_widget.features.memory_map.svg import STEP, picture_html
+from hfmem_widget.features.memory_map.model import LABELS, Fragmentation, MemoryMap
+from hfmem_widget.features.memory_map.picture import ROWS, STEP, picture_html
 from hfmem_widget.session import Part
 from hfmem_widget.text import (
+    MIB,
     format_bytes,
     format_count,
     format_counted,
     format_duration,
     format_share,
     plain,
+    torch_module,
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -36,9 +36,15 @@ NOTE_LENGTH = 400
 NONE = "\N{EN DASH}"
 COLUMNS = ("largest segments", "size", "free", "largest hole", "blocks")
 
+LEAST_SHARE = 0.01
+"""Share of reserved memory: a part that is smaller, or below 1 MiB, is in the legend only."""
+
 _MARKS = dict(zip(LABELS, "█▓▒░·sp", strict=True))
 
 Moments = Sequence[tuple[str, MemoryMap]]
+
+_Sized = Iterator[tuple[float, str]]
+"""Sentences, each with the bytes that decide whether it is worth saying."""
 
 
 class _Group(NamedTuple):
@@ -91,8 +97,8 @@ def _heading(group: _Group) -> tuple[str, str]:
     elif fragmentation.is_host:
         size = f"heap of {format_bytes(fragmentation.reserved)}"
     else:
-        segments = sum(len(place.segments) for place in fragmentation.places)
-        size = f"{format_bytes(fragmentation.reserved)} reserved in {format_counted(segments, 'segment')}"
+        segments = format_counted(len(fragmentation.segments), "segment")
+        size = f"{format_bytes(fragmentation.reserved)} reserved in {segments}"
     return plain(fragmentation.device), " \u00b7 ".join(
         text for text in (plain(group.title), size) if text
     )
@@ -152,7 +158,7 @@ def _segments(fragmentation: Fragmentation, most: int) -> kit.Fragment:
     rows = []
     for segment, place in sorted(segments, key=lambda pair: -pair[0].size)[: max(1, most)]:
         free = [block.size for block in segment.blocks if block.state == "free"]
-        where = "" if place.is_common else f", {place_name(place)}"
+        where = "" if place.is_common else f", {place.name}"
         figures = (
             format_bytes(segment.size),
             format_bytes(sum(free)) if free else NONE,
@@ -186,3 +192,104 @@ def _strip(fragmentation: Fragmentation) -> str:
                 shares[at][name] = shares[at].get(name, 0.0) + inside
             start = stop
     return "".join(_MARKS[max(share, key=share.__getitem__)] for share in shares if share)
+
+
+def sentences(fragmentation: Fragmentation) -> tuple[str, ...]:
+    """Return what a person should know of a device's segments, most useful first."""
+    if not fragmentation.reserved:
+        return ()
+    sized = _of_heap(fragmentation) if fragmentation.is_host else _of_gpu(fragmentation)
+    least = max(MIB, LEAST_SHARE * fragmentation.reserved)
+    return tuple(text for size, text in sized if size >= least)
+
+
+def _of_gpu(fragmentation: Fragmentation) -> _Sized:
+    largest = format_bytes(fragmentation.fits)
+    fits = f"Largest request that fits without more memory from the driver: {largest}."
+    none = "No cached memory is free for ordinary code: the next request goes to the driver."
+    yield math.inf, fits if fragmentation.fits else none
+    yield _holes(fragmentation)
+    whole, pending = fragmentation.bytes("whole"), fragmentation.bytes("pending")
+    noun = "pages" if fragmentation.expandable else "segments"
+    text = (
+        f"{format_bytes(whole)} is free in whole {noun}: new tensors take it first, and "
+        f"{torch_module(fragmentation.device)}.empty_cache() returns it to the device."
+    )
+    yield whole, text
+    text = (
+        f"{format_bytes(pending)} was freed while another stream may still use it "
+        "(record_stream); it becomes free when that stream has passed that point."
+    )
+    yield pending, text
+    streams = [
+        place
+        for place in fragmentation.places
+        if not (place.is_common or place.is_private) and place.free
+    ]
+    if streams:
+        free = sum(place.free for place in streams)
+        free_part = streams[0].name if len(streams) == 1 else f"{len(streams)} streams, for each"
+        text = (
+            f"{format_bytes(free)} is free for {free_part} alone: memory allocated on one stream is never "
+            "reused by another."
+        )
+        yield free, text
+    pools = [place for place in fragmentation.places if place.is_private]
+    reserved, free = sum(place.reserved for place in pools), sum(place.free for place in pools)
+    noun = "a private pool" if len(pools) == 1 else f"{len(pools)} private pools"
+    free_part = "" if free < MIB else f"; {format_bytes(free)} of that is free, for its owner only"
+    pool = f"CUDA graph or {torch_module(fragmentation.device)}.MemPool"
+    text = f"{format_bytes(reserved)} is reserved in {noun} ({pool}){free_part}."
+    yield reserved, text
+    if fragmentation.expandable:
+        text = (
+            "Segments are expandable: they can grow and return single pages. PyTorch's own counter of holes "
+            "(inactive_split) stays at 0 for them, so holes are counted from the blocks here."
+        )
+        yield math.inf, text
+
+
+def _holes(fragmentation: Fragmentation) -> tuple[float, str]:
+    size = fragmentation.bytes("hole")
+    size_words = (
+        f"{format_bytes(size)} ({format_share(size / fragmentation.reserved)} of reserved memory) "
+    )
+    empty = f"{torch_module(fragmentation.device)}.empty_cache()"
+    if fragmentation.expandable:
+        return size, size_words + (
+            f"lies beside tensors, on partly used pages: {empty} cannot return it, but "
+            "requests that fit can use it."
+        )
+    sizes = (
+        block.size
+        for place in fragmentation.places
+        if place.is_common
+        for segment in place.segments
+        if segment.in_use
+        for block in segment.blocks
+        if block.state == "free"
+    )
+    return size, size_words + (
+        f"lies between tensors, in partly used segments: {empty} cannot return it, and no "
+        f"request above {format_bytes(max(sizes, default=0))} fits into it."
+    )
+
+
+def _of_heap(fragmentation: Fragmentation) -> _Sized:
+    hole, top = fragmentation.bytes("hole"), fragmentation.bytes("whole")
+    mapped = sum(segment.size for segment in fragmentation.segments if segment.kind == "mapped")
+    text = (
+        f"{format_bytes(hole)} ({format_share(hole / fragmentation.reserved)}) is free between blocks in "
+        "use: malloc reuses it for requests that fit, but it is not returned to the system automatically."
+    )
+    yield hole, text
+    text = (
+        f"{format_bytes(top)} is free at the top of the heap: malloc returns it once it exceeds the trim "
+        "threshold."
+    )
+    yield top, text
+    text = (
+        f"{format_bytes(mapped)} was mapped for single large requests: it returns to the system as "
+        "soon as it is freed."
+    )
+    yield mapped, text

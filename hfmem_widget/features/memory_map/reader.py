@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.segments import (
+from hfmem_widget.features.memory_map.model import (
     NO_POOL,
     Block,
     BlockState,
+    MemoryMap,
     Segment,
     SegmentKind,
 )

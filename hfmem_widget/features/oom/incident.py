@@ -140,6 +140,7 @@ def incident_of(
         certainty="sampled" if event is None else "exact",
     )
     evaluations = [part for part in path if part.kind in {"evaluate", "predict"}]
+    at_its_start = session.value(evaluations[-1].before, series) if evaluations else NOT_AVAILABLE
     steps = [step for step in session.steps if step.longest > 0]
     lengths = [step.longest for step in steps]
     numbers = (part.counts.get("step", 0) for part in reversed(path) if part.kind == "step")
@@ -167,7 +168,7 @@ def incident_of(
         capability=seen.capability,
         autocast=seen.autocast,
         growth=_growth_on(device.key, session, span),
-        grown=_grown_since(evaluations[-1] if evaluations else None, session, series, allocated),
+        grown=known_of(allocated - at_its_start, 0.0),
         lengths=(min(lengths), max(lengths)) if lengths else (),
         usual=(min(usual), max(usual)) if usual else (),
         seen=failure.seen,
@@ -230,16 +231,9 @@ def _growth_on(device: str, session: Session, span: Span | None) -> Finding | No
     leaks = (
         finding
         for finding in session.findings
-        if span is not None
-        if (finding.kind, finding.span_id) == ("leak", span.id)
-        and finding.evidence.get("device", device) == device
+        if span is not None and (finding.kind, finding.span_id) == ("leak", span.id)
     )
-    return next(leaks, None)
-
-
-def _grown_since(span: Span | None, session: Session, key: str, now: float) -> float:
-    """Return by how much a reading has risen since a span began; 0 without one, or if that is unknown."""
-    return 0.0 if span is None else known_of(now - session.value(span.before, key), 0.0)
+    return next((one for one in leaks if one.evidence.get("device", device) == device), None)
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:

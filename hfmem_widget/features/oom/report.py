@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,7 +56,9 @@ def report_on(
         # What was read as the error left the span that raised it is the nearest to it.
         sample = path[-1].after or failure.sample
     else:
-        path = _with_counts(session, path)
+        # As they ended, since only then is counted what was in them; one of very many may be forgotten.
+        ended = {each.id: each for each in session.spans}
+        path = tuple(ended.get(each.id, each) for each in path)
     incident = incident_of(session, failure, event, sample, path=path, span=span)
     if not incident.capability:
         capability = observer.describe(incident.device.key)[1]
@@ -77,13 +79,6 @@ def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
         path.insert(0, span)
         span = None if span.id == root.id or span.parent is None else by_id.get(span.parent)
     return tuple(path) if path and path[0].id == root.id else (root,)
-
-
-def _with_counts(session: Session, path: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the spans as they ended: only then is it known what was counted in them."""
-    ended = {span.id: span for span in session.spans}
-    # One may be forgotten, if very many came after it.
-    return tuple(ended.get(span.id, span) for span in path)
 
 
 def finding_of(

@@ -31,7 +31,6 @@ NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN}
 """Placeholders for a name."""
 
 SOURCE_LENGTH = 72
-LONGEST_FILE = 2_000_000
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
@@ -149,11 +148,8 @@ def qualified(frame: Frame) -> str:
 @lru_cache(maxsize=64)
 def _scopes(filename: str) -> tuple[tuple[int, int, str], ...]:
     """Return first line, last line and qualified name of a file's functions, outer ones first."""
-    text = "".join(linecache.getlines(filename))
-    if not text or len(text) > LONGEST_FILE:
-        return ()
     try:
-        tree = ast.parse(text)
+        tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # not (this version's) Python
         return ()
     return tuple(_functions_in(tree.body, ""))

@@ -15,20 +15,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
 from hfmem_widget.errors import chain_of
 from hfmem_widget.features.stacks import operator_mode
-from hfmem_widget.features.stacks.events import (
-    ACTIONS,
-    EventRing,
-    LiveBlock,
-    Stack,
-    as_snapshot,
-)
+from hfmem_widget.features.stacks.events import ACTIONS, NOWHERE, EventRing, Stack
 from hfmem_widget.features.stacks.operator_mode import (
     ProfilerWatch,
     mode_class,
@@ -122,8 +116,9 @@ class OperatorTracker:
         if threading.get_ident() == self._thread:
             remove(mode)
             per_operator = seconds_of_the_way(self._modules["torch"])
+        live = [(at, storage.size, storage.place) for at, storage in list(self._live.items())]
         tracked = Tracked(
-            snapshot=as_snapshot(self._events, self._blocks()),
+            snapshot=self._events.snapshot(live),
             seconds=self._seconds + self._operators * per_operator,
             operators=self._operators,
             wrapped=self._events.seen > len(self._events),
@@ -143,10 +138,6 @@ class OperatorTracker:
             self._aside += time.perf_counter() - self._left_at
             self._left_at = None
             put_back(self._mode, self._depth)
-
-    def _blocks(self) -> Iterator[LiveBlock]:
-        for address, storage in list(self._live.items()):
-            yield address, storage.size, self._events.made(storage.place)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> str:
         """Note what an operator takes that was never made; return its name, empty if nothing is followed."""
@@ -210,7 +201,7 @@ class OperatorTracker:
             self._free(tracked)
         # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
         noted = self._live[address] = _Storage(storage, self._gone.append)
-        noted.address, noted.size, noted.place = address, size, 0
+        noted.address, noted.size, noted.place = address, size, NOWHERE
         if made_by is not None:
             noted.place = self._events.place(made_by, self._stack())
             self._events.add(ALLOC, address, size, time.time(), noted.place)

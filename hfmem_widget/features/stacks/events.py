@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from struct import Struct
 from types import CodeType
 from typing import Any
@@ -14,18 +14,9 @@ ACTIONS = ("alloc", "free_requested", "free_completed")
 Stack = tuple[tuple[CodeType, int], ...]
 """Code and line of each Python frame, innermost first."""
 
-Made = tuple[str, Stack]
-"""An operator, and the stack that led to it; both empty where a block is freed."""
-
-Event = tuple[str, int, int, float, Made]
-"""Action, address, bytes, seconds since the epoch, and what made the block."""
-
-LiveBlock = tuple[int, int, Made]
-"""Address, bytes, and what made the block, if known."""
-
 Frames = list[dict[str, Any]]
 
-NOWHERE: Made = ("", ())
+NOWHERE = 0  # the place of a block of which neither operator nor stack is known
 
 _EVENT = Struct("<BQQdI")
 
@@ -42,33 +33,18 @@ class EventRing:
         self.seen = 0  # how many there were
         self._most = most
         self._packed = bytearray()
-        self._places: dict[Made, int] = {NOWHERE: 0}
-        self._made: list[Made] = [NOWHERE]
+        # The numbers of operators with the stacks that led to them, in their order.
+        self._places: dict[tuple[str, Stack], int] = {("", ()): NOWHERE}
 
     def __len__(self) -> int:
         """Return how many are kept."""
         return min(self.seen, self._most)
 
-    def __iter__(self) -> Iterator[Event]:
-        """Yield those that are kept, oldest first."""
-        for number in range(self.seen - len(self), self.seen):
-            at = number % self._most * _EVENT.size
-            action, address, size, time, place = _EVENT.unpack_from(self._packed, at)
-            yield ACTIONS[action], address, size, time, self._made[place]
-
     def place(self, operator: str, stack: Stack) -> int:
         """Return the number of an operator and a stack, the same for equal ones."""
-        made = (operator, stack)
-        number = self._places.setdefault(made, len(self._made))
-        if number == len(self._made):
-            self._made.append(made)
-        return number
+        return self._places.setdefault((operator, stack), len(self._places))
 
-    def made(self, place: int) -> Made:
-        """Return the operator and the stack that a number stands for."""
-        return self._made[place]
-
-    def add(self, action: int, address: int, size: int, time: float, place: int = 0) -> None:
+    def add(self, action: int, address: int, size: int, time: float, place: int = NOWHERE) -> None:
         """Add an event, by the position of its action in `ACTIONS`."""
         at = self.seen % self._most * _EVENT.size
         if at == len(self._packed):
@@ -76,41 +52,34 @@ class EventRing:
         _EVENT.pack_into(self._packed, at, action, address, size, time, place)
         self.seen += 1
 
+    def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
+        """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
 
-def as_snapshot(events: Iterable[Event], blocks: Iterable[LiveBlock]) -> dict[str, Any]:
-    """Return events, and what is live after them, as `torch.cuda.memory._snapshot` returns a device's.
-
-    Each block is a segment of its own: how the host's allocator lays them out is unknown.
-    """
-    frames_of: dict[Made, Frames] = {NOWHERE: []}
-
-    def frames(made: Made) -> Frames:
+        `live` are the blocks that are live after it: address, bytes and place of each. Each is a segment of
+        its own: how the host's allocator lays them out is unknown.
+        """
         # One list for all that share a stack, as the allocator's snapshot has it.
-        if made not in frames_of:
-            operator, stack = made
-            frames_of[made] = [{"filename": OPERATOR, "line": 0, "name": operator}] + [
-                {"filename": code.co_filename, "line": line, "name": code.co_qualname}
-                for code, line in stack
-            ]
-        return frames_of[made]
-
-    trace = [
-        {
-            "action": action,
-            "addr": address,
-            "size": size,
-            "stream": 0,
-            "time_us": int(time * 1e6),
-            "frames": frames(made),
+        frames = [_frames(operator, stack) for operator, stack in self._places]
+        trace = []
+        for number in range(self.seen - len(self), self.seen):
+            at = number % self._most * _EVENT.size
+            action, address, size, time, place = _EVENT.unpack_from(self._packed, at)
+            event = {"action": ACTIONS[action], "addr": address, "size": size, "stream": 0}
+            trace.append(event | {"time_us": int(time * 1e6), "frames": frames[place]})
+        return {
+            "segments": [_segment(address, size, frames[place]) for address, size, place in live],
+            "device_traces": [trace],
+            "allocator_settings": {},
+            "external_annotations": [],
         }
-        for action, address, size, time, made in events
+
+
+def _frames(operator: str, stack: Stack) -> Frames:
+    innermost = [{"filename": OPERATOR, "line": 0, "name": operator}] if operator else []
+    return innermost + [
+        {"filename": code.co_filename, "line": line, "name": code.co_qualname}
+        for code, line in stack
     ]
-    return {
-        "segments": [_segment(address, size, frames(made)) for address, size, made in blocks],
-        "device_traces": [trace],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
 
 
 def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:

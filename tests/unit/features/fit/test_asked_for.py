@@ -17,7 +17,7 @@ from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
 from hfmem_widget.text import MIB
-from tests.data.fit_models import bert, gpt2, llama
+from tests.data.fit_models import bert, gpt2, llama, one_layer
 from tests.data.forecasts import predict
 
 FUSED = "adamw_torch_fused"
@@ -26,10 +26,11 @@ FUSED = "adamw_torch_fused"
 def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
     """What is returned was forecast itself."""
 
+    @cache
     def at(length: int) -> Any:
         return predict(config, batch=2, length=length, optimizer=FUSED, device="cpu")
 
-    config = llama()
+    config = one_layer()
     room = at(200).total
     found = longest_rows(at, at(32), room, 256)
 
@@ -39,7 +40,7 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
 
 def test_no_length_is_longer_than_the_model_takes() -> None:
     """Its positions are the limit where memory is not."""
-    told = fit(llama(), length=32, longest=True)
+    told = fit(one_layer(), length=32, longest=True)
 
     assert told.verdicts[0].longest == 256
     assert "longest 256 tokens with batch 1" in repr(told)
@@ -58,7 +59,7 @@ def test_no_length_is_longer_than_the_model_takes() -> None:
 )
 def test_a_real_step_takes_what_was_forecast(choices: dict[str, Any]) -> None:
     """Within two percent on the host, where the tensors of both are counted."""
-    told = fit(llama(), batch=4, length=64, attempt=True, **choices)
+    told = fit(one_layer(), batch=2, length=64, attempt=True, **choices)
 
     assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
     assert "A real step took" in repr(told)
@@ -83,7 +84,7 @@ def test_a_real_step_gets_tokens_and_labels_that_the_model_has(config: Any) -> N
 def test_what_cannot_be_tried_is_said(choices: dict[str, Any]) -> None:
     """Rather than a step of another kind."""
     with pytest.raises(OptionError, match="cannot be tried"):
-        fit(llama(), length=32, attempt=True, **choices)
+        fit(one_layer(), length=32, attempt=True, **choices)
 
 
 def test_a_quantised_cache_takes_its_share() -> None:

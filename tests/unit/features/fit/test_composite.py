@@ -14,7 +14,6 @@ from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.inputs import Batch, batch_for
-from hfmem_widget.features.fit.model import Room
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.text import GIB
 from tests.data.breadth import some_of
@@ -263,10 +262,3 @@ def test_where_something_is_left_out_nothing_is_said_to_fit(
         assert "at least" in text
         assert "exact" not in text.splitlines()[-1]
         assert ": fits" not in text
-
-
-def test_what_is_free_may_be_unknown_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then that is what is said."""
-    with_rooms(monkeypatch, Room("cuda:0", "NVIDIA Fake", 80 * GIB, float("nan")))
-
-    assert "free memory unknown" in repr(fit(torch.nn.Linear(2, 2)))

@@ -1,4 +1,4 @@
-"""What a GPU's allocator and kernels give and take, as a forecast counts it, and what would stop a GPU."""
+"""What a GPU's allocator and kernels give and take, as a forecast counts it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import inputs
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.trial import Checked
 from hfmem_widget.features.fit.workspaces import prefers_cudnn, within
 from hfmem_widget.text import MIB
 
@@ -182,7 +180,7 @@ def test_what_a_function_of_pytorch_does_within_is_seen() -> None:
 def attended(
     device: str,
     *,
-    learned: bool,
+    learned: bool = False,
     width: int = 16,
     dropout: float = 0.0,
     length: int = LENGTH,
@@ -224,53 +222,52 @@ def test_attention_without_a_kernel_is_done_in_float32() -> None:
 
 
 def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
-    """An H100 chose it, since cuDNN refuses such a mask; so does the host's kernel."""
-    half = {"learned": False, "dtype": torch.bfloat16}
-    padded = attended("cuda", length=49, mask_of=(2,), **half)
+    """An H100 chose it, since cuDNN refuses such a mask."""
+    padded = attended("cuda", length=49, mask_of=(2,), dtype=torch.bfloat16)
 
-    assert padded >= attended("cuda", length=49, **half) + 2 * 49 * 56 * 2
-    assert attended("cpu", learned=False, mask_of=(2,)) > SCORES * 4
+    assert padded >= attended("cuda", length=49, dtype=torch.bfloat16) + 2 * 49 * 56 * 2
 
 
-def test_a_head_of_keys_that_is_broadcast_needs_the_scores() -> None:
-    """No kernel takes it without `enable_gqa`: as in Falcon."""
-    assert attended("cuda", learned=False, heads_of_keys=1, dtype=torch.bfloat16) > SCORES * 4
-    assert attended("cpu", learned=False, heads_of_keys=1) > SCORES * 4
+HALF = torch.bfloat16
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_learned_mask_needs_no_scores_on_a_gpu(dtype: torch.dtype) -> None:
-    """The efficient kernel returns its gradient, as in Swin; the host's kernel does not."""
-    assert attended("cuda", learned=True, dtype=dtype) < SCORES * dtype.itemsize
-    assert attended("cpu", learned=True, dtype=dtype) > SCORES * dtype.itemsize
+@pytest.mark.parametrize(
+    ("device", "how", "needs_scores"),
+    [
+        # The efficient kernel returns a mask's gradient, as in Swin; the host's kernel does not.
+        ("cuda", {"learned": True}, False),
+        ("cuda", {"learned": True, "dtype": HALF}, False),
+        ("cpu", {"learned": True}, True),
+        ("cpu", {"learned": True, "dtype": HALF}, True),
+        # No kernel of a GPU takes a mask that lies across its rows.
+        ("cuda", {"across": True}, True),
+        ("cuda", {"across": True, "learned": True}, True),
+        # None takes a head of keys that is broadcast without `enable_gqa`: as in Falcon.
+        ("cuda", {"heads_of_keys": 1, "dtype": HALF}, True),
+        ("cpu", {"heads_of_keys": 1}, True),
+        # Values may have another width on a GPU, in rows of whole 16 bytes.
+        ("cuda", {"width": 32}, False),
+        ("cuda", {"width": 20}, False),
+        ("cuda", {"width": 18}, True),
+        ("cpu", {"width": 32}, True),
+        ("cpu", {"mask_of": (2,)}, True),
+    ],
+)
+def test_only_what_no_kernel_takes_keeps_its_scores(
+    device: str, how: dict[str, Any], *, needs_scores: bool
+) -> None:
+    """As many elements as pairs of tokens."""
+    size = how.get("dtype", torch.float32).itemsize
 
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_a_mask_that_lies_across_its_rows_needs_the_scores(*, learned: bool) -> None:
-    """No kernel of a GPU takes one."""
-    assert attended("cuda", learned=learned, across=True) > SCORES * 4
+    assert (attended(device, **how) > SCORES * size) is needs_scores
 
 
 def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
     """To a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
-    padded = attended("cuda", learned=False, length=49) - 2 * 49 * 16 * 4
+    padded = attended("cuda", length=49) - 2 * 49 * 16 * 4
 
     assert padded >= 2 * 49 * 56 * 4
     assert padded == pytest.approx(2 * 49 * 56 * 4, abs=2 * 64 * 4 + 64)
-
-
-@pytest.mark.parametrize("width", [18, 20])
-def test_heads_that_the_efficient_kernel_does_not_take_need_the_scores(width: int) -> None:
-    """It takes rows of whole 16 bytes."""
-    needs_scores = attended("cuda", learned=False, width=width) > SCORES * 4
-
-    assert needs_scores == bool(width % 4)
-
-
-def test_values_of_another_width_need_no_scores() -> None:
-    """The efficient kernel takes them on a GPU; on the host nothing does."""
-    assert attended("cuda", learned=False, width=32) < SCORES * 4
-    assert attended("cpu", learned=False, width=32) > SCORES * 4
 
 
 def test_features_may_be_an_attribute_beside_the_output() -> None:
@@ -295,35 +292,3 @@ def test_features_may_be_an_attribute_beside_the_output() -> None:
             pass
 
     assert inputs._features(Model(), "get_image_features", {}, 2) == 3
-
-
-@pytest.mark.parametrize(
-    "stop",
-    [
-        lambda: torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(7)),
-        lambda: FUNCTIONAL.embedding(torch.tensor([4]), torch.zeros(4, 2)),
-        lambda: FUNCTIONAL.embedding(torch.tensor([-1]), torch.zeros(4, 2)),
-        lambda: torch.embedding(torch.zeros(4, 2), torch.tensor([4])),
-    ],
-    ids=["image", "token", "negative", "below"],
-)
-def test_values_out_of_range_never_reach_the_gpu(stop: Any) -> None:
-    """They are refused before the operation that a GPU would not survive."""
-    with Checked(), pytest.raises(OptionError):
-        stop()
-
-
-def test_values_in_range_pass() -> None:
-    """To the last row of an embedding."""
-    with Checked():
-        row = torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(8))
-        rows = FUNCTIONAL.embedding(torch.tensor([0, 3]), row.T)
-        below = torch.embedding(torch.full((4, 2), 9.0), torch.tensor([[0, 3]]))
-        nothing_known = torch.embedding(
-            torch.zeros(4, 2, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
-        )
-
-    assert row.sum() == 8
-    assert rows.shape == (2, 2)
-    assert below.shape == (1, 2, 2)
-    assert nothing_known.shape == (1, 2)

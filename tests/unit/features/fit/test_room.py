@@ -41,17 +41,14 @@ class Machine:
         with mock.patch.object(module, "_sources", return_value=self.sources):
             return rooms()
 
+    def max_memory(self, *args: Any, **more: Any) -> dict[Any, Any]:
+        with mock.patch.object(module, "_sources", return_value=self.sources):
+            return max_memory(*args, **more)
+
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     return make_proc(tmp_path, HOST_NAMESPACE)
-
-
-def asked(
-    monkeypatch: pytest.MonkeyPatch, machine: Machine, *args: Any, **more: Any
-) -> dict[Any, Any]:
-    monkeypatch.setattr(module, "_sources", lambda: machine.sources)
-    return max_memory(*args, **more)
 
 
 def test_free_is_the_drivers_less_what_cuda_will_take(proc: Path) -> None:
@@ -86,24 +83,24 @@ def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
         assert [one.device for one in found] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
 
 
-def test_headroom_is_left_alone_once(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headroom_is_left_alone_once(proc: Path) -> None:
     """Indices of GPUs and "cpu", whole bytes."""
     machine = Machine(proc, two_cards())
     found, _ = machine.rooms()
-    told = asked(monkeypatch, machine, 0.25)
+    told = machine.max_memory(0.25)
 
     assert list(told) == [0, 1, "cpu"]
     assert all(isinstance(size, int) for size in told.values())
     assert told[0] == int(found[0].available * 0.75)
 
 
-def test_what_quantisers_take_is_left_in(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_quantisers_take_is_left_in(proc: Path) -> None:
     """After their tenth is taken the headroom is what was asked for, and never more than all is given."""
     machine = Machine(proc, two_cards())
     free = machine.rooms()[0][0].available
 
-    assert asked(monkeypatch, machine, 0.25, quantized=True)[0] * 0.9 == pytest.approx(free * 0.75)
-    assert asked(monkeypatch, machine, 0.0, quantized=True)[0] == int(free)
+    assert machine.max_memory(0.25, quantized=True)[0] * 0.9 == pytest.approx(free * 0.75)
+    assert machine.max_memory(0.0, quantized=True)[0] == int(free)
 
 
 def test_transformers_takes_the_dictionary_as_it_is(
@@ -119,30 +116,30 @@ def test_transformers_takes_the_dictionary_as_it_is(
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     machine = Machine(proc, [FakeGpu()])
-    told = asked(monkeypatch, machine, 0.25)
+    told = machine.max_memory(0.25)
 
     assert theirs.get_max_memory(dict(told)) == told
     assert theirs.get_balanced_memory(built(llama()), dict(told)) == told
-    quantized = asked(monkeypatch, machine, 0.25, quantized=True)
+    quantized = machine.max_memory(0.25, quantized=True)
     after = Bnb4BitHfQuantizer.adjust_max_memory(object(), quantized)
     assert after[0] == pytest.approx(told[0])
 
 
-def test_without_a_gpu_there_is_the_host(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_there_is_the_host(proc: Path) -> None:
     """A machine without NVIDIA's driver is no error."""
     machine = Machine(proc, [])
     machine.nvml.init_fault = 12
 
-    assert list(asked(monkeypatch, machine)) == ["cpu"]
+    assert list(machine.max_memory()) == ["cpu"]
 
 
 def test_a_gpu_that_does_not_answer_is_left_out_and_said(
-    proc: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    proc: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No figure is better than a wrong one; the reason is one line."""
     machine = Machine(proc, [FakeGpu(), FakeGpu(uuid="GPU-b", faults={"MemoryInfo": 999})])
 
-    assert list(asked(monkeypatch, machine)) == [0, "cpu"]
+    assert list(machine.max_memory()) == [0, "cpu"]
     assert "Free memory of cuda:1 is unknown." in capsys.readouterr().err
 
 

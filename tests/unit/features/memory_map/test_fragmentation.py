@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, pieces
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.segments import (
+from hfmem_widget.features.memory_map.html import sentences
+from hfmem_widget.features.memory_map.model import (
+    LABELS,
     NO_POOL,
     Block,
     BlockState,
+    MemoryMap,
     Segment,
     SegmentKind,
+    pieces,
 )
-from hfmem_widget.features.memory_map.sentences import sentences
 from tests.data.recorded import NAMES, recorded, recorded_map
 from tests.data.segments import segment
 
@@ -124,16 +125,17 @@ def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
 
 
 def test_who_can_use_what_is_free() -> None:
-    """Between tensors, in whole segments, on another stream, in a private pool: told apart."""
+    """Between tensors, in whole segments, on another stream, in a private pool; and what rounding adds."""
     found = map_of(
         segment_of((30 * M, "allocated"), (10 * M, "free")),
         segment_of((20 * M, "free")),
         segment_of((21 * M, "free"), stream=9),
         segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
         segment_of((23 * M, "pending")),
+        segment_of((24 * M, "allocated"), asked=0.5),
     ).fragmentation("cuda:0")
     assert {one.name: one.bytes / M for one in found.parts} == {
-        "used": 35, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
+        "used": 47, "rounding": 12, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
     }  # fmt: skip
     assert found.fits == 20 * M
     assert [place.is_common for place in found.places] == [True, False, False]
@@ -158,12 +160,6 @@ def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
         (10 * M, "allocated"), (30 * M, "free"), (20 * M, "allocated"), expandable=True
     )
     assert list(pieces(within))[1:3] == [("hole", 10 * M), ("whole", 20 * M)]
-
-
-def test_what_rounding_adds_is_told() -> None:
-    """A block is what was asked for, and what the allocator added to it."""
-    one = segment_of((1024, "allocated"), asked=0.5)
-    assert list(pieces(one)) == [("used", 512), ("rounding", 512)]
 
 
 def test_sentences_have_their_figures() -> None:

@@ -9,14 +9,19 @@ import pytest
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.memory_map.holes import holes
 from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB
 
 METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
 Row = tuple[float, ...]
 
 
-def found_in(*rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0)) -> list[Finding]:
-    """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts."""
+def found_in(
+    *rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0), allocated: float | None = None
+) -> list[Finding]:
+    """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts.
+
+    `allocated` is the exact peak in GiB, where no sample saw it.
+    """
     recorder = Recorder("cell")
     session = recorder.session
     series = [Series("cuda:0", metric) for metric in METRICS]
@@ -32,6 +37,8 @@ def found_in(*rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0)) -> list[Findin
         f"cuda:0/{metric}": Peak(max(one.values[at] for one in samples), "exact")
         for at, metric in enumerate(METRICS[:2])
     }
+    if allocated is not None:
+        peaks["cuda:0/allocated"] = Peak(allocated * GIB, "exact")
     closed = recorder.close_span(span.id, samples[-1], peaks)
     assert list(holes(session, closed)) == [
         one for one in judge(session, closed).findings if one.kind == "fragmentation"
@@ -45,7 +52,7 @@ def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     assert finding.title == (
         "2.50 GiB (31 %) of reserved memory on cuda:0 lay in holes between tensors when most was reserved."
     )
-    assert finding.evidence["holes"] == 2.5 * GIB
+    assert finding.evidence["holes"] == 2.5 * GIB  # bytes, exact
     assert "expandable_segments:True" in finding.advice[0]
     assert "2.50 GiB" in finding.advice[0]
 
@@ -74,16 +81,7 @@ def test_what_was_reserved_before_is_not_blamed_on_a_span() -> None:
 
 def test_a_peak_that_no_sample_saw_leaves_no_more_than_it_left() -> None:
     """Sampled at 2 GiB with 6 GiB of holes; the exact peak was 7.8 of 8."""
-    recorder = Recorder("cell")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "H200")], [Series("cuda:0", metric) for metric in METRICS])
-    span = recorder.open_span("cell", "", recorder.append(Sample(0.0, (0.0,) * 5)))
-    after = recorder.append(Sample(0.1, (2 * GIB, 8 * GIB, 6 * GIB, 0.0, 0.0)))
-    peaks = {
-        "cuda:0/allocated": Peak(7.8 * GIB, "exact"),
-        "cuda:0/reserved": Peak(8 * GIB, "exact"),
-    }
-    assert list(holes(session, recorder.close_span(span.id, after, peaks))) == []
+    assert found_in((2.0, 8.0, 6.0, 0, 0), allocated=7.8) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:
@@ -103,12 +101,6 @@ def test_holes_and_retries_are_one_finding() -> None:
 def test_the_retry_of_a_request_that_failed_is_its_error_to_tell() -> None:
     """A retry that ended in an out-of-memory error is not told as fragmentation."""
     assert found_in((7.0, 8.0, 0.0, 1, 1)) == []
-
-
-def test_small_figures_are_bytes() -> None:
-    """The evidence is in bytes and exact, also where it is small."""
-    (finding,) = found_in((2.0, 3.0, 513 * MIB / GIB, 0, 0))
-    assert finding.evidence["holes"] == 513 * MIB
 
 
 NAN = math.nan

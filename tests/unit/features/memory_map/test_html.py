@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.fragmentation import LABELS, Piece
 from hfmem_widget.features.memory_map.html import (
     NONE,
     STRIP,
@@ -19,10 +19,12 @@ from hfmem_widget.features.memory_map.html import (
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.rows import WIDTH, layout, merged
-from hfmem_widget.features.memory_map.segments import Block, Segment
-from hfmem_widget.features.memory_map.svg import HEIGHT, STEP, picture_html
+from hfmem_widget.features.memory_map.model import LABELS, Block, MemoryMap, Piece, Segment
+from hfmem_widget.features.memory_map.picture import (
+    WIDTH,
+    layout,
+    merged,
+)
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.segments import heap, segment
@@ -45,10 +47,22 @@ def scattered(segments: int, blocks: int, *, seed: int = 1) -> MemoryMap:
             inside.append(Block(address, size, asked, "free" if free else "allocated"))
             address += size
         made.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
-    return MemoryMap(("cuda:0",), tuple(made), 0.01)
+    return map_of(*made)
 
 
-def sums(found: list[Piece]) -> Counter[str]:
+def map_of(*segments: Segment) -> MemoryMap:
+    return MemoryMap(("cuda:0",), segments, 0.01)
+
+
+def text_of(found: MemoryMap) -> list[str]:
+    return memory_map_bundle(found)["text/plain"].splitlines()
+
+
+def html_of(found: MemoryMap) -> str:
+    return memory_map_bundle(found)["text/html"]
+
+
+def sums(found: Sequence[Piece]) -> Counter[str]:
     return sum((Counter({name: size}) for name, size in found), Counter())
 
 
@@ -59,19 +73,6 @@ def test_putting_blocks_together_keeps_sums(found: list[Piece], finest: float) -
     assert sums(result) == sums(found)
     assert all(size > 0 for _, size in result)
     assert len(result) <= len(found)
-
-
-@given(PIECES, st.floats(1, 10**6))
-def test_what_is_large_enough_stays_where_it_is(found: list[Piece], finest: float) -> None:
-    """A block above a pixel is drawn as itself, at most half a window from its place."""
-    large = [one for one in found if one[1] >= finest]
-    names = [name for name, _ in merged(found, finest)]
-    rest = iter(names)
-    assert all(name in rest for name, _ in large_runs(large))
-
-
-def large_runs(found: list[Piece]) -> list[Piece]:
-    return [one for at, one in enumerate(found) if not at or found[at - 1][0] != one[0]]
 
 
 @pytest.mark.parametrize("most", [50, 700, 2400])
@@ -111,7 +112,7 @@ def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
 def test_lengths_of_colour_are_bytes(name: str) -> None:
     """What is drawn in a colour is as long as its part has bytes, to a thousandth."""
     how = recorded_map(name).fragmentation("cuda:0")
-    html = memory_map_bundle(recorded_map(name))["text/html"]
+    html = html_of(recorded_map(name))
     lengths = dict.fromkeys(palette.BLOCKS.values(), 0.0)
     for colour, path in PATH.findall(html):
         lengths[colour] += sum(float(one) for one in re.findall(r"h([\d.]+)", path))
@@ -126,16 +127,16 @@ def test_lengths_of_colour_are_bytes(name: str) -> None:
 def test_ten_thousand_blocks_stay_small() -> None:
     """60 kB with everything, 20 kB while it is live; a few blocks take a few kB."""
     found = scattered(50, 200)
-    assert len(memory_map_bundle(found)["text/html"]) < 60 * KILOBYTE
+    assert len(html_of(found)) < 60 * KILOBYTE
     for many in (found, scattered(500, 20), scattered(5, 2000)):
         live = live_bundle(many)
         assert sum(len(text.encode()) for text in live.values()) < 20 * KILOBYTE
-    assert len(memory_map_bundle(scattered(1, 5))["text/html"]) < 6 * KILOBYTE
+    assert len(html_of(scattered(1, 5))) < 6 * KILOBYTE
 
 
 def test_several_devices_and_moments_share_the_room() -> None:
     """Eight devices take no more than one."""
-    one = scattered(20, 500)
+    one = scattered(20, 250)
     eight = MemoryMap(
         tuple(f"cuda:{at}" for at in range(8)),
         tuple(
@@ -146,13 +147,13 @@ def test_several_devices_and_moments_share_the_room() -> None:
     )
     live = live_bundle(eight)
     assert sum(len(text.encode()) for text in live.values()) < 26 * KILOBYTE
-    assert len(memory_map_bundle(eight)["text/html"]) < 90 * KILOBYTE
+    assert len(html_of(eight)) < 90 * KILOBYTE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
     """Only tags that shown notebooks keep, balanced."""
-    Strict(memory_map_bundle(recorded_map(name))["text/html"])
+    Strict(html_of(recorded_map(name)))
 
 
 def test_text_from_outside_is_text() -> None:
@@ -165,7 +166,7 @@ def test_text_from_outside_is_text() -> None:
 
 def test_plain_text_has_a_picture_too() -> None:
     """One character for so many bytes, marked as in the legend."""
-    lines = memory_map_bundle(recorded_map("fragmented"))["text/plain"].splitlines()
+    lines = text_of(recorded_map("fragmented"))
     assert lines[0] == "cuda:0 1.96 GiB reserved in 51 segments"
     assert len(lines[1]) == STRIP
     assert set(lines[1]) <= {"\u2588", "\u2591"}
@@ -180,81 +181,25 @@ def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
     assert "cuda:1" not in memory_map_bundle(both)["text/plain"]
 
 
-def test_a_gpu_that_has_nothing_says_so() -> None:
-    """Where no GPU has a segment, it says that nothing is reserved."""
-    text = memory_map_bundle(MemoryMap(("cuda:0",)))["text/plain"]
-    assert text.startswith("cuda:0 nothing is reserved")
-
-
 def test_places_have_headings_where_there_are_several() -> None:
     """Whose requests the bars below serve."""
-    html = memory_map_bundle(recorded_map("mixed"))["text/html"]
+    html = html_of(recorded_map("mixed"))
     assert "the default stream: 636.0 MiB reserved, 301.0 MiB free" in html
     assert "private pool 0.1: 20.0 MiB reserved, 13.0 MiB free" in html
-    assert "the default stream:" not in memory_map_bundle(recorded_map("fragmented"))["text/html"].replace(
+    assert "the default stream:" not in html_of(recorded_map("fragmented")).replace(
         'aria-label="the default stream:', ""
     )  # fmt: skip
 
 
 def test_pointing_at_a_bar_tells_its_figures() -> None:
     """A bar's tooltip has its address, its size and what is used and free in it."""
-    html = memory_map_bundle(recorded_map("fragmented"))["text/html"]
+    html = html_of(recorded_map("fragmented"))
     assert re.search(
         r"<title>40\.0 MiB at 0x[0-9a-f]+: 11\.0 MiB in use, 29\.0 MiB free, in partly used", html
     )
 
 
-def test_every_part_has_a_colour_of_its_own() -> None:
-    """No two parts of a map have the same colour."""
-    colours = [palette.BLOCKS[name] for name in LABELS]
-    assert len(set(colours)) == len(LABELS)
-
-
-@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
-def test_each_piece_is_drawn_where_its_segment_has_it(found: MemoryMap) -> None:
-    """In its row, from the left end of its bar on; the picture is as high as its rows."""
-    how = found.fragmentation("cuda:0")
-    laid = layout(how.places, 700)
-    unit = laid.full / WIDTH
-    pictures = re.findall(r'<svg role="img".*?</svg>', picture_html(how, 700), re.DOTALL)
-
-    assert len(pictures) == len(laid.places) > 0
-    for (_, bars), html in zip(laid.places, pictures, strict=True):
-        box = re.search(r'viewBox="0 0 (\d+) (\d+)"', html)
-        assert box is not None
-        rows = 1 + max(bar.row for bar in bars)
-        assert (int(box[1]), int(box[2])) == (WIDTH, rows * STEP - (STEP - HEIGHT))
-        drawn = {
-            (colour, round(float(x), 1), float(y))
-            for colour, path in PATH.findall(html)
-            for x, y in re.findall(r"M(-?[\d.]+) ([\d.]+)h", path)
-        }
-        for bar in bars:
-            left = bar.left
-            for name, size in bar.pieces:
-                y = bar.row * STEP + HEIGHT / 2
-                assert any(
-                    (palette.BLOCKS[name], round(left + off, 1), y) in drawn
-                    for off in (-0.1, 0, 0.1)
-                )
-                left += size / unit
-        tips = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="(\d+)"', html)
-        for x, y, width, height in tips:
-            assert any(
-                abs(bar.left - float(x)) < 0.02
-                and bar.row * STEP == int(y)
-                and abs(bar.size / unit - float(width)) < 0.02
-                for bar in bars
-            )
-            assert int(height) == HEIGHT
-
-
 USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
-
-
-def text_of(*segments: Segment) -> list[str]:
-    found = MemoryMap(("cuda:0",), segments, 0.01)
-    return memory_map_bundle(found)["text/plain"].splitlines()
 
 
 @pytest.mark.parametrize(
@@ -278,53 +223,45 @@ def test_each_character_is_what_most_of_its_bytes_are(
     """End to end, the largest segment first, each byte where it lies."""
     made = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
 
-    assert text_of(*made)[1] == strip
+    assert text_of(map_of(*made))[1] == strip
     assert len(strip) == STRIP
 
 
 def test_what_only_others_can_use_has_a_sign_of_its_own() -> None:
     """What is free for other streams, and what is free in private pools, behind what serves everyone."""
-    told = text_of(
+    found = map_of(
         segment(("used", 32)),
         segment(("free", 16), at=1, stream=7),
         segment(("free", 16), at=2, pool=(0, 1)),
     )
 
-    assert told[1] == USED * 32 + STREAM * 16 + POOL * 16
+    assert text_of(found)[1] == USED * 32 + STREAM * 16 + POOL * 16
+
+
+def full(segments: int) -> MemoryMap:
+    return map_of(*(segment(("used", 10), at=at) for at in range(segments)))
 
 
 @pytest.mark.parametrize(
-    ("count", "heading"),
+    ("found", "lines"),
     [
-        (1, "cuda:0 10.0 MiB reserved in 1 segment"),
-        (2, "cuda:0 20.0 MiB reserved in 2 segments"),
-        (1200, "cuda:0 11.7 GiB reserved in 1,200 segments"),
+        (full(1), ["cuda:0 10.0 MiB reserved in 1 segment"]),
+        (full(1200), ["cuda:0 11.7 GiB reserved in 1,200 segments"]),
+        (heap(), ["cpu heap of 400.0 MiB"]),
+        (MemoryMap(("cpu",)), ["cpu nothing is reserved"]),
+        # A note stands in the place of that, in a line of its own.
+        (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_counts_segments(count: int, heading: str) -> None:
-    """One is not told as several."""
-    assert text_of(*(segment(("used", 10), at=at) for at in range(count)))[0] == heading
+def test_the_heading_says_what_there_is(found: MemoryMap, lines: list[str]) -> None:
+    """One segment is not told as several, and a heap has none to count."""
+    assert text_of(found)[: len(lines)] == lines
 
 
-def test_a_heap_is_called_one() -> None:
-    """It has no segments to count, and no table of them."""
-    bundle = memory_map_bundle(heap())
-
-    assert bundle["text/plain"].splitlines()[0] == "cpu heap of 400.0 MiB"
-    assert "heap of 400.0 MiB" in bundle["text/html"]
-    assert "largest segments" not in bundle["text/html"]
-
-
-@pytest.mark.parametrize(
-    ("note", "heading"), [("", "cpu nothing is reserved"), ("it cannot be read", "cpu")]
-)
-def test_a_device_without_a_segment_says_why_or_that_there_is_none(note: str, heading: str) -> None:
-    """A note stands in the place of that nothing is reserved, in a line of its own."""
-    found = MemoryMap(("cpu",), (), 0.01, {"cpu": note} if note else {})
-    told = memory_map_bundle(found)["text/plain"].splitlines()
-
-    assert told[0] == heading
-    assert told[1:-1] == ([note] if note else [])
+def test_a_heap_has_parts_and_no_segments() -> None:
+    """Its bars are called so, and there is no table."""
+    assert "one bar per part," in html_of(heap())
+    assert "largest segments" not in html_of(heap())
 
 
 def rows(html: str) -> list[list[str]]:
@@ -348,34 +285,6 @@ def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
     assert [row[1] for row in more] == [f"{size}.0 MiB" for size in (90, 80, 70, 60, 50, 40)]
 
 
-def test_heads_of_figures_stand_over_their_figures() -> None:
-    """At the right; the names of segments and their head at the left."""
-    html = memory_map_bundle(scattered(3, 5))["text/html"].rpartition("<table")[2]
-    aligned = re.findall(r"<t[hd][^>]*text-align:(left|right)", html)
-
-    assert aligned == ["left", *["right"] * 4] * 4
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_what_changes_keeps_its_height(*, live: bool) -> None:
-    """While a cell runs: as high as a few rows more; a heap's four."""
-    bundle = live_bundle if live else memory_map_bundle
-    heights = [
-        re.findall(r"min-height:(\d+)px", bundle(found)["text/html"])
-        for found in (scattered(3, 5), heap())
-    ]
-
-    assert heights == ([[str(10 * STEP)], [str(4 * STEP)]] if live else [[], []])
-
-
-def test_the_live_legend_names_each_part_with_its_bytes() -> None:
-    """In one line, in the order of the picture's."""
-    html = live_bundle(MemoryMap(("cuda:0",), (segment(("used", 30), ("free", 2)),), 0.01))
-    told = re.findall(r"</span>([^<]*)</span>", html["text/html"])
-
-    assert told == ["\u00a0in use 30.0 MiB", "\u00a0free, in partly used segments 2.00 MiB"]
-
-
 def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
     """Blocks and seconds of all moments, together."""
     one = MemoryMap(("cuda:0",), (segment(("used", 1), ("free", 1)),), 0.25)
@@ -385,39 +294,11 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
     assert "cuda:0 before · 2.00 MiB reserved in 1 segment" in text
 
 
-@pytest.mark.parametrize(
-    ("found", "drawn"),
-    [
-        ([("used", 10), ("used", 5)], [("used", 15)]),
-        ([("used", 10), ("hole", 10)], [("used", 10), ("hole", 10)]),
-        ([("used", 4), ("hole", 4), ("used", 4)], [("used", 8), ("hole", 4)]),
-        ([("used", 4), ("hole", 4)], [("used", 4), ("hole", 4)]),
-        (
-            [("used", 4), ("hole", 4), ("used", 4), ("hole", 20), ("used", 4)],
-            [("used", 8), ("hole", 4), ("hole", 20), ("used", 4)],
-        ),
-        ([("used", 9), ("hole", 1), ("used", 50)], [("used", 9), ("hole", 1), ("used", 50)]),
-    ],
-)
-def test_small_pieces_wait_until_they_can_be_seen(found: list[Piece], drawn: list[Piece]) -> None:
-    """Ten bytes together, in the order of the legend."""
-    assert list(merged(found, 10)) == drawn
-
-
 def test_a_map_shows_itself_as_the_last_value_of_a_cell() -> None:
     """As its picture, and as text where there is no page."""
-    found = MemoryMap(("cuda:0",), (segment(("used", 30), ("free", 2)),), 0.01)
+    found = map_of(segment(("used", 30), ("free", 2)))
 
     assert found._repr_mimebundle_() == memory_map_bundle(found)
-
-
-@pytest.mark.parametrize(
-    ("of", "unit"),
-    [(MemoryMap(("cuda:0",), (segment(("used", 4)),), 0.1), "segment"), (heap(), "part")],
-)
-def test_a_bar_of_a_map_is_called_what_it_is(of: MemoryMap, unit: str) -> None:
-    """A heap has no segments."""
-    assert f"one bar per {unit}," in memory_map_bundle(of)["text/html"]
 
 
 def test_a_map_of_some_devices_has_theirs_alone() -> None:

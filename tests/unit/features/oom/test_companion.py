@@ -6,7 +6,8 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 
 from hfmem_widget.features.oom.companion import OutOfMemory
 from hfmem_widget.features.oom.observer import OomObserver
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
@@ -35,31 +35,46 @@ TEXT = (
 class Run:
     """One watched cell on a stage, with a companion that listens to a fake allocator."""
 
-    def __init__(self, models: tuple[object, ...] = (), **cuda: Any) -> None:
+    def __init__(self, models: tuple[object, ...] = (), gpus: int = 1, **cuda: Any) -> None:
         self.cuda = FakeCuda(**cuda)
-        self.stage = Stage("train", gpus=1)
+        self.stage = Stage("train", gpus=gpus)
         self.recorder, self.session = self.stage.recorder, self.stage.session
-        self.observer = OomObserver(CudaAllocator(self.cuda.modules))
+        self.observer = OomObserver(CudaAllocator(self.cuda.modules if gpus else {}))
         self.companion = OutOfMemory(observer=self.observer)
         self.monitor: Any = SimpleNamespace(
             attribution=SimpleNamespace(subjects=SimpleNamespace(all=lambda: (list(models), [])))
         )
+        self.shown: Mapping[str, str] = {}
         for name, size in (("allocated_bytes", 77), ("reserved_bytes", 77), ("active_bytes", 77)):
             self.cuda.stats[name]["all"]["current"] = size << 30
 
-    def begin(self, span: Span) -> None:
-        monitor: Monitor = self.monitor
-        self.companion.begin(monitor, self.recorder, span)
+    @contextmanager
+    def cell(self, error: BaseException | None = None) -> Iterator[Span]:
+        """Run a block as the cell, which ends with an error, and report on it."""
+        outcome = f"raised {type(error).__name__}" if error else "finished"
+        with self.stage.span("cell", "train", outcome) as cell:
+            self.companion.begin(self.monitor, self.recorder, cell)
+            yield cell
+            self.companion.end(self.recorder, self.session.span(cell.id), error)
+        self.shown = self.companion.report(self.session, self.session.span(cell.id))
 
-    def end(self, span: Span, error: BaseException | None) -> None:
-        self.companion.end(self.recorder, self.session.span(span.id), error)
+    def hold(self, gib: float = 77) -> None:
+        """Let the GPU have so many GiB for a second."""
+        self.stage.hold({"cuda:0": gib * GIB}, 1.0)
 
-    def report(self, span: Span) -> Mapping[str, str]:
-        return self.companion.report(self.session, self.session.span(span.id))
+    @property
+    def text(self) -> str:
+        return self.shown["text/plain"]
 
     @property
     def findings(self) -> list[Finding]:
         return self.session.findings
+
+    @property
+    def marks(self) -> list[tuple[str, float, float]]:
+        """What is marked on the chart: the label, when, and what was allocated."""
+        assert {guide.kind for guide in self.session.guides} <= {"oom"}
+        return [(guide.label, guide.start, guide.last) for guide in self.session.guides]
 
 
 def out_of_memory(asked: float = 2.0) -> BaseException:
@@ -71,21 +86,17 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
     """The card has the step in which it happened, though that has ended by then."""
     run = Run()
     stage = run.stage
-    with stage.span("cell", "train", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
-        with stage.span("train", "train"), stage.span("step", "step 7"):
-            stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
-            with stage.span("forward", "forward") as forward:
-                run.cuda.run_out()
-            run.recorder.count(
-                forward.parent or 0, {"tokens": 4096.0, "samples": 8.0, "longest": 512.0}
-            )
-        run.end(cell, out_of_memory())
-    told = run.report(cell)
-    assert (
-        "in train \u203a step 7 \u203a forward \u00b7 batch 8 \u00d7 512 tokens"
-        in told["text/plain"]
-    )
+    with (
+        run.cell(out_of_memory()) as cell,
+        stage.span("train", "train"),
+        stage.span("step", "step 7"),
+    ):
+        stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
+        with stage.span("forward", "forward") as forward:
+            run.cuda.run_out()
+        counts = {"tokens": 4096.0, "samples": 8.0, "longest": 512.0}
+        run.recorder.count(forward.parent or 0, counts)
+    assert "in train \u203a step 7 \u203a forward \u00b7 batch 8 \u00d7 512 tokens" in run.text
     (finding,) = run.findings
     assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", cell.id)
     assert finding.evidence["asked"] == 2 * GIB
@@ -95,16 +106,13 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
 def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) -> None:
     """On autograd's thread, which may have no Python, all is noted, and it is told that it was there."""
     run = Run()
-    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
+    with run.cell(out_of_memory()):
         run.stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
         run.cuda.run_out_in_backward()
-        run.end(cell, out_of_memory())
-    told = run.report(cell)["text/plain"]
     assert capsys.readouterr().err == ""
-    assert "requested 2.00 GiB" in told
-    assert "weights 10.0 GiB" in told
-    assert "in backward pass" in told
+    assert "requested 2.00 GiB" in run.text
+    assert "weights 10.0 GiB" in run.text
+    assert "in backward pass" in run.text
     assert run.findings[0].evidence["observed"] is True
 
 
@@ -118,63 +126,44 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
 )
 def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseException) -> None:
     """Where no GPU is known the card says that the reason is not, and has none of the host's figures."""
-    observer = OomObserver(CudaAllocator({}))
-    stage = Stage("train", gpus=0)
-    companion = OutOfMemory(observer=observer)
-    with stage.span("cell", "x", "raised RuntimeError") as cell:
-        companion.begin(Run().monitor, stage.recorder, cell)
-        stage.hold({"cpu": 8 * GIB}, 1.0)
-        companion.end(stage.recorder, stage.session.span(cell.id), error)
-    told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
-    (finding,) = stage.session.findings
+    run = Run(gpus=0)
+    with run.cell(error):
+        run.stage.hold({"cpu": 8 * GIB}, 1.0)
+    (finding,) = run.findings
     assert finding.evidence["cause"] == "unknown"
     assert set(finding.evidence) <= {"device", "cause", "diagnosis", "origin", "observed", "asked"}
     for word in ("free", "machine", "heap", "processes", "nvidia-smi", "parts:", "\n1."):
-        assert word not in told
+        assert word not in run.text
 
 
 def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
     """That no size was found speaks of no GPU: without one the machine's own memory is meant."""
-    stage = Stage("train", gpus=0)
-    companion = OutOfMemory(observer=OomObserver(CudaAllocator({})))
-    with stage.span("cell", "x", "raised RuntimeError") as cell:
-        companion.begin(Run().monitor, stage.recorder, cell)
-        error = RuntimeError("No executable batch size found, reached zero.")
-        companion.end(stage.recorder, stage.session.span(cell.id), error)
-    told = companion.report(stage.session, stage.session.span(cell.id))["text/plain"]
-    assert "free on the machine" in told
-    assert "nvidia-smi" not in told
+    run = Run(gpus=0)
+    with run.cell(RuntimeError("No executable batch size found, reached zero.")):
+        pass
+    assert "free on the machine" in run.text
+    assert "nvidia-smi" not in run.text
 
 
-def test_a_healthy_cell_has_nothing() -> None:
-    """No card and no finding."""
+@pytest.mark.parametrize("error", [None, RuntimeError("the planner is out of memory slots")])
+def test_without_an_error_about_memory_there_is_nothing(error: BaseException | None) -> None:
+    """No card, no finding, no mark; words about memory in a user's own error are no reason for one."""
     run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
-        run.end(cell, None)
-    assert not run.report(cell)
+    with run.cell(error):
+        pass
+    run.cuda.run_out()  # which is another watch's
+    assert not run.shown
     assert not run.findings
-
-
-def test_an_error_about_something_else_has_no_card() -> None:
-    """Words about memory in a user's own error are no reason for one."""
-    run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
-        run.end(cell, RuntimeError("the planner is out of memory slots"))
-    assert not run.report(cell)
-    assert not run.findings
+    assert not run.marks
 
 
 def test_errors_that_were_caught_are_a_note() -> None:
     """An attempt that was tried again with success has a finding, and no card."""
     run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
+    with run.cell():
         for asked in (8, 4):
             run.cuda.run_out(asked << 30)
-        run.end(cell, None)
-    assert not run.report(cell)
+    assert not run.shown
     (finding,) = run.findings
     assert finding.severity == "info"
     assert finding.title.startswith(
@@ -185,149 +174,93 @@ def test_errors_that_were_caught_are_a_note() -> None:
 def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
     """Of several the one whose request the error names is told, and how many there were before."""
     run = Run()
-    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
+    with run.cell(out_of_memory(2.0)):
         for asked in (8, 4, 2):
             run.cuda.run_out(asked << 30)
-        run.end(cell, out_of_memory(2.0))
-    told = run.report(cell)
-    assert "requested 2.00 GiB" in told["text/plain"]
-    assert "2 earlier out-of-memory errors" in told["text/plain"]
-
-
-def marks(run: Run) -> list[tuple[str, str, float, float]]:
-    return [(one.kind, one.label, one.start, one.last) for one in run.session.guides]
+    assert "requested 2.00 GiB" in run.text
+    assert "2 earlier out-of-memory errors" in run.text
 
 
 def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
     """Caught or not, with what was allocated at that instant by the allocator's own count."""
     run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
+    with run.cell(out_of_memory(4.0)):
         for asked in (8, 4):
-            run.stage.hold({"cuda:0": 70 * GIB}, 1.0)
+            run.hold(70)
             run.cuda.run_out(asked << 30)
-        told = [f"out of memory: {asked}.00 GiB requested" for asked in (8, 4)]
-        times = [one.start for one in run.session.guides]
-        assert marks(run) == [("oom", *one, 77 * GIB) for one in zip(told, times, strict=True)]
-        assert times == pytest.approx([1.0, 2.0], abs=0.1)
-        run.end(cell, out_of_memory(4.0))
-    run.report(cell)
-    assert len(run.session.guides) == 2
+        marks = run.marks
+    assert [(label, size) for label, _, size in marks] == [
+        ("out of memory: 8.00 GiB requested", 77 * GIB),
+        ("out of memory: 4.00 GiB requested", 77 * GIB),
+    ]
+    assert [time for _, time, _ in marks] == pytest.approx([1.0, 2.0], abs=0.1)
+    assert run.marks == marks
 
 
 def test_of_very_many_events_the_newest_are_marked() -> None:
     """A search that runs out again and again leaves eight marks."""
     run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
+    with run.cell():
         for asked in range(1, 21):
             run.cuda.run_out(asked << 30)
-        run.end(cell, None)
-    told = [
-        one.label.removeprefix("out of memory: ").removesuffix(" requested")
-        for one in run.session.guides
+    assert [label for label, _, _ in run.marks] == [
+        f"out of memory: {gib}.0 GiB requested" for gib in range(13, 21)
     ]
-    assert told == [f"{gib}.0 GiB" for gib in range(13, 21)]
 
 
 def test_two_watches_of_one_session_mark_an_event_once() -> None:
     """Running out within a watched block of a watched cell has one mark on the chart."""
     run = Run()
     inner = OutOfMemory(observer=run.observer)
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
-        with run.stage.span("block", "y") as block:
-            inner.begin(run.monitor, run.recorder, block)
-            run.cuda.run_out()
-            inner.end(run.recorder, block, None)
-        run.end(cell, None)
-    assert len(run.session.guides) == 1
+    with run.cell(), run.stage.span("block", "y") as block:
+        inner.begin(run.monitor, run.recorder, block)
+        run.cuda.run_out()
+        inner.end(run.recorder, block, None)
+    assert len(run.marks) == 1
 
 
-def test_an_error_that_nobody_observed_is_marked_where_it_left_the_code() -> None:
-    """At the reading nearest to it."""
+def test_an_error_that_nobody_observed_is_told_by_its_text_and_where_it_left_the_code() -> None:
+    """With the spans that it went through, and a mark at the reading nearest to it."""
     run = Run(can_observe=False)
-    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
-        with run.stage.span("evaluate", "evaluate", "raised OutOfMemoryError"):
-            run.stage.hold({"cuda:0": 77 * GIB}, 1.0)
-        run.stage.hold({"cuda:0": 1 * GIB}, 1.0)
-        run.end(cell, out_of_memory())
-    run.report(cell)
-    assert marks(run) == [("oom", "out of memory: 2.00 GiB requested", 1.0, 77 * GIB)]
+    with run.cell(out_of_memory()):
+        with run.stage.span("evaluate", "evaluate at step 40", "raised OutOfMemoryError"):
+            run.hold(77)
+        run.hold(1)
+    assert "in evaluate at step 40" in run.text
+    assert "allocated 77.0 GiB" in run.text
+    assert run.marks == [("out of memory: 2.00 GiB requested", 1.0, 77 * GIB)]
 
 
 def test_an_error_that_says_no_size_is_marked_without() -> None:
     """Where neither the allocator nor the error says what was asked for, the mark has no figure."""
     run = Run(can_observe=False)
-    with run.stage.span("cell", "x", "raised RuntimeError") as cell:
-        run.begin(cell)
-        run.stage.hold({"cuda:0": 77 * GIB}, 1.0)
-        run.end(cell, RuntimeError("CUDA error: out of memory"))
-    run.report(cell)
-    assert [one.label for one in run.session.guides] == ["out of memory"]
-
-
-def test_a_healthy_cell_has_no_mark() -> None:
-    """A cell that never ran out of memory leaves the chart without a mark."""
-    run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
-        run.end(cell, None)
-    run.report(cell)
-    assert not run.session.guides
+    with run.cell(RuntimeError("CUDA error: out of memory")):
+        run.hold()
+    assert [label for label, _, _ in run.marks] == ["out of memory"]
 
 
 def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
     """Nothing is attached before the user's code has initialised it; the next tick does it."""
     run = Run(initialized=False)
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
+    with run.cell():
         assert run.recorder.subscribers
         run.cuda.initialized = True
         for tick in run.recorder.subscribers:
             tick(run.session, ())
         assert len(run.cuda.observers) == 1
         assert not run.recorder.subscribers
-        run.end(cell, None)
 
 
-def test_an_error_that_nobody_observed_is_told_by_its_text() -> None:
-    """Without the observer the text and the spans that the error went through are there."""
-    run = Run(can_observe=False)
-    with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
-        with run.stage.span("evaluate", "evaluate at step 40", "raised OutOfMemoryError"):
-            run.stage.hold({"cuda:0": 77 * GIB}, 1.0)
-        run.end(cell, out_of_memory())
-    told = run.report(cell)
-    assert "in evaluate at step 40" in told["text/plain"]
-    assert "allocated 77.0 GiB" in told["text/plain"]
-
-
-def test_a_doubtful_error_counts_where_memory_did_run_out() -> None:
+@pytest.mark.parametrize("ran_out", [False, True])
+def test_a_doubtful_error_counts_where_memory_did_run_out(*, ran_out: bool) -> None:
     """What cuDNN says where a workspace does not fit it says for other reasons, too."""
-    doubtful = RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if")
-    for ran_out in (False, True):
-        run = Run()
-        with run.stage.span("cell", "x", "raised RuntimeError") as cell:
-            run.begin(cell)
-            if ran_out:
-                run.cuda.run_out()
-            run.end(cell, doubtful)
-        assert bool(run.report(cell)) == ran_out
-
-
-def test_an_event_of_another_watch_is_not_ours() -> None:
-    """Only what happens within the watched code is noted."""
     run = Run()
-    with run.stage.span("cell", "x") as cell:
-        run.begin(cell)
-        run.end(cell, None)
-        run.cuda.run_out()
-    assert not run.report(cell)
-    assert not run.findings
+    with run.cell(
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if")
+    ):
+        if ran_out:
+            run.cuda.run_out()
+    assert bool(run.shown) == ran_out
 
 
 def test_neither_the_error_nor_its_frames_are_kept() -> None:
@@ -345,13 +278,13 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
 
     kept: list[weakref.ref[Any]] = []
     with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
-        run.begin(cell)
+        run.companion.begin(run.monitor, run.recorder, cell)
         try:
             train()
         except RuntimeError as error:
             kept.append(weakref.ref(error))
-            run.end(cell, error)
-    assert run.report(cell)
+            run.companion.end(run.recorder, cell, error)
+    assert run.companion.report(run.session, run.session.span(cell.id))
     # The interpreter's own references go with the block; a ring would not.
     gc.disable()
     try:
@@ -360,48 +293,18 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
         gc.enable()
 
 
-def test_what_a_model_says_of_itself() -> None:
-    """Vocabulary, attention and checkpointing are read from fields; no property is run."""
-
-    class Config:
-        vocab_size = 99
-        _attn_implementation_internal = "eager"
-
-    class Model:
-        def __init__(self) -> None:
-            self.config = SimpleNamespace(
-                vocab_size=50_000, _attn_implementation_internal="eager", quantization_config=None
-            )
-            self.gradient_checkpointing = True
-
-        @property
-        def is_gradient_checkpointing(self) -> bool:
-            raise AssertionError("not to be run")
-
-        def modules(self) -> list[Any]:
-            return [self]
-
-    from hfmem_widget.features.oom.incident import _facts_of
-
-    told = _facts_of([Model()])
-    assert (told.vocabulary, told.checkpointing) == (50_000, True)
-    assert not told.quantized
-
-
-def test_of_nested_watches_the_inner_one_shows_its_card() -> None:
+@pytest.mark.parametrize("quiet", [False, True])
+def test_of_nested_watches_the_inner_one_shows_its_card(*, quiet: bool) -> None:
     """One error is shown once, and found by both; an inner watch that is quiet leaves it to the outer."""
-    for quiet in (False, True):
-        run = Run()
-        inner = OutOfMemory(WatchOptions(quiet=quiet), observer=run.observer)
-        with run.stage.span("cell", "outer", "raised OutOfMemoryError") as cell:
-            run.begin(cell)
-            with run.stage.span("block", "inner", "raised OutOfMemoryError") as block:
-                inner.begin(run.monitor, run.recorder, block)
-                inner.end(run.recorder, block, out_of_memory())
-            inner.report(run.session, run.session.span(block.id))
-            run.end(cell, out_of_memory())
-        assert bool(run.report(cell)) == quiet
-        assert len(run.findings) == 2
+    run = Run()
+    inner = OutOfMemory(WatchOptions(quiet=quiet), observer=run.observer)
+    with run.cell(out_of_memory()):
+        with run.stage.span("block", "inner", "raised OutOfMemoryError") as block:
+            inner.begin(run.monitor, run.recorder, block)
+            inner.end(run.recorder, block, out_of_memory())
+        inner.report(run.session, run.session.span(block.id))
+    assert bool(run.shown) == quiet
+    assert len(run.findings) == 2
 
 
 UNDER_A_LIMIT = """

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,15 @@ SEGMENTS = [
 ]  # fmt: skip
 
 
-def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
+def listening(cuda: FakeCuda, **more: Any) -> list[OomEvent]:
+    """Return what will be noted of the events to come."""
     told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    OomObserver(CudaAllocator(cuda.modules), **more).listen(told.append)
+    return told
+
+
+def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
+    told = listening(cuda)
     cuda.run_out(**more)
     return told
 
@@ -75,9 +81,7 @@ def test_an_event_has_the_allocators_figures() -> None:
 def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    told = listening(cuda)
 
     def training_step() -> None:
         cuda.run_out_in_backward(4 * GIB)
@@ -95,9 +99,7 @@ def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixtu
 def test_python_within_a_backward_pass_comes_first() -> None:
     """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    told = listening(cuda)
 
     def backward() -> None:
         cuda.run_out()
@@ -113,9 +115,7 @@ def test_python_within_a_backward_pass_comes_first() -> None:
 def test_another_thread_of_c_has_no_caller() -> None:
     """A thread that is none of autograd's is not told by who waits for autograd at that time."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    told = listening(cuda)
     cuda.run_out_in_backward(name=b"loader")
     assert [one.calls for one in told] == [()]
 
@@ -123,9 +123,7 @@ def test_another_thread_of_c_has_no_caller() -> None:
 def test_of_two_backward_passes_none_is_named() -> None:
     """Where two threads wait, either may be the one, and neither is told."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    told = listening(cuda)
     waits, ends = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -144,9 +142,7 @@ def test_of_two_backward_passes_none_is_named() -> None:
 def test_nothing_of_who_waits_is_kept() -> None:
     """A frame that was looked at would keep what its function holds, until a collection."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
+    told = listening(cuda)
 
     class Activations:
         pass
@@ -215,19 +211,14 @@ def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
     assert observer.settled
 
 
-def test_without_torch_there_is_nothing_to_attach_to() -> None:
-    """A process that never imports torch is left alone."""
-    observer = OomObserver(CudaAllocator({}))
+@pytest.mark.parametrize(
+    ("modules", "settled"), [({}, False), (FakeCuda(can_observe=False).modules, True)]
+)
+def test_where_there_are_no_observers_none_is_attached(modules: Any, *, settled: bool) -> None:
+    """A process without torch is left alone, and may import it; a build for CPUs is asked once."""
+    observer = OomObserver(CudaAllocator(modules))
     observer.listen(lambda _event: None)
-    assert not observer.settled
-
-
-def test_a_build_without_observers_is_asked_once() -> None:
-    """A build for CPUs has none."""
-    cuda = FakeCuda(can_observe=False)
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(lambda _event: None)
-    assert observer.settled
+    assert observer.settled is settled
 
 
 def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
@@ -295,9 +286,7 @@ def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> N
     """Looking takes at most a share of the time, where code tries again and again."""
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
-    told: list[OomEvent] = []
-    observer = OomObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
-    observer.listen(told.append)
+    told = listening(cuda, clock=lambda: next(times))
     for _ in range(3):
         cuda.run_out()
     assert [one.blocks is None for one in told] == [False, True, False]
@@ -306,10 +295,8 @@ def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> N
 def test_each_device_that_runs_out_has_its_blocks_looked_at() -> None:
     """In a backward pass under DataParallel all of them may run out at the same instant."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
     times = iter((0.0, 0.1, 0.1, 0.2))
-    observer = OomObserver(CudaAllocator(cuda.modules), clock=lambda: next(times))
-    observer.listen(told.append)
+    told = listening(cuda, clock=lambda: next(times))
     for device in range(2):
         cuda.run_out(device=device)
     assert [one.device for one in told if one.blocks is not None] == ["cuda:0", "cuda:1"]

@@ -85,13 +85,3 @@ def test_text_and_observer_agree(one: dict[str, Any]) -> None:
     assert told.allocated == pytest.approx(event.readings["allocated"], rel=0.01)
     if math.isfinite(told.allowed):
         assert told.allowed == pytest.approx(event.ceiling, rel=0.01)
-
-
-def test_another_request_is_another_error() -> None:
-    """An event that was caught earlier is not taken for the one that ended the code."""
-    by_name = {one["name"]: one for one in RECORDED}
-    event = event_of(by_name["one-huge"])
-    assert event is not None
-    assert not belongs_to(read(by_name["really-full"]), event)
-    assert not belongs_to(OutOfMemoryText("cuda", "cuda:1"), event)
-    assert not belongs_to(OutOfMemoryText("cublas"), event)

@@ -15,6 +15,7 @@ from hfmem_widget.features.stacks.call_sites import (
     MOVED,
     OUTSIDE,
     TORCHS_OWN,
+    qualified,
     sites_of,
 )
 from hfmem_widget.features.stacks.live_at_peak import LiveBlock
@@ -28,6 +29,9 @@ BERT = (f"{PACKAGES}/transformers/models/bert/modeling_bert.py", 300, "BertLayer
 TRAINER = (f"{PACKAGES}/transformers/trainer.py", 2000, "Trainer.train")
 STEP = (f"{PACKAGES}/torch/optim/adamw.py", 200, "AdamW.step")
 IN_CELL = (CELL, 2, "<module>")
+INIT = (f"{PACKAGES}/torch/optim/adam.py", 182, "_init_group")
+APPLY = (f"{PACKAGES}/torch/nn/modules/module.py", 934, "_apply")
+MOVE = (f"{PACKAGES}/torch/nn/modules/module.py", 934, "to")
 BACKWARD_CALL = (f"{PACKAGES}/torch/autograd/graph.py", 800, "_engine_run_backward")
 
 Frame = tuple[str, int, str]
@@ -57,27 +61,51 @@ def test_the_line_is_the_users_innermost() -> None:
     assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
 
 
-def test_a_file_of_the_users_own_is_named_with_its_folder() -> None:
-    """`train.py` alone may be many."""
-    assert site(LINEAR, ("/somewhere/work/train.py", 9, "main")).line == "work/train.py:9"
+@pytest.mark.parametrize(
+    ("frames", "module", "kind"),
+    [
+        # Says more than the `Linear` in it, which is the operator.
+        ((LINEAR, CALL, BERT, CALL), "BertLayer \u00b7 modeling_bert.py", "forward"),
+        (
+            (("/nowhere/site-packages/torch/nn/modules/linear.py", 1, "Linear.forward"), CALL),
+            "Linear \u00b7 linear.py",
+            "forward",
+        ),
+        ((INIT, STEP), "AdamW (optimizer step)", "optimizer"),
+        (((OPERATOR, 0, "aten::mm"), BACKWARD_CALL), BACKWARD, "backward"),
+        # As gradient checkpointing does.
+        (
+            (BERT, CALL, BACKWARD_CALL),
+            "BertLayer \u00b7 modeling_bert.py, run again",
+            "backward",
+        ),
+        ((APPLY,), MOVED, "elsewhere"),
+        ((MOVE,), OUTSIDE, "elsewhere"),
+        ((("/somewhere/mine.py", 9, "my_apply"),), OUTSIDE, "elsewhere"),
+        ((), OUTSIDE, "elsewhere"),
+    ],
+)
+def test_the_module_is_the_innermost_that_a_person_knows(
+    frames: tuple[Frame, ...], module: str, kind: str
+) -> None:
+    """Its own class before torch's; else the optimizer, the backward pass, or a model that moves."""
+    found = site(*frames, IN_CELL)
+    assert (found.module, found.kind) == (module, kind)
 
 
-def test_a_users_folder_called_torch_is_the_users() -> None:
-    """Only the installed package is torch, not every path with that word in it."""
-    assert site(("/somewhere/torch/train.py", 9, "main")).line == "torch/train.py:9"
+def test_a_backward_pass_on_a_thread_without_python_is_told() -> None:
+    """On a GPU it runs on a thread of autograd's."""
+    found = site()
+    assert (found.module, found.kind) == (BACKWARD, "backward")
 
 
-def test_the_module_is_the_innermost_that_is_not_torchs_own() -> None:
-    """`BertLayer` says more than the `Linear` in it, which is the operator."""
-    found = site(LINEAR, CALL, BERT, CALL, IN_CELL)
-    assert (found.module, found.kind) == ("BertLayer \u00b7 modeling_bert.py", "forward")
-    assert found.operator == "forward"
-
-
-def test_a_module_of_torch_alone_is_named() -> None:
-    """Where the user builds of torch's modules only."""
-    linear = ("/nowhere/site-packages/torch/nn/modules/linear.py", 1, "Linear.forward")
-    assert site(linear, CALL, IN_CELL).module == "Linear \u00b7 linear.py"
+@pytest.mark.parametrize(
+    ("frame", "operator"),
+    [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")],
+)
+def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str) -> None:
+    """Only the tracker of operators knows them; else the innermost function is named."""
+    assert site(frame, IN_CELL).operator == operator
 
 
 def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
@@ -89,48 +117,9 @@ def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
     assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
 
 
-def test_an_optimizers_step_is_told() -> None:
-    """Its states are made there."""
-    found = site((f"{PACKAGES}/torch/optim/adam.py", 182, "_init_group"), STEP, IN_CELL)
-    assert (found.module, found.kind) == ("AdamW (optimizer step)", "optimizer")
-
-
-def test_the_backward_pass_is_told_where_its_thread_has_no_python() -> None:
-    """On a GPU it runs on a thread of autograd's."""
-    found = site()
-    assert (found.module, found.kind) == (BACKWARD, "backward")
-
-
-def test_the_backward_pass_is_told_where_it_has() -> None:
-    """On the CPU it runs on the thread that asked, so the user's line is known."""
-    found = site((OPERATOR, 0, "aten::mm"), BACKWARD_CALL, IN_CELL)
-    assert (found.line, found.module, found.kind) == ("cell [3] line 2", BACKWARD, "backward")
-
-
-def test_a_forward_that_is_run_again_belongs_to_the_backward_pass() -> None:
-    """As gradient checkpointing does."""
-    found = site(BERT, CALL, BACKWARD_CALL, IN_CELL)
-    assert (found.module, found.kind) == (
-        "BertLayer \u00b7 modeling_bert.py, run again",
-        "backward",
-    )
-
-
-def test_a_model_that_is_moved_is_told() -> None:
-    """`model.cuda()` allocates in torch's own code, which names nothing that a person knows."""
-    moved = (f"{PACKAGES}/torch/nn/modules/module.py", 934, "_apply")
-    assert site(moved, IN_CELL).module == MOVED
-
-
-def test_an_operator_is_named_where_one_was_recorded() -> None:
-    """Only the tracker of operators knows them."""
-    assert site((OPERATOR, 0, "aten::mm"), LINEAR, IN_CELL).operator == "aten::mm"
-
-
 def test_the_operator_of_a_line_that_calls_none_by_name_is_its_text() -> None:
     """`x @ w` has no Python frame of its own."""
     assert site(IN_CELL).operator == "y = model(x)"
-    assert site(IN_CELL).module == OUTSIDE
 
 
 def test_what_was_there_before_is_said_to_be() -> None:
@@ -160,6 +149,9 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
 @pytest.mark.parametrize(
     ("frames", "line"),
     [
+        ((LINEAR, ("/somewhere/work/train.py", 9, "main")), "work/train.py:9"),
+        # Only the installed package is torch, not every path with that word in it.
+        ((("/somewhere/torch/train.py", 9, "main"),), "torch/train.py:9"),
         ((OWN, BACKWARD_CALL), BACKWARD),
         ((OWN, CALL), TORCHS_OWN),
         ((OWN, TRAINS), "transformers/trainer.py:9"),
@@ -179,21 +171,6 @@ def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], 
     assert site(*frames).line == line
 
 
-@pytest.mark.parametrize(
-    ("frames", "module"),
-    [
-        (((f"{PACKAGES}/torch/nn/modules/module.py", 934, "_apply"),), MOVED),
-        (((f"{PACKAGES}/torch/nn/modules/module.py", 934, "to"),), OUTSIDE),
-        ((("/somewhere/mine.py", 9, "my_apply"),), OUTSIDE),
-    ],
-)
-def test_only_torchs_own_moving_is_a_model_that_moves(
-    frames: tuple[Frame, ...], module: str
-) -> None:
-    """Not whatever function is called so."""
-    assert site(*frames, IN_CELL).module == module
-
-
 def test_the_biggest_place_comes_first() -> None:
     """Whatever the order of the blocks."""
     blocks = [block(IN_CELL, size=5), block(LINEAR, IN_CELL, size=7), block(seen=False, size=6)]
@@ -201,9 +178,44 @@ def test_the_biggest_place_comes_first() -> None:
     assert [one.bytes for one in sites_of(blocks, {})] == [7, 6, 5]
 
 
-def test_a_function_of_one_line_is_found_by_it(tmp_path: Path) -> None:
-    """Its first line is its last."""
-    file = tmp_path / "mine.py"
-    file.write_text("class Net:\n    def forward(self, x): return x + 1\n", encoding="utf-8")
+CODE = """
+if True:
+    class A:
+        def f(self):
+            def g():
+                return 1
+            return g
+try:
+    async def h():
+        return 2
+except ValueError:
+    pass
+with open("x"):
+    def i(): return 3
+x = 4
+"""
 
-    assert site((str(file), 2, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
+
+@pytest.mark.parametrize(
+    ("line", "name", "told_as"),
+    [
+        (4, "f", "A.f"),
+        (5, "g", "A.f.g"),
+        (6, "g", "A.f.g"),
+        (7, "f", "A.f"),
+        (9, "h", "h"),
+        (14, "i", "i"),
+        (15, "<module>", "<module>"),
+        (15, "x", "x"),
+        (6, "B.g", "B.g"),
+        (6, "<lambda>", "<lambda>"),
+    ],
+)
+def test_a_function_is_called_by_what_it_lies_in(
+    tmp_path: Path, line: int, name: str, told_as: str
+) -> None:
+    """Wherever it is defined; what has a class already, or no name, stays as it is."""
+    path = tmp_path / "code.py"
+    path.write_text(CODE, encoding="utf-8")
+
+    assert qualified({"filename": str(path), "line": line, "name": name}) == told_as

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -49,19 +48,44 @@ def html(*peaks: LivePeak) -> str:
     return stacks_bundle(Stacks(peaks or (peak(),), StackRecording("allocator"), b"x"))["text/html"]
 
 
-def test_equality_with_the_allocator_is_said_only_where_it_is_so() -> None:
-    """To the byte, or by how much it is off."""
-    assert "Matches the allocator's own peak to the byte" in text()
-    off = text(replace(peak(), requested=peak().bytes + 2.0 * MIB))
-    assert "Matches" not in off
-    assert "by 2.00 MiB" in off
+OFF = {"requested": peak().bytes + 2.0 * MIB}
+WRAPPED = {"wrapped": True, "since": 3.0}
 
 
-def test_an_unknown_peak_is_not_compared() -> None:
-    """Without the ledger there is nothing to compare with, and no sum to round up to."""
-    told = text(replace(peak(), requested=math.nan, allocated=math.nan))
-    assert "cannot be checked" in told
-    assert "rounded up" not in told
+@pytest.mark.parametrize(
+    ("changed", "recording", "words"),
+    [
+        ({}, {}, "Matches the allocator's own peak to the byte"),
+        (OFF, {}, "Differs from the allocator's own peak by 2.00 MiB"),
+        ({"requested": math.nan, "allocated": math.nan}, {}, "cannot be checked"),
+        (OFF | WRAPPED, {}, "beginning 3.0 s after the start"),
+        ({}, {}, "slowed the cell down by about 500 ms; reading the record took 200 ms"),
+        ({}, {"way": "operators"}, "slowed the cell down by at least 500 ms"),
+        ({}, {"began": 2.0}, "Recording began when CUDA was initialised, 2.0 s after the start"),
+    ],
+)
+def test_how_sure_it_is_and_what_it_cost_is_said(
+    changed: dict[str, Any], recording: dict[str, Any], words: str
+) -> None:
+    """Equality to the byte where it is so, else by how much it is off; an estimate is called one."""
+    assert words in text(replace(peak(), **changed), **recording)
+
+
+@pytest.mark.parametrize(
+    ("changed", "recording", "words"),
+    [
+        (OFF, {}, "Matches"),
+        ({"requested": math.nan, "allocated": math.nan}, {}, "rounded up"),
+        (WRAPPED, {}, "beginning 3.0 s"),
+        ({}, {"seconds": math.nan}, "slowed"),
+        ({}, {"began": 0.04}, "was initialised"),
+    ],
+)
+def test_what_is_not_known_or_not_so_is_not_said(
+    changed: dict[str, Any], recording: dict[str, Any], words: str
+) -> None:
+    """Nor when the oldest events went, where the peak is among those that were kept."""
+    assert words not in text(replace(peak(), **changed), **recording)
 
 
 def test_rounding_is_a_row_of_its_own() -> None:
@@ -77,28 +101,6 @@ def test_what_is_beyond_the_longest_table_is_one_row() -> None:
     assert "everything else (3)" in told
     assert f"cell [1] line {MOST_ROWS}" not in told
     assert f"{sum(range(1, 4)):.2f} MiB" in told
-
-
-def test_a_wrapped_history_says_from_when_it_is_known() -> None:
-    """Where the allocator's peak is not in what was kept."""
-    wrapped = replace(peak(), wrapped=True, since=3.0)
-    assert "beginning 3.0 s after the start" not in text(wrapped)
-    told = text(replace(wrapped, requested=wrapped.bytes + 1.0))
-    assert "beginning 3.0 s after the start" in told
-
-
-def test_what_it_cost_is_said_as_well_as_it_is_known() -> None:
-    """An estimate is called one, and a figure that is too low too."""
-    assert "slowed the cell down by about 500 ms" in text()
-    assert "slowed the cell down by at least 500 ms" in text(way="operators")
-    assert "slowed" not in text(seconds=math.nan)
-    assert "took 200 ms" in text()
-
-
-def test_when_it_began_is_said_where_it_is_not_the_start() -> None:
-    """A record that began with CUDA, after the cell did, says how much later."""
-    assert "CUDA was initialised, 2.0 s after the start" in text(began=2.0)
-    assert "CUDA was initialised" not in text()
 
 
 def test_several_devices_follow_each_other() -> None:
@@ -126,15 +128,6 @@ def test_text_from_outside_stays_text() -> None:
     hostile = Site(HOSTILE, HOSTILE, HOSTILE, "forward", 5 * MIB, 1, HOSTILE)
     drawn = html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
     assert "<img" not in drawn
-    tags: set[str] = set()
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            tags.add(tag)
-
-    Tags().feed(drawn)
-    allowed = {"div", "span", "strong", "details", "summary", "table", "tbody", "tr", "th", "td"}
-    assert tags <= allowed | {"code", "a"}
 
 
 def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
@@ -146,6 +139,7 @@ def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
     modules = [one for one in widths if one != 100]
     assert len(modules) > 50
     assert abs(sum(modules) - 100) < 0.1
+    assert 'title="smaller: ' in drawn
 
 
 def test_the_picture_has_a_level_for_line_module_and_operator() -> None:
@@ -177,14 +171,6 @@ def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
     assert "session.stacks.save" in html()
     kept = Stacks((peak(),), StackRecording("allocator"))
     assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
-
-
-@pytest.mark.parametrize(
-    ("began", "told"), [(0.0, False), (0.04, False), (0.06, True), (2.0, True)]
-)
-def test_that_it_began_late_is_told_where_it_did(began: float, *, told: bool) -> None:
-    """As where CUDA came up in the middle of the cell; what is a few milliseconds is not late."""
-    assert ("Recording began when CUDA" in text(began=began)) is told
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -223,26 +209,3 @@ def test_a_name_on_a_box_can_be_read(tint: str, ink: str, page: int) -> None:
     *channels, share = (float(one) for one in re.findall(r"[\d.]+", tint))
     mixed = (round(share * one + (1 - share) * page) for one in channels)
     assert palette.contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5
-
-
-def test_the_boxes_of_what_was_live_are_three_rows_high() -> None:
-    """Lines, modules and operators, with a seam of a pixel below each."""
-    peak = LivePeak("cuda:0", 100, 100, (Site("a", "m", "o", "forward", 100, 1, ""),))
-    html = icicle_html(peak)
-    (whole,) = re.findall(r"line-height:21px;height:(\d+)px", html)
-
-    assert int(whole) == 66
-    assert len(re.findall(r'title="[^"]*" style="height:21px;margin:0 1px 1px 0', html)) == 3
-
-
-@pytest.mark.parametrize(("size", "own"), [(5, False), (6, True), (7, True)])
-def test_boxes_too_narrow_to_see_are_one(size: int, *, own: bool) -> None:
-    """Below six thousandths of the width they stand together, told as smaller."""
-    sites = tuple(
-        Site(name, "m", "o", "forward", share, 1, "")
-        for name, share in (("big", 1000 - 2 * size), ("b", size), ("c", size))
-    )
-    titles = re.findall(r'title="([^"]*)"', icicle_html(LivePeak("cuda:0", 1000, 1000, sites)))
-
-    assert ([one for one in titles if one.startswith(("b:", "c:"))] != []) is own
-    assert any(one.startswith("smaller") for one in titles) is not own

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from hfmem_widget.features.stacks.live_at_peak import replay
 from tests.data import DATA
 
 
@@ -50,10 +50,7 @@ class Allocator:
             self.complete(address)
 
     def complete(self, address: int) -> None:
-        self._record_completion(address, self.pending.pop(address))
-
-    def _record_completion(self, address: int, size: int) -> None:
-        self._record("free_completed", address, size)
+        self._record("free_completed", address, self.pending.pop(address))
 
     def snapshot(self) -> dict[str, Any]:
         blocks = [
@@ -92,7 +89,6 @@ def histories(draw: st.DrawFn) -> Allocator:
     return allocator
 
 
-@settings(max_examples=200)
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
     """Of what the ring retains: the peak, its live blocks with the stacks that made them, the active peak.
@@ -119,16 +115,6 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
     assert all(one.frames[0]["line"] == made[one.address] for one in found.blocks if one.seen)
 
 
-def run(*steps: tuple[str, int, int], most: int = 100) -> Replay:
-    allocator = Allocator(most)
-    for action, address, size in steps:
-        if action == "alloc":
-            allocator.alloc(address, size)
-        else:
-            allocator.free(address, in_use=False)
-    return replay(allocator.snapshot(), 0)
-
-
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     """Of two training steps on an H200, to the byte; whole blocks add a little."""
     text = (DATA / "h200_history.json").read_text(encoding="utf-8")
@@ -147,12 +133,6 @@ def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     assert found.bytes == found.active == recorded["requested_peak"]
     assert sum(block.size for block in found.blocks) == found.bytes
     assert 0 <= recorded["allocated_peak"] - found.bytes < 1 << 20
-
-
-def test_of_equal_peaks_it_is_the_first() -> None:
-    """The moment is when the peak was reached, not when it was reached again."""
-    found = run(("alloc", 1, 10), ("free", 1, 0), ("alloc", 2, 10))
-    assert found.time_us == 0
 
 
 def test_a_block_of_which_the_event_is_gone_keeps_its_stack() -> None:
@@ -190,11 +170,12 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
     assert (found.bytes, found.time_us, found.first_us, found.events) == (4000, None, 0, 2)
 
 
-def test_a_peak_has_the_time_of_the_event_that_made_it() -> None:
-    """Not of the one before or after."""
+def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
+    """Not of the one before or after, nor of when it was reached again."""
     allocator = Allocator(10)
     for address in range(3):
         allocator.alloc(address, 100)
     allocator.free(0, in_use=False)
+    allocator.alloc(3, 100)
 
     assert replay(allocator.snapshot(), 0).time_us == 2
