@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import code_of
 from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
@@ -53,30 +55,30 @@ _LAUNCHERS = frozenset(
 """What stands in the command of a process that starts the ranks."""
 
 
-class _RankWatch:
-    """The watch of this process as a rank."""
+@dataclass
+class OwnRank:
+    """What this process is as a rank."""
 
-    def __init__(self, watch: Watch, member: Member) -> None:
-        self.watch = watch
-        self.rank = member.rank
-        self.directory = member.directory
-        self.pid = os.getpid()
+    watch: Watch | None = None
+    member: Member | None = None
+    pid: int = 0  # of the process that is this rank
+    has_exit_hooks: bool = False
+    # The latest `sys.exit` of the main thread: its outermost frame, and the code.
+    exit: tuple[FrameType, int] | None = None
 
-
-_rank_watch: _RankWatch | None = None
-
-_exit: tuple[FrameType, int] | None = None
-"""The latest `sys.exit` of the main thread: its outermost frame, and the code."""
+    @property
+    def is_followed(self) -> bool:
+        """Whether it is followed, and no child of one that is."""
+        return self.watch is not None and self.pid == os.getpid()
 
 
 @contextmanager
 def _noting_exit(*_: object) -> Iterator[None]:
-    global _exit  # noqa: PLW0603  (a process leaves once)
     try:
         yield
     except SystemExit as left:
         if threading.current_thread() is threading.main_thread():
-            _exit = _outermost(), code_of(left)
+            process_state(OwnRank).exit = _outermost(), code_of(left)
         raise
 
 
@@ -86,9 +88,9 @@ def _outermost() -> FrameType:
 
 def _code_left_with() -> int:
     """Return the code that the script has left with by `sys.exit`; 0 where that was caught."""
-    if _exit is None or _exit[0] is _outermost():
+    frame, code = process_state(OwnRank).exit or (None, 0)
+    if frame is None or frame is _outermost():
         return 0
-    frame, code = _exit
     # A frame that has returned stays at that instruction, and one that an error has ended does not.
     last = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
     return 0 if last.startswith("RETURN") else code
@@ -119,11 +121,10 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
 
     `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
     """
-    global _rank_watch  # noqa: PLW0603  (a process is one rank)
-    known, launcher = truth(), _alone_around()
+    own, known, launcher = process_state(OwnRank), truth(), _alone_around()
     is_in_group = known is not None and known[1] > 1
-    if _rank_watch is not None and _rank_watch.pid == os.getpid():
-        if _rank_watch.rank.engine != ALONE or not is_in_group:
+    if own.member is not None and own.is_followed:
+        if own.member.rank.engine != ALONE or not is_in_group:
             return False
         end()  # it is not alone after all
     elif launcher and not is_in_group:
@@ -132,9 +133,8 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         return False
     if rank is None:
         rank = who(os.environ, known) or alone()
-    member = Member(Path(directory).absolute(), rank, launcher)
-    watch = _watch_of(member)
-    _rank_watch = _RankWatch(watch, member)
+    own.member = member = Member(Path(directory).absolute(), rank, launcher)
+    own.watch, own.pid = _watch_of(member), os.getpid()
     # Before it begins: no child is to take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
@@ -145,28 +145,26 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     from hfmem_widget.monitor.shared import shared_monitor
 
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
-    session = Context().run(watch.start)
+    session = Context().run(own.watch.start)
     if session.running:
         # Whatever else is watched here, the rank has its steps, too.
         shared_monitor().echo_in(session)
         # At the end of a script nothing tells any more how it has left.
         surround(sys, "exit", _noting_exit)
-    _registered(os.getpid())
+    _end_at_exit(own)
     return True
 
 
 def is_of_rank(session: Session) -> bool:
     """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
-    return _rank_watch is not None and _rank_watch.watch.shows(session)
+    watch = process_state(OwnRank).watch
+    return watch is not None and watch.shows(session)
 
 
 def directory_here() -> Path | None:
     """Return the directory of the run of which this process is a rank; None where it is none."""
-    return (
-        _rank_watch.directory
-        if _rank_watch is not None and _rank_watch.pid == os.getpid()
-        else None
-    )
+    own = process_state(OwnRank)
+    return own.member.directory if own.member is not None and own.is_followed else None
 
 
 def _alone_around() -> int:
@@ -187,15 +185,16 @@ def _watch_of(member: Member) -> Watch:
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
 
-@functools.cache
-def _registered(pid: int) -> int:
-    """Register the end of a process, once: a forked child, in which both are forgotten, does it again."""
+def _end_at_exit(own: OwnRank) -> None:
+    """Register the end of this process, once: a forked child, in which both are forgotten, does it again."""
     from multiprocessing.util import Finalize
 
+    if own.has_exit_hooks:
+        return
+    own.has_exit_hooks = True
     # A script ends with the first, and a child of multiprocessing with the second, which sees the error.
     atexit.register(_at_exit)
     Finalize(None, _at_exit, exitpriority=BEFORE_OTHERS)
-    return pid
 
 
 @entry()
@@ -216,17 +215,16 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
-    global _rank_watch, _exit  # noqa: PLW0603
-    followed = _rank_watch
-    if followed is None or followed.pid != os.getpid():
+    own = process_state(OwnRank)
+    if own.watch is None or not own.is_followed:
         return
-    followed.watch.stop(error)
+    own.watch.stop(error)
     restore(sys, "exit")
-    _exit = None
-    for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
+    own.exit = None
+    for name, value in ((CLAIMED, str(own.pid)), (SOLO, f"{_BY}{own.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
-    _rank_watch = None  # at last: what a fault interrupts is done again
+    own.watch = None  # at last: what a fault interrupts is done again
 
 
 @entry(undo=_leave)

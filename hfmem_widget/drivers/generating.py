@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
@@ -23,7 +24,8 @@ from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surround
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
@@ -37,22 +39,21 @@ _NOTHING = nullcontext()
 STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
-_of_their_own: WeakSet[type] = WeakSet()
-"""Classes of models whose own such method is surrounded, since it need not call the usual one."""
 
-_followed_calls: WeakSet[Any] = WeakSet()
-"""The functions that stand in for a class' own `__call__`."""
+@dataclass
+class FollowedModels(Installed):
+    """The classes whose own method `STEP` is surrounded, and the functions in place of ``__call__``."""
+
+    classes: WeakSet[type] = field(default_factory=WeakSet)  # it need not call the usual one
+    calls: WeakSet[Any] = field(default_factory=WeakSet)
 
 
-class _PerThread(threading.local):
-    """What this thread is in."""
+class OnThread(threading.local):
+    """What a thread is in."""
 
     generation: Generation | None = None
     in_call = False
     in_step = False
-
-
-_current = _PerThread()
 
 
 class Generation:
@@ -78,13 +79,14 @@ class Generation:
 
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
-        _current.generation = self
+        process_state(OnThread).generation = self
         self._phase = self._open("prefill")
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if _current.generation is self:
-            _current.generation = None
+        here = process_state(OnThread)
+        if here.generation is self:
+            here.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
             return
         if error is not None:  # a prefill has handed no cache over yet
@@ -150,15 +152,15 @@ class Generation:
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or _current.generation is not None:
+    watch, here = current_watch(), process_state(OnThread)
+    if watch is None or here.generation is not None:
         return _NOTHING
+    monitor, session = watch
     monitor.attribution.follow(model)
-    _current.in_step = False
+    here.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
-        _of_their_own.add(owner)
+        process_state(FollowedModels).classes.add(owner)
         surround(owner, STEP, stepping, whole_call=True)
     given = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
     shape = shape_of((), {**kwargs, "input_ids": given}) if given is not None else {}
@@ -172,11 +174,11 @@ def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
 ) -> AbstractContextManager[object]:
     """Take note of a step of ``generate``: what the forward pass has returned is complete."""
-    monitor = running_monitor()
-    if monitor is not None and not _current.in_step:
+    monitor, here = running_monitor(), process_state(OnThread)
+    if monitor is not None and not here.in_step:
         caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
         monitor.cache_grew(*caches)
-        generation = _current.generation
+        generation = here.generation
         if generation is not None and generation.model == id(model):
             new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
             generation.stepped(caches, _rows(outputs), _number(new))
@@ -188,10 +190,10 @@ class _InStep:
     """A step is told once, though a model's own method may call the usual one."""
 
     def __enter__(self) -> None:
-        _current.in_step = True
+        process_state(OnThread).in_step = True
 
     def __exit__(self, *_: object) -> None:
-        _current.in_step = False
+        process_state(OnThread).in_step = False
 
 
 _IN_STEP = _InStep()
@@ -211,10 +213,11 @@ def follow_calls(module: ModuleType) -> None:
 
 def leave_calls(module: ModuleType) -> None:
     """Follow them no longer."""
-    while _of_their_own:
-        restore(_of_their_own.pop(), STEP)
+    followed = process_state(FollowedModels)
+    while followed.classes:
+        restore(followed.classes.pop(), STEP)
     owner = getattr(module, "PreTrainedModel", None)
-    if isinstance(owner, type) and vars(owner).get("__call__") in _followed_calls:
+    if isinstance(owner, type) and vars(owner).get("__call__") in followed.calls:
         del owner.__call__
 
 
@@ -226,51 +229,51 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         if is_traced():
             return base(self, *args, **kwargs)
-        is_followed = False
+        here: OnThread | None = None
         try:
             # In a training nothing is to be done, which needs no guard.
-            is_followed = not grads_enabled() and not is_compiling() and _begins(self)
+            if not grads_enabled() and not is_compiling():
+                here = _begins(self)
             result = base(self, *args, **kwargs)
-            if is_followed:
+            if here is not None:
                 _ended(result)
             return result
         finally:
-            if is_followed:
-                _current.in_call = False
+            if here is not None:
+                here.in_call = False
             OVER  # noqa: B018
 
-    _followed_calls.add(__call__)
+    process_state(FollowedModels).calls.add(__call__)
     return __call__
 
 
-def _begins(model: object) -> bool:
-    """Return whether this call is to be followed: the outermost, where something is watched."""
-    if _is_wanted():
-        _begin(model)
-        return _current.in_call
-    return False
+def _begins(model: object) -> OnThread | None:
+    """Return what this thread is in if this call is followed: the outermost, where something is watched."""
+    return _begin(model) if _is_wanted() else None
 
 
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
-    if _current.in_call or _current.generation is not None:
+    here = process_state(OnThread)
+    if here.in_call or here.generation is not None:
         return False
     return running_monitor() is not None
 
 
 def _undo(*_: object) -> None:
-    _current.in_call = False
+    process_state(OnThread).in_call = False
 
 
 @entry(undo=_undo)
-def _begin(model: object) -> None:
-    monitor = running_monitor()
+def _begin(model: object) -> OnThread | None:
+    monitor, here = running_monitor(), process_state(OnThread)
     if monitor is None:
-        return
-    _current.in_call = True
+        return None
+    here.in_call = True
     monitor.attribution.called(model)
     monitor.rebase()
+    return here
 
 
 @entry()

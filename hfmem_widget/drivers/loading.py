@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, Self
@@ -22,15 +23,19 @@ from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
-_loads: list[Load] = []
-"""The calls that run now, the latest last."""
 
-_readings = 0
-_lock = threading.Lock()
+@dataclass
+class Loads:
+    """The calls that run now, the latest last, and how many of them read tensors."""
+
+    calls: list[Load] = field(default_factory=list)
+    readings: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Load:
@@ -50,12 +55,12 @@ class Load:
 
     def __enter__(self) -> Self:
         self._span = self._monitor.open_span(self._session, "load", self._label).id
-        _loads.append(self)
+        process_state(Loads).calls.append(self)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if self in _loads:
-            _loads.remove(self)
+        if self in (calls := process_state(Loads).calls):
+            calls.remove(self)
         self._safely(self._close, self._span, outcome_of(error))
 
     @contextmanager
@@ -162,29 +167,25 @@ class Load:
 @contextmanager
 def _tensors_followed() -> Iterator[None]:
     """Surround what transformers does for each tensor: only while that is watched, since they are many."""
-    global _readings  # noqa: PLW0603  (loads on several threads share what is surrounded)
-    module = sys.modules.get(_WEIGHTS)
+    loads, module = process_state(Loads), sys.modules.get(_WEIGHTS)
     counted = False
     try:
-        with _lock:
-            _readings += 1
+        with loads.lock:
+            loads.readings += 1
             counted = True
             if module is not None:
                 follow_loading(module)
         yield
     finally:
-        with _lock:
-            _readings -= counted
-            if module is not None and not _readings:
+        with loads.lock:
+            loads.readings -= counted
+            if module is not None and not loads.readings:
                 leave_loading(module)
 
 
 def _loading(kind: type) -> AbstractContextManager[object]:
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None:
-        return nullcontext()
-    return Load(monitor, session, f"load {plain(kind.__name__)}")
+    watch = current_watch()
+    return nullcontext() if watch is None else Load(*watch, f"load {plain(kind.__name__)}")
 
 
 def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Around:
@@ -192,7 +193,8 @@ def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Ar
 
     def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
         thread = threading.get_ident()
-        load = next((each for each in reversed(_loads) if each.thread == thread), None)
+        calls = reversed(process_state(Loads).calls)
+        load = next((call for call in calls if call.thread == thread), None)
         return (load and follow(load, *args, **kwargs)) or _NOTHING
 
     return around

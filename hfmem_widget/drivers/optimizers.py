@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from hfmem_widget.drivers.training.models import saw
 from hfmem_widget.drivers.training.run import quiet
 from hfmem_widget.guard import each, entry
 from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
+from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import running_monitor
 
 if TYPE_CHECKING:
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
 
 OPTIMIZER = "torch.optim.optimizer"
 
-_handles: list[Any] = []
 
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Where optimizers have stepped."""
+@dataclass
+class _Hooks(Installed):
+    handles: list[Any] = field(default_factory=list)
+    # Where optimizers have stepped.
+    threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
 
 def follow_optimizers() -> None:
@@ -48,11 +52,12 @@ def follow_optimizers() -> None:
     if module is None or not hasattr(module, "register_optimizer_step_pre_hook"):
         return
     # All of it: a fault may have kept some of it from being taken off, or put on.
-    while 0 < len(_handles) < 2:
-        _handles.pop().remove()
-    if not _handles:
-        _handles.append(module.register_optimizer_step_pre_hook(_steps))
-        _handles.append(module.register_optimizer_step_post_hook(_stepped))
+    handles = process_state(_Hooks).handles
+    while 0 < len(handles) < 2:
+        handles.pop().remove()
+    if not handles:
+        handles.append(module.register_optimizer_step_pre_hook(_steps))
+        handles.append(module.register_optimizer_step_post_hook(_stepped))
     for owner, name, around in _places():
         surround(owner, name, around, quiet=quiet)
 
@@ -69,11 +74,12 @@ def leave_optimizers(_module: object = None) -> None:
 
 
 def _take_off() -> None:
-    others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
+    hooks, here = process_state(_Hooks), threading.current_thread()
+    others = (thread for thread in tuple(hooks.threads) if thread is not here)
     if any(thread.is_alive() for thread in others):
         return  # torch may be going through its hooks there, and would raise if one went
-    while _handles:
-        _handles.pop().remove()
+    while hooks.handles:
+        hooks.handles.pop().remove()
     each(*(partial(restore, owner, name) for owner, name, _ in _places()))
 
 
@@ -82,7 +88,7 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     compiler = sys.modules["torch"].compiler
     if compiler.is_dynamo_compiling() or quiet.get(threading.get_ident()) or is_compiling():
         return
-    _threads.add(threading.current_thread())
+    process_state(_Hooks).threads.add(threading.current_thread())
     # The first of the arguments is the optimizer.
     has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 

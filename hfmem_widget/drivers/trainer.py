@@ -13,8 +13,8 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
+from hfmem_widget.drivers.install import Following
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, quiet
@@ -30,7 +31,8 @@ from hfmem_widget.guard import NEVER, each, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
-from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
@@ -56,11 +58,13 @@ AT_ONCE_NOTE = (
     "shown, and its figures include what the others allocated."
 )
 
-_runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
-"""By trainer, while it trains."""
 
-_beginning = threading.Lock()
-"""Held from seeing that no other trains until one has begun."""
+@dataclass
+class _Trainings:
+    # By trainer, while it trains.
+    runs: WeakKeyDictionary[object, TrainingRun] = field(default_factory=WeakKeyDictionary)
+    # Held from seeing that no other trains until one has begun.
+    beginning: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
@@ -134,6 +138,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
         self._all_ranks: Run | None = None
+        self._deciders: Collection[ending.Ask] = ()
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -149,10 +154,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
+        self._deciders = ending.deciders()
         if isinstance(self.ranks, str):
             follow(self.ranks)
-        monitor = running_monitor()
-        session = monitor.current if monitor is not None else None
+        monitor, session = current_watch() or (None, None)
         has_own = self.options != WatchOptions()
         if session is not None and has_own and may_watch and is_of_rank(session):
             session = None  # what was asked for is done, whether or not somebody follows the rank
@@ -168,20 +173,20 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             session = self._watch.start()
         if monitor is None or session is None:
             return
-        with _beginning:
+        with process_state(_Trainings).beginning:
             if _trains_elsewhere(monitor, session):
                 return
             accumulates = args.gradient_accumulation_steps > 1
             self._run = TrainingRun(monitor, session, accumulates=accumulates)
             yield_steps(self._run)
             if trainer is not None:
-                _runs[trainer] = self._run
+                process_state(_Trainings).runs[trainer] = self._run
         if getattr(args, "skip_memory_metrics", True) is False and session.running:
             monitor.recorder(session).note(TRACKER_NOTE)
 
     def for_training(self, trainer: Any) -> MemoryCallback:
         """Return this callback; or a fresh one, where it follows another training that goes on."""
-        with _beginning:
+        with process_state(_Trainings).beginning:
             if self._trainer is not None:
                 return copy.copy(self)
             self._trainer = trainer
@@ -199,8 +204,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def _forget_run(self) -> None:
         if self._trainer is not None:
-            with _beginning:
-                _runs.pop(self._trainer, None)
+            with process_state(_Trainings).beginning:
+                process_state(_Trainings).runs.pop(self._trainer, None)
         self._trainer = None
 
     def _take_hooks_off(self) -> None:
@@ -238,7 +243,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Open the training's span, and hook its model."""
         if self._trainer is None and (self._run is None or not self._run.alive):
-            if any(run.alive for run in _runs.values()):
+            if any(run.alive for run in process_state(_Trainings).runs.values()):
                 return  # Another callback of this class follows it.
             if self.was_refused:
                 return  # It could not begin, and that has been said.
@@ -308,7 +313,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            if ending.asked:
+            if self._deciders:
                 is_last = 0 < state.max_steps <= state.global_step
                 alone = args.world_size == 1
                 if ending.should_end(state.global_step, alone=alone, is_last=is_last):
@@ -355,7 +360,8 @@ def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
 
     Spans lie within one another, so of two trainings at once one would end the other's.
     """
-    if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
+    runs = process_state(_Trainings).runs.values()
+    if not any(run.session is session and run.is_elsewhere for run in runs):
         return False
     monitor.recorder(session).note(AT_ONCE_NOTE)
     return True
@@ -384,10 +390,10 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 def _of_one_call() -> MemoryCallback:
     """Return a callback for which nothing stays surrounded beyond the watch."""
-    global _for_good  # noqa: PLW0603
-    before = _for_good
+    following = process_state(Following)
+    before = following.trainers_for_good
     callback = MemoryCallback()
-    _for_good = before
+    following.trainers_for_good = before
     return callback
 
 
@@ -423,14 +429,13 @@ class _Following:
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run = _runs.get(trainer)
+    run = process_state(_Trainings).runs.get(trainer)
     if run is not None:
         return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None:
+    if (watch := current_watch()) is None:
         return contextlib.nullcontext()
-    with _beginning:
+    monitor, session = watch
+    with process_state(_Trainings).beginning:
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
@@ -446,27 +451,19 @@ _METHODS: dict[str, Around] = {
 }
 
 
-_for_good = False
-
-
 def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
     """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing.
 
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
     """
-    global _for_good  # noqa: PLW0603
-    _for_good = _for_good or for_good
+    process_state(Following).trainers_for_good |= for_good
     for trainer in _imported_trainers():
         for name, around in _METHODS.items():
             surround(trainer, name, around)
 
 
-def leave_trainers(_module: object = None, *, entirely: bool = True) -> None:
-    """Put the original methods back, if not for good or `entirely`."""
-    global _for_good  # noqa: PLW0603
-    if _for_good and not entirely:
-        return
-    _for_good = False
+def leave_trainers(_module: object = None) -> None:
+    """Put the original methods back."""
     for trainer in _imported_trainers():
         for name in _METHODS:
             restore(trainer, name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hfmem_widget.monitor.process import process_state
+
 
 class Ask(Protocol):
     """Decides at the end of a training's step whether the training is to end."""
@@ -13,22 +15,29 @@ class Ask(Protocol):
         ...
 
 
-asked: list[Ask] = []
-"""Those who may end a training."""
+class Deciders(list[Ask]):
+    """Those who may end a training."""
+
+
+def deciders() -> Deciders:
+    """Return those of this process."""
+    return process_state(Deciders)
 
 
 def listen(ask: Ask) -> None:
     """Ask it from now on, until `forget`."""
-    asked.append(ask)
+    deciders().append(ask)
 
 
 def forget(ask: Ask) -> None:
     """Ask it no longer; harmless if it was not asked."""
-    if ask in asked:
-        asked.remove(ask)
+    if ask in deciders():
+        deciders().remove(ask)
 
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
     """Return whether a training is to end after a step, because a watch asks for it."""
-    answers = [ask(step, alone=alone, is_last=is_last) for ask in tuple(asked)]  # each is asked
+    answers = [
+        ask(step, alone=alone, is_last=is_last) for ask in tuple(deciders())
+    ]  # each is asked
     return any(answers)

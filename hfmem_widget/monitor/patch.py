@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hfmem_widget.guard import NEVER, entry
+from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
@@ -38,8 +39,10 @@ class _Patch:
     around: Around | None
 
 
-# Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
-_patches: WeakKeyDictionary[type | ModuleType, dict[str, _Patch]] = WeakKeyDictionary()
+class Patches(WeakKeyDictionary[type | ModuleType, dict[str, _Patch]], Installed):
+    """The patches that stand, by owner and name."""
+
+    # Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
 
 
 def surround(
@@ -57,7 +60,7 @@ def surround(
     object, the class or the first argument), or with `whole_call` all of its arguments. It is not asked where
     `unless` returns True, or where what `quiet` has for the thread is true, and that is quick.
     """
-    ours = _patches.setdefault(owner, {})
+    ours = process_state(Patches).setdefault(owner, {})
     original: Any = vars(owner).get(name)
     if name in ours:
         # Somebody else may have put it back with what stood there before ours.
@@ -97,7 +100,7 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
     Ours may come back, where somebody has kept it to put it back: it does nothing then, either.
     """
-    ours = _patches.get(owner, {})
+    ours = process_state(Patches).get(owner, {})
     patch = ours.get(name)
     if patch is None:
         return

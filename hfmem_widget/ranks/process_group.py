@@ -9,36 +9,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.process import Installed, process_state
 
 GROUPS = "torch.distributed"
 _HOMES = (f"{GROUPS}.distributed_c10d", GROUPS)
 _JOIN = "init_process_group"
 
-_waiting: WhenImported | None = None
+
+@dataclass
+class _Import(Installed):
+    hook: WhenImported | None = None  # until torch.distributed is imported
 
 
 def follow_groups() -> None:
     """Hear of every group from now on, or once there is torch.distributed; doing so again does nothing."""
-    global _waiting  # noqa: PLW0603  (a function is surrounded once per process)
+    waiting = process_state(_Import)
     if GROUPS in sys.modules:
         surround_groups()
-    elif _waiting is None:
-        _waiting = WhenImported({GROUPS: surround_groups})
-        _waiting.begin()
+    elif waiting.hook is None:
+        waiting.hook = WhenImported({GROUPS: surround_groups})
+        waiting.hook.begin()
 
 
 def leave_groups(_module: ModuleType | None = None) -> None:
     """Put the original function back; a rank that is followed stays followed."""
-    global _waiting
-    waiting, _waiting = _waiting, None
-    if waiting is not None:
-        waiting.end()
+    waiting = process_state(_Import)
+    hook, waiting.hook = waiting.hook, None
+    if hook is not None:
+        hook.end()
     for module in _modules():
         restore(module, _JOIN)
 

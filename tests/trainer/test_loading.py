@@ -26,6 +26,7 @@ from transformers import (
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import loading
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 from tests.trainer.tiny import of_kind, outline, tiny_model
@@ -184,7 +185,7 @@ def test_an_error_in_the_middle_is_the_loads_own(
     assert raised.value is error
     assert outcomes[0] == outcomes[-1] == "raised MemoryError"
     assert set(outcomes[1:-1]) == {"done"}
-    assert loading._loads == []
+    assert process_state(loading.Loads).calls == []
 
 
 def test_a_checkpoint_that_is_not_there_fails_as_ever(tmp_path: Path) -> None:

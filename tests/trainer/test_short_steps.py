@@ -12,12 +12,13 @@ import pytest
 from transformers import TrainerCallback
 
 import hfmem_widget
-from hfmem_widget.drivers import install
+from hfmem_widget.drivers.install import Following
 from hfmem_widget.drivers.training.loop import rest, rests
-from hfmem_widget.monitor import grouping, shared
+from hfmem_widget.monitor import grouping, process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.session import Session
 from hfmem_widget.sources.counters import AllocatorSource
@@ -107,7 +108,10 @@ def test_a_step_within_a_group_enters_few_functions(
     """With the cold caches that a step leaves behind, each takes microseconds."""
     # Faults that other tests make may leave finders behind, and a group of steps that nobody ended.
     left = [
-        one for one in sys.meta_path if isinstance(one, WhenImported) if one is not install._waiting
+        one
+        for one in sys.meta_path
+        if isinstance(one, WhenImported)
+        if one is not process_state(Following).imports
     ]
     sys.meta_path[:] = [one for one in sys.meta_path if one not in left]
     rest.end()
@@ -115,7 +119,7 @@ def test_a_step_within_a_group_enters_few_functions(
     fake.alloc(1 << 20)
     allocator = CudaAllocator({"torch": FakeTorch(fake)})
     monitor = Monitor(Sampler([AllocatorSource(allocator)]), PeakLedger(allocator))
-    monkeypatch.setattr(shared, "_shared", monitor)
+    process.this.monitor = monitor
     calls = Calls()
     with hfmem_widget.watch(quiet=True) as session:
         make_trainer(

@@ -16,7 +16,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import guard
-from hfmem_widget.monitor import shared as monitor
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.options import WatchOptions
@@ -35,7 +35,7 @@ def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bench]:
 
     def make() -> Bench:
         bench = Bench()
-        monkeypatch.setattr(monitor, "_shared", bench.monitor)
+        process.this.monitor = bench.monitor
         return bench
 
     return make

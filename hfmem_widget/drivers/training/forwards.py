@@ -21,7 +21,8 @@ from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 
 TOLD_OTHERWISE = ("PreTrainedModel", "ScriptModule")
@@ -144,7 +145,9 @@ class Passes:
         if module is None or monitor.current is not self._session:
             return
         monitor.end_group(self._session)
-        if reported_elsewhere.by or monitor.is_within(self._session, REPORTED_ELSEWHERE):
+        if process_state(ReportedElsewhere).by or monitor.is_within(
+            self._session, REPORTED_ELSEWHERE
+        ):
             return
         monitor.attribution.called(module)
         self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
@@ -180,39 +183,38 @@ class _FollowedModule:
         self.counts: Mapping[str, float] = {}
 
 
-class _Elsewhere(threading.local):
+class ReportedElsewhere(threading.local):
     """Whether passes on this thread are parts of what somebody else tells, such as diffusers' pipelines."""
 
     by = 0
 
 
-reported_elsewhere = _Elsewhere()
-
-_passes: dict[int, Passes] = {}
-"""By the `id` of the session."""
+class FollowedPasses(dict[int, Passes], Installed):
+    """By the `id` of the session."""
 
 
 def begin_passes(monitor: Monitor, session: Session) -> None:
     """Tell the passes without gradients of the models that are known, and of those that come."""
-    passes = _passes[id(session)] = Passes(monitor, session)
+    passes = process_state(FollowedPasses)[id(session)] = Passes(monitor, session)
     for module in monitor.attribution.subjects.all()[0]:
         harmless(passes.follow, module)
 
 
 def end_passes(session: Session | None = None) -> None:
     """Tell them no longer; without a session, in none that there is."""
-    for key in tuple(_passes) if session is None else (id(session),):
-        if (passes := _passes.get(key)) is not None:
+    followed = process_state(FollowedPasses)
+    for key in tuple(followed) if session is None else (id(session),):
+        if (passes := followed.get(key)) is not None:
             # Forgotten once it has ended: what a fault interrupts is done again.
             passes.end()
-            _passes.pop(key, None)
+            followed.pop(key, None)
 
 
 def evaluates(module: object) -> None:
     """Take a module that is to be evaluated: its passes follow."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    passes = _passes.get(id(session))
-    if monitor is None or session is None or passes is None or not monitor.opened_here(session):
+    if (watch := current_watch()) is None:
         return
-    passes.follow(module)
+    monitor, session = watch
+    passes = process_state(FollowedPasses).get(id(session))
+    if passes is not None and monitor.opened_here(session):
+        passes.follow(module)

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ from hfmem_widget.drivers.training.models import children_of, searched_for, trai
 from hfmem_widget.drivers.training.run import TrainingRun, quiet, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 
@@ -381,38 +383,44 @@ class _Model:
         self.hooks: ModelHooks | None = None
 
 
-_loops: dict[int, Loop] = {}
-"""By the `id` of the session."""
+@dataclass
+class Followed(Installed):
+    """Whose steps are followed, with hooks on their models."""
 
-_trainings: list[TrainingRun] = []
-"""The trainings that tell the steps of their sessions by themselves, the innermost last."""
+    # By the `id` of the session.
+    loops: dict[int, Loop] = field(default_factory=dict)
+    # Those that report the steps of their sessions by themselves, the innermost last.
+    trainings: list[TrainingRun] = field(default_factory=list)
 
 
 def _training_of(session: Session | None) -> TrainingRun | None:
-    return next((run for run in reversed(_trainings) if run.session is session), None)
+    trainings = reversed(process_state(Followed).trainings)
+    return next((run for run in trainings if run.session is session), None)
 
 
 def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
     """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or _training_of(session) is not None:
+    if (watch := current_watch()) is None:
+        return
+    monitor, session = watch
+    if _training_of(session) is not None:
         return
     # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
     if not monitor.opened_here(session):
         return
-    loop = _loops.get(id(session))
+    loops = process_state(Followed).loops
+    loop = loops.get(id(session))
     if loop is None or loop.is_over():
         if not begins:
             return
         end_loops(only_over=True)
-        loop = _loops[id(session)] = Loop(monitor, session)
+        loop = loops[id(session)] = Loop(monitor, session)
     loop.timed(event)
 
 
 def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
     """Begin a forward pass of a model that is watched by name; return whether it is one of a step."""
-    loop = _loops.get(id(session))
+    loop = process_state(Followed).loops.get(id(session))
     if loop is None or rests() or not wants_gradients():
         return False
     begun: list[bool] = []
@@ -426,7 +434,7 @@ def begin_loop(monitor: Monitor, session: Session) -> None:
     """Follow the loop of a session from its first step, if its optimizer is known: one of the notebook's."""
     optimizers = monitor.attribution.subjects.all()[1]
     if optimizers:
-        loop = _loops[id(session)] = Loop(monitor, session)
+        loop = process_state(Followed).loops[id(session)] = Loop(monitor, session)
         for optimizer in optimizers:
             loop.optimizer_is_made(optimizer)
 
@@ -435,20 +443,20 @@ def end_loop(session: Session, outcome: str = "done") -> None:
     """End the loop of a session, if there is one."""
     while (run := _training_of(session)) is not None:
         resume_steps(run)
-    loop = _loops.get(id(session))
+    loops = process_state(Followed).loops
+    loop = loops.get(id(session))
     if loop is not None:
         loop.ends(outcome)
-        _loops.pop(id(session), None)
+        loops.pop(id(session), None)
 
 
 def backward_begins() -> None:
     """Begin a backward pass of this thread, in the trainings that are followed or in the loop."""
-    monitor = running_monitor()
-    if monitor is None:
+    if (watch := current_watch()) is None:
         return
-    session = monitor.current
+    session = watch[1]
     # A watch within a step of a training has a session of its own.
-    for run in tuple(_trainings):
+    for run in tuple(process_state(Followed).trainings):
         # The run keeps out other threads. While another loop runs in that watch, none of its passes is open.
         is_its = run.session is session or run.is_forward
         if is_its and _training_of(run.session) is run:
@@ -459,9 +467,10 @@ def backward_begins() -> None:
 
 def yield_steps(run: TrainingRun) -> None:
     """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
-    _trainings.append(run)
+    followed = process_state(Followed)
+    followed.trainings.append(run)
     run.needs_events = False
-    loop = _loops.get(id(run.session))
+    loop = followed.loops.get(id(run.session))
     if loop is not None:
         loop.yields()
 
@@ -469,13 +478,13 @@ def yield_steps(run: TrainingRun) -> None:
 def resume_steps(run: TrainingRun) -> None:
     """Tell the steps of its session again; those of a training around it are still its own."""
     with suppress(ValueError):
-        _trainings.remove(run)
+        process_state(Followed).trainings.remove(run)
         run.rouse()
 
 
 def end_loops(*, only_over: bool = False) -> None:
     """End all loops, or those whose sessions have ended by themselves."""
-    for loop in tuple(_loops.values()):
+    for loop in tuple(process_state(Followed).loops.values()):
         if not (only_over and loop.session.running):
             end_loop(loop.session)
 

@@ -8,12 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import NEVER, entry, is_for_user
 from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
 
@@ -22,13 +24,16 @@ SCRIPTING = "torch.jit._recursive"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
-_surrounded: dict[tuple[type | ModuleType, str], set[int]] = {}
-"""What copies, writes or scripts modules that have hooks of ours, and by `id` whose these are."""
 
-_hooked: weakref.WeakSet[ModelHooks] = weakref.WeakSet()
+@dataclass
+class Hooked(Installed):
+    """The modules that have hooks of ours."""
 
-_traced: dict[int, weakref.ref[Any]] = {}
-"""By their `id`, the hooked modules whose calls torch.compile has traced: they get no hooks again."""
+    hooks: weakref.WeakSet[ModelHooks] = field(default_factory=weakref.WeakSet)
+    # What copies, writes or scripts such modules, and by `id` whose hooks these are.
+    surrounded: dict[tuple[type | ModuleType, str], set[int]] = field(default_factory=dict)
+    # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
+    traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
 
 def follow_compiling(module: ModuleType) -> None:
@@ -71,9 +76,10 @@ class ModelHooks:
         self._surrounded: list[tuple[type | ModuleType, str]] = []
         if getattr(module, "_compiled_call_impl", None) is not None:
             return
-        if (traced := _traced.get(id(module))) is not None and traced() is module:
+        hooked = process_state(Hooked)
+        if (traced := hooked.traced.get(id(module))) is not None and traced() is module:
             return
-        _hooked.add(self)
+        hooked.hooks.add(self)
         try:
             self._hide_from_copies(module)
             before_hook, after_hook = _Before(before, rests), _After(after, rests)
@@ -96,13 +102,14 @@ class ModelHooks:
         while self._handles:
             self._handles[-1].remove()
             self._handles.pop()
-        _hooked.discard(self)
+        hooked = process_state(Hooked)
+        hooked.hooks.discard(self)
         while self._surrounded:
             patched = self._surrounded[-1]
-            users = _surrounded.get(patched, set())
+            users = hooked.surrounded.get(patched, set())
             users.discard(id(self))
             if not users:
-                _surrounded.pop(patched, None)
+                hooked.surrounded.pop(patched, None)
                 restore(*patched)
             self._surrounded.pop()
 
@@ -117,7 +124,7 @@ class ModelHooks:
 
     def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
         self._surrounded.append((owner, name))
-        _surrounded.setdefault((owner, name), set()).add(id(self))
+        process_state(Hooked).surrounded.setdefault((owner, name), set()).add(id(self))
         surround(owner, name, around)
 
 
@@ -210,18 +217,19 @@ def _without_hooks(
 ) -> AbstractContextManager[object]:
     """Take our hooks off the modules that code may call which torch.compile begins to trace."""
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
-    if _hooked and not is_ours:
+    hooked = process_state(Hooked)
+    if hooked.hooks and not is_ours:
         roots = [*locals_.values(), *map(globals_.get, code.co_names)]
         roots += [value for cell in more[1] for value in gc.get_referents(cell)]
         inside = {id(inner) for root in roots for inner in _modules_near(root)}
         if "forward" in code.co_name:  # a whole one, or what follows a graph break
             # A module that runs its own forward pass was called before: its hooks are not traced.
             inside.discard(id(locals_.get("self")))
-        for key in [key for key, module in _traced.items() if module() is None]:
-            del _traced[key]
-        for hooks in [hooks for hooks in _hooked if id(hooks.module()) in inside]:
+        for key in [key for key, module in hooked.traced.items() if module() is None]:
+            del hooked.traced[key]
+        for hooks in [hooks for hooks in hooked.hooks if id(hooks.module()) in inside]:
             hooks.remove()
-            _traced[id(hooks.module())] = hooks.module
+            hooked.traced[id(hooks.module())] = hooks.module
     return nullcontext()
 
 

@@ -7,7 +7,10 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
+
+from hfmem_widget.monitor.process import process_state
 
 SHARE = 0.02
 """Of the time: what looking through the heap may take. A process that trains has half a million objects
@@ -15,37 +18,38 @@ there, which take 0.1 s."""
 
 MOST_SEEN = 8
 
-_seen: list[weakref.ref[Any]] = []
-"""The modules that were asked for their parameters, or to clear their gradients, the newest last."""
 
-_next_search = 0.0
+@dataclass
+class _Seen:
+    # The modules that were asked for their parameters, or to clear their gradients, the newest last.
+    modules: list[weakref.ref[Any]] = field(default_factory=list)
+    next_search: float = 0.0
 
 
 def saw(owner: object) -> None:
     """Remember a module, weakly: an optimizer is mostly made of the parameters of what is trained."""
-    module = sys.modules.get("torch.nn")
-    if module is None or not issubclass(type(owner), module.Module):
+    nn = sys.modules.get("torch.nn")
+    if nn is None or not issubclass(type(owner), nn.Module):
         return
-    if not any(known() is owner for known in _seen):
-        _seen.append(weakref.ref(owner))
-        del _seen[:-MOST_SEEN]
+    modules = process_state(_Seen).modules
+    if not any(module() is owner for module in modules):
+        modules.append(weakref.ref(owner))
+        del modules[:-MOST_SEEN]
 
 
 def trained_by(optimizer: Any, others: Iterable[Any]) -> list[Any]:
     """Return the outermost of the modules seen lately, and of others, that an optimizer trains."""
     wanted = _parameters_of(optimizer)
-    known = {
-        id(one): one for one in (*others, *(reference() for reference in _seen)) if one is not None
-    }
+    seen = (reference() for reference in process_state(_Seen).modules)
+    known = {id(one): one for one in (*others, *seen) if one is not None}
     return _outermost([one for one in known.values() if not wanted.isdisjoint(_within(one))])
 
 
 def searched_for(optimizer: Any) -> list[Any] | None:
     """Return the outermost modules there are that an optimizer trains; None where we have just looked."""
-    global _next_search  # noqa: PLW0603  (a process has one heap)
     torch: Any = sys.modules.get("torch")
-    began = time.perf_counter()
-    if torch is None or began < _next_search:
+    seen, began = process_state(_Seen), time.perf_counter()
+    if torch is None or began < seen.next_search:
         return None
     kind, wanted = torch.nn.Module, _parameters_of(optimizer)
     found = [one for one in gc.get_objects() if issubclass(type(one), kind)]
@@ -60,7 +64,7 @@ def searched_for(optimizer: Any) -> list[Any] | None:
         if id(one) not in reached:
             reached[id(one)] = one
             waiting += above.get(id(one), ())
-    _next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
+    seen.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
     return [one for one in reached.values() if id(one) not in above]
 
 

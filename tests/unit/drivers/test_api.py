@@ -20,7 +20,6 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.shared import (
     read_once,
-    release_monitor,
     running_monitor,
     shared_monitor,
 )
@@ -261,7 +260,6 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     def refuse(_: Ticker) -> None:
         raise RuntimeError("can't start new thread")
 
-    release_monitor()
     monkeypatch.setattr(Ticker, "start", refuse)
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
         kept = bytearray(50_000_000)

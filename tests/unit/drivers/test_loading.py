@@ -19,7 +19,8 @@ from hfmem_widget.drivers import loading
 from hfmem_widget.drivers.loading import follow_loading, leave_loading
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.patch import surround
-from hfmem_widget.monitor.shared import release_monitor, running_monitor
+from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 
 Load = Callable[[str], object]
@@ -61,8 +62,7 @@ def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
 def nothing_left() -> Iterator[None]:
     """End what was watched."""
     yield
-    release_monitor()
-    assert loading._loads == []
+    assert process_state(loading.Loads).calls == []
 
 
 @pytest.fixture
@@ -285,5 +285,5 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
         with pytest.raises(KeyboardInterrupt):
             Model().load()
 
-        assert loading._loads == []
+        assert process_state(loading.Loads).calls == []
         assert [span.kind for span in session.open_spans] == ["block"]

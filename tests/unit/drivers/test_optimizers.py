@@ -18,7 +18,7 @@ from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_o
 from hfmem_widget.drivers.training.loop import Loop, rest
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.shared import release_monitor, shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 
 torch = pytest.importorskip("torch")
@@ -52,7 +52,6 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, gradients and states of a model in a function's own variables are told."""
     # However long a busy machine takes to count.
     monkeypatch.setattr("hfmem_widget.monitor.attribution.ALLOWANCE", 1e9)
-    release_monitor()
     with hfmem_widget.watch("loop", quiet=True) as session:
         model, optimizer = train(watched="mine")
 
@@ -120,11 +119,9 @@ def test_a_fault_of_ours_leaves_the_step_alone(
 
 
 @pytest.fixture
-def fresh() -> Iterator[Monitor]:
+def fresh() -> Monitor:
     """Give a monitor that has counted nothing yet, to this test alone."""
-    release_monitor()
-    yield shared_monitor()
-    release_monitor()
+    return shared_monitor()
 
 
 def stepped() -> tuple[Any, Any]:

@@ -26,7 +26,6 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each step followed by itself, however busy the machine is."""
     gc.collect()  # models of other tests are models, too
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
 
 

@@ -7,7 +7,6 @@ import math
 import signal
 import sys
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ from hfmem_widget.features.free.api import HANDLED
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.features.free.request import parse_request
-from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.torch_cuda import CudaAllocator
@@ -39,12 +37,11 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Stand in for the variables of a script, and take the monitor away at the end."""
+def main(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stand in for the variables of a script."""
     module = SimpleNamespace(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
     monkeypatch.setitem(sys.modules, "__main__", module)
-    yield vars(module)
-    release_monitor()
+    return vars(module)
 
 
 def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import mmap
 import sys
 from array import array
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from types import SimpleNamespace
@@ -20,7 +20,6 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.features.free.html import release_bundle
-from hfmem_widget.monitor.shared import release_monitor
 
 pa: Any = pytest.importorskip("pyarrow")
 pl: Any = pytest.importorskip("polars")
@@ -31,12 +30,11 @@ FEW = 20_000
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Stand in for the variables of a script, and take the monitor away at the end."""
+def main(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stand in for the variables of a script."""
     module = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "__main__", module)
-    yield vars(module)
-    release_monitor()
+    return vars(module)
 
 
 class Slotted:

@@ -1,0 +1,62 @@
+"""The state of this process, as one object: what is watched, followed and open in it.
+
+A module keeps what changes in a class of its own, of which `process_state` returns this process' instance.
+A forked child begins with a new state, and each test has one to itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from hfmem_widget.monitor.monitor import Monitor
+
+Part = TypeVar("Part")
+
+
+class Installed:
+    """A part of the state that says what of ours is in other libraries: a forked child has that, too."""
+
+
+@dataclass(eq=False)
+class Process:
+    """What changes while a process runs.
+
+    Attributes
+    ----------
+    monitor : Monitor, optional
+        The one of all watches.
+    making : Lock
+        Held while that is made: two would each know of half the watches.
+    parts : dict
+        What the modules keep, by their classes.
+    """
+
+    monitor: Monitor | None = None
+    making: threading.Lock = field(default_factory=threading.Lock)
+    parts: dict[type, Any] = field(default_factory=dict)
+
+    def child(self) -> Process:
+        """Return the state with which a forked child begins: its threads and watches did not come along."""
+        installed = {kind: part for kind, part in self.parts.items() if issubclass(kind, Installed)}
+        return Process(parts=installed)
+
+
+this = Process()
+
+
+def process_state(kind: type[Part]) -> Part:
+    """Return what this process keeps in a class; it is made where there is none yet."""
+    parts = this.parts
+    # Of two threads that come first, both get the same one.
+    part: Part = parts[kind] if kind in parts else parts.setdefault(kind, kind())
+    return part
+
+
+def replace(process: Process) -> Process:
+    """Put another state in place of this process', and return the one before."""
+    global this
+    before, this = this, process
+    return before
