@@ -30,7 +30,7 @@ DEFERRED = tuple(
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
-NEVER: Mapping[int, object] = MappingProxyType({})
+NO_THREADS: Mapping[int, object] = MappingProxyType({})
 """Threads for which nothing is to be done: none."""
 
 FADING, MOST_SECONDS = 0.05, 1e-4
@@ -223,7 +223,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def entry(
     *,
-    unless: Mapping[int, object] = NEVER,
+    unless_on: Mapping[int, object] = NO_THREADS,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -235,7 +235,7 @@ def entry(
 
     Parameters
     ----------
-    unless : mapping of int to object, optional
+    unless_on : mapping of int to object, optional
         Where what it has for the thread is true nothing is done, which takes far less than the guard.
     otherwise : callable, optional
         Returns, for the same arguments, what the user's code gets after a fault; None by default.
@@ -255,7 +255,7 @@ def entry(
             is_outermost = False
             try:
                 here = threading.get_ident()
-                if unless.get(here):
+                if unless_on.get(here):
                     return None  # type: ignore[return-value]  # what tells nothing has no result
                 is_outermost = _state.deferring != here
                 if not defers:
@@ -301,13 +301,13 @@ def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> 
             raise
 
 
-def each(*actions: Callable[[], object]) -> None:
+def call_all(*actions: Callable[[], object]) -> None:
     """Call all of them, in this order; a fault in one is raised after the others were called."""
     if actions:
         try:
             actions[0]()
         finally:
-            each(*actions[1:])
+            call_all(*actions[1:])
 
 
 def warn(sentence: str) -> None:

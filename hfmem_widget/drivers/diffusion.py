@@ -49,7 +49,7 @@ class _Pipelines(Installed):
     steps: dict[int, tuple[weakref.ref[Session], int]] = field(default_factory=dict)
 
 
-class OnThread(threading.local):
+class PipelineContext(threading.local):
     """The call of a pipeline that a thread is in."""
 
     call: Diffusion | None = None
@@ -73,10 +73,10 @@ class Diffusion:
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
         monitor.catch_up()
         is_alone = session.steps.count <= _steps_reported(session)
-        self._tells = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
+        self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        here = process_state(OnThread)
+        here = process_state(PipelineContext)
         self._around, here.call = here.call, self
         process_state(ReportedElsewhere).by += 1
         parts, self._parts = self._parts, {}
@@ -98,12 +98,12 @@ class Diffusion:
                     model,
                     before=self._forward_begins,
                     after=lambda _error: None,
-                    rests=self._is_known,
+                    unless=self._changes_nothing,
                 )
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        here = process_state(OnThread)
+        here = process_state(PipelineContext)
         if here.call is self:
             here.call = self._around
             process_state(ReportedElsewhere).by -= 1
@@ -146,16 +146,16 @@ class Diffusion:
             self._close()
             self._turn("decode")
 
-    def _is_known(self) -> bool:
+    def _changes_nothing(self) -> bool:
         """Return whether a forward pass says nothing new."""
-        return bool(self._step) or (self._name == "denoise" and not self._tells)
+        return bool(self._step) or (self._name == "denoise" and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:
-        if process_state(OnThread).call is not self:
+        if process_state(PipelineContext).call is not self:
             return
         began = time.perf_counter()
         self.loop_begins()
-        if self._tells:
+        if self._reports_steps:
             self._until = began + min(self._budget.wait(began), MOST_GROUP)
             self._first = self._number + 1
             self._step = self._monitor.open_span(self._session, "step", f"step {self._first}").id
@@ -239,30 +239,30 @@ def _registering(pipeline: object) -> AbstractContextManager[object]:
 
 
 def _calling(pipeline: object) -> AbstractContextManager[object]:
-    watch, call = current_watch(), process_state(OnThread).call
+    watch, call = current_watch(), process_state(PipelineContext).call
     if watch is None or (call is not None and call.pipeline == id(pipeline)):
         return _NOTHING
     return Diffusion(*watch, pipeline)
 
 
 def _looping(pipeline: object) -> AbstractContextManager[object]:
-    if (call := process_state(OnThread).call) is not None and call.pipeline == id(pipeline):
+    if (call := process_state(PipelineContext).call) is not None and call.pipeline == id(pipeline):
         call.loop_begins()
     return _NOTHING
 
 
 def _decoding(_model: object) -> AbstractContextManager[object]:
-    if (call := process_state(OnThread).call) is not None:
+    if (call := process_state(PipelineContext).call) is not None:
         call.decoding_begins()
     return _NOTHING
 
 
 def _is_counted() -> bool:
-    return (call := process_state(OnThread).call) is None or call.counts()
+    return (call := process_state(PipelineContext).call) is None or call.counts()
 
 
 @contextmanager
 def _stepping(_scheduler: object) -> Iterator[None]:
     yield
-    if (call := process_state(OnThread).call) is not None:
+    if (call := process_state(PipelineContext).call) is not None:
         call.stepped()

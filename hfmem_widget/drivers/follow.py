@@ -31,8 +31,8 @@ from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
-from hfmem_widget.ranks.identity import ALONE, alone, who
-from hfmem_widget.ranks.process_group import truth
+from hfmem_widget.ranks.identity import ALONE, only_rank, rank_of_process
+from hfmem_widget.ranks.process_group import rank_in_group
 from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class OwnRank:
 def _noting_exit(*_: object) -> Iterator[None]:
     try:
         yield
-    except SystemExit as left:
+    except SystemExit as error:
         if threading.current_thread() is threading.main_thread():
-            process_state(OwnRank).exit = _outermost(), code_of(left)
+            process_state(OwnRank).exit = _outermost(), code_of(error)
         raise
 
 
@@ -86,7 +86,7 @@ def _outermost() -> FrameType:
     return [frame for frame, _ in traceback.walk_stack(inspect.currentframe())][-1]
 
 
-def _code_left_with() -> int:
+def _exit_code() -> int:
     """Return the code that the script has left with by `sys.exit`; 0 where that was caught."""
     frame, code = process_state(OwnRank).exit or (None, 0)
     if frame is None or frame is _outermost():
@@ -108,11 +108,11 @@ def joined() -> None:
 def begin_alone() -> None:
     """Begin where ``hfmem run`` has started a script without a launcher: torch has been imported."""
     directory = os.environ.get(RUN)
-    rank = who(os.environ)
+    rank = rank_of_process(os.environ)
     is_rank = rank is not None and rank.world > 1
     launches = any(os.path.basename(word) in _LAUNCHERS for word in sys.orig_argv[1:4])  # noqa: PTH119
     if directory and os.environ.get(SOLO) == "1" and not is_rank and not launches:
-        begin(directory, rank or alone())
+        begin(directory, rank or only_rank())
 
 
 @entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
@@ -121,8 +121,8 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
 
     `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
     """
-    own, known, launcher = process_state(OwnRank), truth(), _alone_around()
-    is_in_group = known is not None and known[1] > 1
+    own, group, launcher = process_state(OwnRank), rank_in_group(), _alone_around()
+    is_in_group = group is not None and group[1] > 1
     if own.member is not None and own.is_followed:
         if own.member.rank.engine != ALONE or not is_in_group:
             return False
@@ -132,7 +132,7 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     if os.environ.get(CLAIMED, str(os.getpid())) != str(os.getpid()):
         return False
     if rank is None:
-        rank = who(os.environ, known) or alone()
+        rank = rank_of_process(os.environ, group) or only_rank()
     own.member = member = Member(Path(directory).absolute(), rank, launcher)
     own.watch, own.pid = _watch_of(member), os.getpid()
     # Before it begins: no child is to take itself for this rank.
@@ -179,8 +179,8 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    mine = {"quiet": True, "ranks": False, **handed_on(os.environ)}
-    options = WatchOptions(label=f"rank {member.rank.rank}", **mine)
+    own = {"quiet": True, "ranks": False, **handed_on(os.environ)}
+    options = WatchOptions(label=f"rank {member.rank.rank}", **own)
     recording = FileRecording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
@@ -205,7 +205,7 @@ def _at_exit() -> None:
     if isinstance(raised, SystemExit):
         # torch.multiprocessing leaves with a code after it has written the error to a file.
         raised = raised.__context__ or (raised if raised.code else None)
-    code = _code_left_with()
+    code = _exit_code()
     end(raised or (SystemExit(code) if code else None))
     if type(raised) is KeyboardInterrupt:
         # What Python has noted of it, to end as the signal asks, is lost with any code that runs from a text,

@@ -48,7 +48,7 @@ class FollowedModels(Installed):
     calls: WeakSet[Any] = field(default_factory=WeakSet)
 
 
-class OnThread(threading.local):
+class GenerateContext(threading.local):
     """What a thread is in."""
 
     generation: Generation | None = None
@@ -64,27 +64,27 @@ class Generation:
         monitor: Monitor,
         session: Session,
         model: object,
-        given: Mapping[str, float],
+        prompt_counts: Mapping[str, float],
     ) -> None:
         self.model = id(model)
         self._monitor = monitor
         self._session = session
-        self._given = given
+        self._prompt_counts = prompt_counts
         self._block = self._phase = 0
         self._counts: dict[str, float] = {}
-        self._most: dict[str, float] = {}
+        self._largest_caches: dict[str, float] = {}
         self._steps = 0
-        self._new = 0.0
+        self._new_tokens = 0.0
         self._began = self._latest = 0.0
 
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
-        process_state(OnThread).generation = self
+        process_state(GenerateContext).generation = self
         self._phase = self._open("prefill")
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        here = process_state(OnThread)
+        here = process_state(GenerateContext)
         if here.generation is self:
             here.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
@@ -104,7 +104,9 @@ class Generation:
         self._steps += 1
         # Of every step: samples are fewer.
         for device, parts in self._monitor.attribution.source.counted.items():
-            self._most[device] = max(parts.get("kv_cache", 0.0), self._most.get(device, 0.0))
+            self._largest_caches[device] = max(
+                parts.get("kv_cache", 0.0), self._largest_caches.get(device, 0.0)
+            )
         now = time.monotonic()
         if self._steps == 1:
             growths = filter(None, map(growth_of, caches))
@@ -114,7 +116,7 @@ class Generation:
             # The device may still be at the prefill where that ends for the host; here it is not.
             self._began = now
         else:
-            self._new += new
+            self._new_tokens += new
         self._latest = now
 
     def _end_prefill(self, growth: Any, rows: float) -> None:
@@ -127,23 +129,25 @@ class Generation:
             self._counts |= {name: size for name, size in named.items() if size}
             if growth.length:
                 self._counts["longest"] = float(growth.length)
-        self._monitor.close_span(self._session, self._phase, "done", self._given)
+        self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
         self._phase = self._open("decode")
 
     def _counts_now(self) -> dict[str, float]:
         if not self._steps:
-            return dict(self._given)
-        most = {f"{device}/kv_cache": size for device, size in self._most.items() if size}
-        counts = self._counts | most
-        # The first token is the prefill's, and the step after it is not in `_new`.
-        made = self._new + (self._steps > 1)
+            return dict(self._prompt_counts)
+        largest = {
+            f"{device}/kv_cache": size for device, size in self._largest_caches.items() if size
+        }
+        counts = self._counts | largest
+        # The first token is the prefill's, and the step after it is not in `_new_tokens`.
+        made = self._new_tokens + (self._steps > 1)
         if "longest" in counts:
             counts["longest"] += made
         counts["steps"] = float(self._steps - 1)
         counts["tokens"] = made * counts.get("samples", 1.0)
         passed = self._latest - self._began
-        if self._new and passed > 0:
-            counts["tokens_per_second"] = self._new * counts.get("samples", 1.0) / passed
+        if self._new_tokens and passed > 0:
+            counts["tokens_per_second"] = self._new_tokens * counts.get("samples", 1.0) / passed
         return {name: count for name, count in counts.items() if math.isfinite(count)}
 
     def _open(self, kind: SpanKind) -> int:
@@ -152,7 +156,7 @@ class Generation:
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
-    watch, here = current_watch(), process_state(OnThread)
+    watch, here = current_watch(), process_state(GenerateContext)
     if watch is None or here.generation is not None:
         return _NOTHING
     monitor, session = watch
@@ -162,8 +166,8 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     if owner is not None:
         process_state(FollowedModels).classes.add(owner)
         surround(owner, STEP, stepping, whole_call=True)
-    given = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
-    shape = shape_of((), {**kwargs, "input_ids": given}) if given is not None else {}
+    prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    shape = shape_of((), {**kwargs, "input_ids": prompt}) if prompt is not None else {}
     wanted = ("samples", "longest", "tokens")
     return Generation(
         monitor, session, model, {name: shape[name] for name in wanted if name in shape}
@@ -174,7 +178,7 @@ def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
 ) -> AbstractContextManager[object]:
     """Take note of a step of ``generate``: what the forward pass has returned is complete."""
-    monitor, here = running_monitor(), process_state(OnThread)
+    monitor, here = running_monitor(), process_state(GenerateContext)
     if monitor is not None and not here.in_step:
         caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
         monitor.cache_grew(*caches)
@@ -190,10 +194,10 @@ class _InStep:
     """A step is told once, though a model's own method may call the usual one."""
 
     def __enter__(self) -> None:
-        process_state(OnThread).in_step = True
+        process_state(GenerateContext).in_step = True
 
     def __exit__(self, *_: object) -> None:
-        process_state(OnThread).in_step = False
+        process_state(GenerateContext).in_step = False
 
 
 _IN_STEP = _InStep()
@@ -229,7 +233,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         if is_traced():
             return base(self, *args, **kwargs)
-        here: OnThread | None = None
+        here: GenerateContext | None = None
         try:
             # In a training nothing is to be done, which needs no guard.
             if not grads_enabled() and not is_compiling():
@@ -247,7 +251,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _begins(model: object) -> OnThread | None:
+def _begins(model: object) -> GenerateContext | None:
     """Return what this thread is in if this call is followed: the outermost, where something is watched."""
     return _begin(model) if _is_wanted() else None
 
@@ -255,19 +259,19 @@ def _begins(model: object) -> OnThread | None:
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
-    here = process_state(OnThread)
+    here = process_state(GenerateContext)
     if here.in_call or here.generation is not None:
         return False
     return running_monitor() is not None
 
 
 def _undo(*_: object) -> None:
-    process_state(OnThread).in_call = False
+    process_state(GenerateContext).in_call = False
 
 
 @entry(undo=_undo)
-def _begin(model: object) -> OnThread | None:
-    monitor, here = running_monitor(), process_state(OnThread)
+def _begin(model: object) -> GenerateContext | None:
+    monitor, here = running_monitor(), process_state(GenerateContext)
     if monitor is None:
         return None
     here.in_call = True
@@ -288,9 +292,9 @@ def _caches_in(outputs: Any) -> list[object]:
     """Return the caches among what a model has returned, as an output, a dict or a tuple."""
     if isinstance(outputs, Mapping):
         # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
-        return [each for name, each in outputs.items() if name in NAMES and each is not None]
+        return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     if type(outputs) is tuple:
-        return [each for each in outputs if is_cache(each) or _is_pairs(each)]
+        return [value for value in outputs if is_cache(value) or _is_pairs(value)]
     return []
 
 
@@ -301,7 +305,7 @@ def _is_pairs(value: object) -> bool:
         type(value) is tuple
         and bool(value)
         and all(type(pair) is tuple and len(pair) in {2, 4} for pair in value)
-        and all(isinstance(each, tensor) for pair in value for each in pair)
+        and all(isinstance(part, tensor) for pair in value for part in pair)
     )
 
 

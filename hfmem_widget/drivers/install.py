@@ -42,7 +42,7 @@ FOLLOWED: dict[str, tuple[str, str, str]] = {
 
 
 @dataclass
-class Following(Installed):
+class Installation(Installed):
     """What stays followed, and beyond a watch."""
 
     imports: WhenImported | None = None  # of what is not there yet
@@ -66,22 +66,22 @@ def end() -> None:
     if shared_monitor().watches:
         return
     harmless(leave_optimizers)
-    if not process_state(Following).for_good:
+    if not process_state(Installation).for_good:
         detach(entirely=False)
 
 
 def attach() -> WhenImported:
     """Follow all of them from now on, and return what waits for them; attaching again does nothing."""
-    process_state(Following).for_good = True
+    process_state(Installation).for_good = True
     return _attach()
 
 
 def _attach() -> WhenImported:
-    following = process_state(Following)
-    if following.imports is None:
-        following.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
-        following.imports.begin()
-    return following.imports
+    installation = process_state(Installation)
+    if installation.imports is None:
+        installation.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
+        installation.imports.begin()
+    return installation.imports
 
 
 def detach(*, entirely: bool = True) -> None:
@@ -89,14 +89,14 @@ def detach(*, entirely: bool = True) -> None:
 
     If not `entirely`, a Trainer stays followed that a `MemoryCallback` was made for.
     """
-    following = process_state(Following)
-    imports, following.imports = following.imports, None
-    following.for_good = False
-    following.trainers_for_good &= not entirely
+    installation = process_state(Installation)
+    imports, installation.imports = installation.imports, None
+    installation.for_good = False
+    installation.trainers_for_good &= not entirely
     if imports is not None:
         harmless(imports.end)
     for name, (home, _, leave) in FOLLOWED.items():
-        if name == TRAINER and following.trainers_for_good:
+        if name == TRAINER and installation.trainers_for_good:
             continue
         # Only what was imported to follow something: importing the rest now would import transformers.
         if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:

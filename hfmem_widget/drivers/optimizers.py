@@ -21,14 +21,14 @@ from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
+    count_step,
     end_loops,
-    rest,
-    tell,
-    wakes,
+    notify_loop,
+    step_counter,
 )
-from hfmem_widget.drivers.training.models import saw
-from hfmem_widget.drivers.training.run import quiet
-from hfmem_widget.guard import each, entry
+from hfmem_widget.drivers.training.models import note_module
+from hfmem_widget.drivers.training.run import threads_in_group
+from hfmem_widget.guard import call_all, entry
 from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import running_monitor
@@ -59,7 +59,7 @@ def follow_optimizers() -> None:
         handles.append(module.register_optimizer_step_pre_hook(_steps))
         handles.append(module.register_optimizer_step_post_hook(_stepped))
     for owner, name, around in _places():
-        surround(owner, name, around, quiet=quiet)
+        surround(owner, name, around, unless_on=threads_in_group)
 
 
 def follow_torch(_module: object) -> None:
@@ -70,7 +70,7 @@ def follow_torch(_module: object) -> None:
 
 def leave_optimizers(_module: object = None) -> None:
     """Follow them no longer, unless another thread trains."""
-    each(end_loops, end_passes, _take_off)
+    call_all(end_loops, end_passes, _take_off)
 
 
 def _take_off() -> None:
@@ -80,20 +80,24 @@ def _take_off() -> None:
         return  # torch may be going through its hooks there, and would raise if one went
     while hooks.handles:
         hooks.handles.pop().remove()
-    each(*(partial(restore, owner, name) for owner, name, _ in _places()))
+    call_all(*(partial(restore, owner, name) for owner, name, _ in _places()))
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # In the order in which `surround` asks.
     compiler = sys.modules["torch"].compiler
-    if compiler.is_dynamo_compiling() or quiet.get(threading.get_ident()) or is_compiling():
+    if (
+        compiler.is_dynamo_compiling()
+        or threads_in_group.get(threading.get_ident())
+        or is_compiling()
+    ):
         return
     process_state(_Hooks).threads.add(threading.current_thread())
     # The first of the arguments is the optimizer.
     has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 
     def act(monitor: Monitor) -> None:
-        tell(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
+        notify_loop(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
         monitor.attribution.optimizer_steps(optimizer)
 
     _act(act)
@@ -104,12 +108,14 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
         return
     here = threading.get_ident()
     # Where a Trainer tells the steps there is nothing to count.
-    if (quiet.get(here) and not (rest.thread == here and wakes())) or is_compiling():
+    if (
+        threads_in_group.get(here) and not (step_counter.thread == here and count_step())
+    ) or is_compiling():
         return
 
     def act(monitor: Monitor) -> None:
         monitor.optimizer_stepped()
-        tell(Loop.optimizer_ended)
+        notify_loop(Loop.optimizer_ended)
 
     _act(act)
 
@@ -117,7 +123,7 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
 @contextmanager
 def _made(optimizer: Any) -> Iterator[None]:
     yield
-    _act(lambda _monitor: tell(lambda loop: loop.loop_begins(optimizer)))
+    _act(lambda _monitor: notify_loop(lambda loop: loop.loop_begins(optimizer)))
 
 
 @contextmanager
@@ -126,9 +132,9 @@ def _clearing(owner: Any) -> Iterator[None]:
 
     def act(monitor: Monitor) -> None:
         monitor.attribution.gradients_cleared()
-        saw(owner)
+        note_module(owner)
         if hasattr(owner, "param_groups"):
-            tell(lambda loop: loop.loop_begins(owner))
+            notify_loop(lambda loop: loop.loop_begins(owner))
 
     _act(act)
 
@@ -141,7 +147,7 @@ def _evaluating(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _naming(module: Any) -> Iterator[None]:
-    _act(lambda _monitor: saw(module))
+    _act(lambda _monitor: note_module(module))
     yield
 
 
@@ -155,7 +161,7 @@ class _Backward:
         _act(lambda _monitor: backward_begins())
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        _act(lambda _monitor: tell(lambda loop: loop.backward_ended(error), begins=False))
+        _act(lambda _monitor: notify_loop(lambda loop: loop.backward_ended(error), begins=False))
 
 
 @entry()

@@ -22,12 +22,12 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
-from hfmem_widget.drivers.install import Following
+from hfmem_widget.drivers.install import Installation
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, quiet
+from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, threads_in_group
 from hfmem_widget.drivers.watch import Watch
-from hfmem_widget.guard import NEVER, each, entry, warn
+from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, restore, surround
@@ -60,7 +60,7 @@ AT_ONCE_NOTE = (
 
 
 @dataclass
-class _Trainings:
+class _ActiveRuns:
     # By trainer, while it trains.
     runs: WeakKeyDictionary[object, TrainingRun] = field(default_factory=WeakKeyDictionary)
     # Held from seeing that no other trains until one has begun.
@@ -70,7 +70,7 @@ class _Trainings:
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry(unless=quiet if is_of_step else NEVER)
+    @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
@@ -138,7 +138,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
         self._all_ranks: Run | None = None
-        self._deciders: Collection[ending.Ask] = ()
+        self._deciders: Collection[ending.Decider] = ()
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -173,20 +173,20 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             session = self._watch.start()
         if monitor is None or session is None:
             return
-        with process_state(_Trainings).beginning:
+        with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
             accumulates = args.gradient_accumulation_steps > 1
             self._run = TrainingRun(monitor, session, accumulates=accumulates)
             yield_steps(self._run)
             if trainer is not None:
-                process_state(_Trainings).runs[trainer] = self._run
+                process_state(_ActiveRuns).runs[trainer] = self._run
         if getattr(args, "skip_memory_metrics", True) is False and session.running:
             monitor.recorder(session).note(TRACKER_NOTE)
 
     def for_training(self, trainer: Any) -> MemoryCallback:
         """Return this callback; or a fresh one, where it follows another training that goes on."""
-        with process_state(_Trainings).beginning:
+        with process_state(_ActiveRuns).beginning:
             if self._trainer is not None:
                 return copy.copy(self)
             self._trainer = trainer
@@ -194,7 +194,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def ends(self, error: BaseException | None) -> None:
         """End it all, however the training ended; ending it again ends what a fault has left."""
-        each(
+        call_all(
             self._forget_run,
             self._take_hooks_off,
             self._leave_ranks,
@@ -204,8 +204,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def _forget_run(self) -> None:
         if self._trainer is not None:
-            with process_state(_Trainings).beginning:
-                process_state(_Trainings).runs.pop(self._trainer, None)
+            with process_state(_ActiveRuns).beginning:
+                process_state(_ActiveRuns).runs.pop(self._trainer, None)
         self._trainer = None
 
     def _take_hooks_off(self) -> None:
@@ -243,7 +243,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Open the training's span, and hook its model."""
         if self._trainer is None and (self._run is None or not self._run.alive):
-            if any(run.alive for run in process_state(_Trainings).runs.values()):
+            if any(run.alive for run in process_state(_ActiveRuns).runs.values()):
                 return  # Another callback of this class follows it.
             if self.was_refused:
                 return  # It could not begin, and that has been said.
@@ -277,7 +277,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 before=run.forward_begins,
                 after=run.forward_ended,
                 failures=True,
-                brief=quiet,
+                unguarded_on=threads_in_group,
             )
 
     @entry()
@@ -297,7 +297,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
     # Here and at its end, what an interrupt could leave half done holds it back itself.
-    @entry(unless=quiet, defers=False)
+    @entry(unless_on=threads_in_group, defers=False)
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:
@@ -360,7 +360,7 @@ def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
 
     Spans lie within one another, so of two trainings at once one would end the other's.
     """
-    runs = process_state(_Trainings).runs.values()
+    runs = process_state(_ActiveRuns).runs.values()
     if not any(run.session is session and run.is_elsewhere for run in runs):
         return False
     monitor.recorder(session).note(AT_ONCE_NOTE)
@@ -377,7 +377,7 @@ def _epochs_of(state: Any) -> int:
 def callback_of(trainer: Any) -> MemoryCallback | None:
     """Return the first of a Trainer's callbacks that is one of ours."""
     callbacks = trainer.callback_handler.callbacks
-    return next((ours for ours in callbacks if isinstance(ours, MemoryCallback)), None)
+    return next((each for each in callbacks if isinstance(each, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
@@ -390,7 +390,7 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 def _of_one_call() -> MemoryCallback:
     """Return a callback for which nothing stays surrounded beyond the watch."""
-    following = process_state(Following)
+    following = process_state(Installation)
     before = following.trainers_for_good
     callback = MemoryCallback()
     following.trainers_for_good = before
@@ -410,15 +410,14 @@ class _Following:
     def __enter__(self) -> None:
         ours = self._callback
         # First, so that whatever writes logs sees what it adds.
-        known = ours, self._own
-        others = (each for each in self._callbacks if not any(each is one for one in known))
+        others = (c for c in self._callbacks if c is not ours and c is not self._own)
         self._callbacks[:] = [ours, *others]
         ours.was_refused = True
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
         ours.was_refused = False
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        each(partial(self._callback.ends, error), self._put_back)
+        call_all(partial(self._callback.ends, error), self._put_back)
 
     def _put_back(self) -> None:
         others = [other for other in self._callbacks if other is not self._callback]
@@ -429,13 +428,13 @@ class _Following:
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run = process_state(_Trainings).runs.get(trainer)
+    run = process_state(_ActiveRuns).runs.get(trainer)
     if run is not None:
         return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
     if (watch := current_watch()) is None:
         return contextlib.nullcontext()
     monitor, session = watch
-    with process_state(_Trainings).beginning:
+    with process_state(_ActiveRuns).beginning:
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
@@ -456,7 +455,7 @@ def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
 
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
     """
-    process_state(Following).trainers_for_good |= for_good
+    process_state(Installation).trainers_for_good |= for_good
     for trainer in _imported_trainers():
         for name, around in _METHODS.items():
             surround(trainer, name, around)

@@ -220,7 +220,9 @@ class Watch(Decorates):
         below: list[Bundle] = []
         for companion in companions:
             place = above if companion.stands_above else below
-            harmless(lambda each=companion, to=place: to.append(each.report(session, span)))
+            harmless(
+                lambda companion=companion, to=place: to.append(companion.report(session, span))
+            )
         view, self._view = self._view, None
         if view is None:
             return

@@ -7,7 +7,7 @@ from typing import Protocol
 from hfmem_widget.monitor.process import process_state
 
 
-class Ask(Protocol):
+class Decider(Protocol):
     """Decides at the end of a training's step whether the training is to end."""
 
     def __call__(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
@@ -15,7 +15,7 @@ class Ask(Protocol):
         ...
 
 
-class Deciders(list[Ask]):
+class Deciders(list[Decider]):
     """Those who may end a training."""
 
 
@@ -24,20 +24,20 @@ def deciders() -> Deciders:
     return process_state(Deciders)
 
 
-def listen(ask: Ask) -> None:
-    """Ask it from now on, until `forget`."""
-    deciders().append(ask)
+def add_decider(decider: Decider) -> None:
+    """Ask it from now on, until `remove_decider`."""
+    deciders().append(decider)
 
 
-def forget(ask: Ask) -> None:
+def remove_decider(decider: Decider) -> None:
     """Ask it no longer; harmless if it was not asked."""
-    if ask in deciders():
-        deciders().remove(ask)
+    if decider in deciders():
+        deciders().remove(decider)
 
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
     """Return whether a training is to end after a step, because a watch asks for it."""
     answers = [
-        ask(step, alone=alone, is_last=is_last) for ask in tuple(deciders())
+        decider(step, alone=alone, is_last=is_last) for decider in tuple(deciders())
     ]  # each is asked
     return any(answers)

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hfmem_widget.guard import NEVER, entry
+from hfmem_widget.guard import NO_THREADS, entry
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
@@ -52,22 +52,22 @@ def surround(
     *,
     whole_call: bool = False,
     unless: Callable[[], bool] = bool,
-    quiet: Mapping[int, object] = NEVER,
+    unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
     """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
     What is not there, as in another release, is left out. `around` takes what comes first in the call (the
     object, the class or the first argument), or with `whole_call` all of its arguments. It is not asked where
-    `unless` returns True, or where what `quiet` has for the thread is true, and that is quick.
+    `unless` returns True, or where what `unless_on` has for the thread is true, and that is quick.
     """
-    ours = process_state(Patches).setdefault(owner, {})
+    patches = process_state(Patches).setdefault(owner, {})
     original: Any = vars(owner).get(name)
-    if name in ours:
+    if name in patches:
         # Somebody else may have put it back with what stood there before ours.
-        if _is_within(ours[name].stand_in, original):
-            ours[name].around = around
+        if _is_within(patches[name].stand_in, original):
+            patches[name].around = around
             return
-        ours[name].around = None
+        patches[name].around = None
     kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
     function: Any = original if kind is None else original.__func__
     if not callable(function):
@@ -84,14 +84,14 @@ def surround(
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
         try:
-            is_let_alone = quiet.get(threading.get_ident()) or unless() or is_compiling()
+            is_let_alone = unless_on.get(threading.get_ident()) or unless() or is_compiling()
             with _NOTHING if is_let_alone else _Around(patch, args, kwargs if whole_call else None):
                 return function(*args, **kwargs)
         finally:
             OVER  # noqa: B018
 
     stand_in = surrounded if kind is None else kind(surrounded)
-    patch = ours[name] = _Patch(stand_in, original, around)
+    patch = patches[name] = _Patch(stand_in, original, around)
     setattr(owner, name, stand_in)
 
 
@@ -100,14 +100,14 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
     Ours may come back, where somebody has kept it to put it back: it does nothing then, either.
     """
-    ours = process_state(Patches).get(owner, {})
-    patch = ours.get(name)
+    patches = process_state(Patches).get(owner, {})
+    patch = patches.get(name)
     if patch is None:
         return
     patch.around = None
     if vars(owner).get(name) is patch.stand_in:
         setattr(owner, name, patch.original)
-        del ours[name]
+        del patches[name]
 
 
 def _is_within(stand_in: object, current: object) -> bool:

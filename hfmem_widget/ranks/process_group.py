@@ -54,7 +54,7 @@ def surround_groups(_module: ModuleType | None = None) -> None:
         surround(module, _JOIN, _joining)
 
 
-def truth() -> tuple[int, int] | None:
+def rank_in_group() -> tuple[int, int] | None:
     """Return the rank and the world that torch.distributed knows; None where it is not up."""
     distributed: Any = sys.modules.get(GROUPS)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -318,7 +318,7 @@ def generating(bench: Bench) -> str:
     finally:
         restore(Decoder, "generate")
         ours.leave_calls(home)
-    here = process_state(ours.OnThread)
+    here = process_state(ours.GenerateContext)
     assert here.generation is None, "a generation is left"
     assert not here.in_call, "a call is left"
     assert Decoder.__call__ is usual
@@ -367,7 +367,7 @@ def diffusion(bench: Bench) -> str:
             result = pipeline()
     finally:
         ours.leave_pipelines(home)
-    assert process_state(ours.OnThread).call is None, "a call is left"
+    assert process_state(ours.PipelineContext).call is None, "a call is left"
     assert not pipeline.unet._forward_pre_hooks, "a hook is left"
     assert (Pipeline.__call__, Pipeline.progress_bar, Scheduler.step, Vae.decode) == usual
     return result

@@ -28,7 +28,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
     monkeypatch.setattr(models, "SHARE", 1e9)
     yield
-    assert not process_state(forwards.FollowedPasses)
+    assert not process_state(forwards.ActivePasses)
     assert not process_state(Hooked).surrounded, "hooks were left on a model"
 
 

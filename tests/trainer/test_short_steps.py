@@ -12,8 +12,8 @@ import pytest
 from transformers import TrainerCallback
 
 import hfmem_widget
-from hfmem_widget.drivers.install import Following
-from hfmem_widget.drivers.training.loop import rest, rests
+from hfmem_widget.drivers.install import Installation
+from hfmem_widget.drivers.training.loop import in_group, step_counter
 from hfmem_widget.monitor import grouping, process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
@@ -69,7 +69,7 @@ def test_each_step_is_counted_with_its_tokens(tmp_path: Path, options: dict[str,
     assert 0 < len(with_phases) < STEPS
     assert f"on {len(with_phases)} of {STEPS} steps" in grouped.polling.limited
     assert whole.polling.limited == ""
-    assert not rests()
+    assert not in_group()
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")
@@ -111,10 +111,10 @@ def test_a_step_within_a_group_enters_few_functions(
         one
         for one in sys.meta_path
         if isinstance(one, WhenImported)
-        if one is not process_state(Following).imports
+        if one is not process_state(Installation).imports
     ]
     sys.meta_path[:] = [one for one in sys.meta_path if one not in left]
-    rest.end()
+    step_counter.end()
     fake = FakeAllocator()
     fake.alloc(1 << 20)
     allocator = CudaAllocator({"torch": FakeTorch(fake)})

@@ -14,7 +14,7 @@ from hfmem_widget.drivers.training.loop import (
     REPORTED_ELSEWHERE,
     Loop,
     forward_of_a_step,
-    tell,
+    notify_loop,
 )
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import wants_gradients
@@ -25,7 +25,7 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 
-TOLD_OTHERWISE = ("PreTrainedModel", "ScriptModule")
+FOLLOWED_OTHERWISE = ("PreTrainedModel", "ScriptModule")
 """Classes whose calls are followed by `generating`, and those that take no hooks of ours."""
 
 
@@ -64,7 +64,7 @@ class Forwards:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             span_id, counts = self._open.pop()
             if not span_id:
-                tell(Loop.forward_ended, begins=False)
+                notify_loop(Loop.forward_ended, begins=False)
                 return
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
 
@@ -92,21 +92,21 @@ class Passes:
 
     def follow(self, module: Any) -> None:
         """Tell the passes of a module from now on, if nobody else does."""
-        known = self._followed.get(id(module))
-        if known is not None and known.module() is module:
+        followed = self._followed.get(id(module))
+        if followed is not None and followed.module() is module:
             return
         # One of those that are gone may have had this one's place in memory.
-        self._drop([key for key, one in self._followed.items() if one.module() is None])
+        self._drop([key for key, other in self._followed.items() if other.module() is None])
         names = {kind.__name__ for kind in type(module).__mro__}
-        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(TOLD_OTHERWISE):
+        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(FOLLOWED_OTHERWISE):
             return
         # Known before they are on: what a fault interrupts is taken off again.
-        one = self._followed[id(module)] = _FollowedModule(weakref.ref(module))
-        one.hooks = ModelHooks(
+        followed = self._followed[id(module)] = _FollowedModule(weakref.ref(module))
+        followed.hooks = ModelHooks(
             module,
-            before=partial(self._begins, one),
-            after=partial(self._ended, one),
-            rests=partial(self._rests, one),
+            before=partial(self._begins, followed),
+            after=partial(self._ended, followed),
+            unless=partial(self._is_skipped, followed),
         )
 
     def end(self) -> None:
@@ -119,29 +119,29 @@ class Passes:
                 hooks.remove()
             del self._followed[key]
 
-    def _rests(self, one: _FollowedModule) -> bool:
+    def _is_skipped(self, followed: _FollowedModule) -> bool:
         if self._thread != threading.get_ident() or wants_gradients():
             return True
         if self._in_span is not None:
-            return self._in_span is not one
+            return self._in_span is not followed
         if self._passing is not None:
-            if self._passing is one:
+            if self._passing is followed:
                 self._passing = None
                 self._only_counted += 1
             return True
         if self._clock() >= self._until:
             return False
-        self._passing = one
+        self._passing = followed
         return True
 
-    def _begins(self, one: _FollowedModule, counts: Mapping[str, float]) -> None:
+    def _begins(self, followed: _FollowedModule, counts: Mapping[str, float]) -> None:
         began = self._clock()
-        if self._in_span is one:
+        if self._in_span is followed:
             if self._monitor.is_open(self._session, self._span):
                 self._within += 1
                 return
             self._in_span = None  # an interrupt has ended it, and no hook has been called
-        module, monitor = one.module(), self._monitor
+        module, monitor = followed.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
         monitor.end_group(self._session)
@@ -151,11 +151,11 @@ class Passes:
             return
         monitor.attribution.called(module)
         self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
-        self._in_span, self._within, one.counts = one, 0, counts
+        self._in_span, self._within, followed.counts = followed, 0, counts
         self._budget.spend(self._clock() - began)
 
-    def _ended(self, one: _FollowedModule, error: Exception | None) -> None:
-        if self._in_span is not one:
+    def _ended(self, followed: _FollowedModule, error: Exception | None) -> None:
+        if self._in_span is not followed:
             return
         if self._within:
             self._within -= 1
@@ -165,7 +165,7 @@ class Passes:
         self._only_counted = 0
         numbers = {"first": float(first), "step": float(self._number)}
         if self._monitor.is_open(self._session, self._span):
-            counts = {**one.counts, **numbers}
+            counts = {**followed.counts, **numbers}
             self._monitor.close_span(self._session, self._span, outcome_of(error), counts)
         now = self._clock()
         self._budget.spend(now - began + 2 * seconds_of_an_event())
@@ -189,20 +189,20 @@ class ReportedElsewhere(threading.local):
     by = 0
 
 
-class FollowedPasses(dict[int, Passes], Installed):
+class ActivePasses(dict[int, Passes], Installed):
     """By the `id` of the session."""
 
 
 def begin_passes(monitor: Monitor, session: Session) -> None:
     """Tell the passes without gradients of the models that are known, and of those that come."""
-    passes = process_state(FollowedPasses)[id(session)] = Passes(monitor, session)
+    passes = process_state(ActivePasses)[id(session)] = Passes(monitor, session)
     for module in monitor.attribution.subjects.all()[0]:
         harmless(passes.follow, module)
 
 
 def end_passes(session: Session | None = None) -> None:
     """Tell them no longer; without a session, in none that there is."""
-    followed = process_state(FollowedPasses)
+    followed = process_state(ActivePasses)
     for key in tuple(followed) if session is None else (id(session),):
         if (passes := followed.get(key)) is not None:
             # Forgotten once it has ended: what a fault interrupts is done again.
@@ -215,6 +215,6 @@ def evaluates(module: object) -> None:
     if (watch := current_watch()) is None:
         return
     monitor, session = watch
-    passes = process_state(FollowedPasses).get(id(session))
+    passes = process_state(ActivePasses).get(id(session))
     if passes is not None and monitor.opened_here(session):
         passes.follow(module)

@@ -19,7 +19,7 @@ from typing import Any
 
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
-from hfmem_widget.drivers.training.run import TrainingRun, quiet, wants_gradients
+from hfmem_widget.drivers.training.run import TrainingRun, threads_in_group, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.process import Installed, process_state
@@ -53,12 +53,12 @@ class Loop:
         self._monitor = monitor
         self._run = TrainingRun(monitor, session, clock=clock)
         self._clock = clock
-        self._looked = 0.0
+        self._searched = 0.0
         self._thread = threading.current_thread()
         self._models: dict[int, _Model] = {}
         self._optimizer: Callable[[], Any] = lambda: None
-        self._looked_for: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._searched_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._seen_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._searched_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._number = session.steps.count
         # Of the span of a step, or of a group of them.
         self._is_open = self._is_detailed = False
@@ -74,7 +74,7 @@ class Loop:
         self._stepping: list[int] = []
         self._has_closure = self._stepped_within = False
         # Whether closures make gradients: some optimizers are given one that does nothing.
-        self._makes_gradients, self._made_before = True, 0
+        self._makes_gradients, self._batches_before = True, 0
         self._made_in_closure = False
 
     def is_over(self) -> bool:
@@ -85,23 +85,23 @@ class Loop:
         """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
         if threading.current_thread() is self._thread:
             grouping = self._run.grouping
-            began, known, self._looked = self._clock(), grouping.spent, 0.0
+            began, spent, self._searched = self._clock(), grouping.spent, 0.0
             event(self)
-            beside = self._looked + grouping.spent - known
+            beside = self._searched + grouping.spent - spent
             grouping.spend(self._clock() - began - beside + seconds_of_an_event())
 
     def optimizer_is_made(self, optimizer: Any) -> None:
         """Take an optimizer that was there before: what its models do next may be a step."""
-        with self._looking():
-            if found := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
+        with self._searching():
+            if models := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
                 self._may_guess = True
-                self._looked_for.add(optimizer)
-                self._take(optimizer, found)
+                self._seen_optimizers.add(optimizer)
+                self._take(optimizer, models)
 
     def loop_begins(self, optimizer: Any) -> None:
         """Take an optimizer that was just made, or clears its gradients: steps follow."""
         self._is_armed = True
-        self._look(optimizer)
+        self._find_models(optimizer)
 
     def forward_begins(self, counts: Mapping[str, float]) -> bool:
         """Begin a forward pass of a model; return whether it is one of a step."""
@@ -156,28 +156,28 @@ class Loop:
             return
         self._has_closure = has_closure
         self._is_armed = self._is_armed or has_closure
-        self._look(optimizer)
-        self._made_before = self._batches
+        self._find_models(optimizer)
+        self._batches_before = self._batches
         if self._within and self._is_detailed and not (has_closure and self._makes_gradients):
             self._run.optimizer_begins()
 
     def optimizer_ended(self) -> None:
         """End the step of an optimizer, and with the last of them that of the loop."""
         self._optimizer_steps += 1
-        if rest.loop is self:
-            self._wakes()
+        if step_counter.loop is self:
+            self._end_group()
             return
         if self._stepping:
             self._stepping.pop()
         if self._stepping:
             return
-        self._made_in_closure = self._has_closure and self._batches > self._made_before
+        self._made_in_closure = self._has_closure and self._batches > self._batches_before
         self._is_armed, self._has_closure = True, False
         if self._backwards:
             self._stepped_within = True
             return
         self._stepped += 1
-        self._makes_gradients = self._batches > self._made_before
+        self._makes_gradients = self._batches > self._batches_before
         if self._within:
             if self._is_detailed:
                 self._run.optimizer_ended()
@@ -196,9 +196,9 @@ class Loop:
         """End the step that is open, or the group of them."""
         if not self._is_open:
             return
-        if rest.loop is self:
-            self._number += rest.steps()
-            rest.end()
+        if step_counter.loop is self:
+            self._number += step_counter.steps()
+            step_counter.end()
             outcome = NO_STEP if self._number < self._first else outcome
         elif outcome == "done":
             outcome = NO_STEP
@@ -207,13 +207,13 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the group of steps that goes on has lasted long enough."""
-        last = self._number + rest.steps()
+        last = self._number + step_counter.steps()
         return self._run.grouping.is_over(self._clock(), self._first, last)
 
-    def _wakes(self) -> None:
+    def _end_group(self) -> None:
         """End a group of steps."""
-        self._number += rest.steps()
-        rest.end()
+        self._number += step_counter.steps()
+        step_counter.end()
         self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
         self._forwards = self._backwards = 0
         self._stepping.clear()
@@ -242,7 +242,7 @@ class Loop:
         self._run.step_begins(self._first)
         self._is_detailed = not self._run.grouping.is_group
         if not self._is_detailed:
-            rest.begin(self, self._optimizers_per_step)
+            step_counter.begin(self, self._optimizers_per_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -254,10 +254,10 @@ class Loop:
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         if not self._passes_of_step:
-            self._look_closer()
+            self._find_what_is_called()
         elif not self._has_pruned:
             self._has_pruned = True
-            self._unhook([key for key, known in self._models.items() if not known.was_called])
+            self._unhook([key for key, model in self._models.items() if not model.was_called])
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
@@ -268,48 +268,48 @@ class Loop:
     def _is_reported_elsewhere(self) -> bool:
         return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
-    def _look(self, optimizer: Any) -> None:
+    def _find_models(self, optimizer: Any) -> None:
         """Look once for the models that an optimizer trains."""
-        if optimizer in self._looked_for or not hasattr(optimizer, "param_groups"):
+        if optimizer in self._seen_optimizers or not hasattr(optimizer, "param_groups"):
             return
-        self._looked_for.add(optimizer)
-        with self._looking():
+        self._seen_optimizers.add(optimizer)
+        with self._searching():
             subjects = self._monitor.attribution.subjects
-            found = trained_by(optimizer, subjects.all()[0]) or searched_for(optimizer) or []
-            self._take(optimizer, found)
+            models = trained_by(optimizer, subjects.all()[0]) or searched_for(optimizer) or []
+            self._take(optimizer, models)
 
-    def _take(self, optimizer: Any, found: Iterable[Any]) -> None:
+    def _take(self, optimizer: Any, models: Iterable[Any]) -> None:
         """Take the models of an optimizer, and what may be called instead: parts, as of a LightningModule."""
         self._optimizer = weakref.ref(optimizer)
-        self._monitor.attribution.follow(*found)
-        self._hook(found)
-        self._hook((child for one in found for child in children_of(one)), 1)
+        self._monitor.attribution.follow(*models)
+        self._hook(models)
+        self._hook((child for model in models for child in children_of(model)), 1)
 
-    def _look_closer(self) -> None:
+    def _find_what_is_called(self) -> None:
         """After a step without a forward pass, look for what is called: a wrapper, or a part of a model."""
         optimizer = self._optimizer()
-        with self._looking():
-            if optimizer is not None and optimizer not in self._searched_for:
-                found = searched_for(optimizer)
-                if found is not None:
-                    self._searched_for.add(optimizer)
-                if found:
-                    self._monitor.attribution.follow(*found)
+        with self._searching():
+            if optimizer is not None and optimizer not in self._searched_optimizers:
+                models = searched_for(optimizer)
+                if models is not None:
+                    self._searched_optimizers.add(optimizer)
+                if models:
+                    self._monitor.attribution.follow(*models)
                     self._unhook(tuple(self._models))
-                    self._hook(found)
+                    self._hook(models)
                     return
-            for key, known in tuple(self._models.items()):
-                module = known.module()
-                if module is not None and known.depth < DEEPEST:
+            for key, model in tuple(self._models.items()):
+                module = model.module()
+                if module is not None and model.depth < DEEPEST:
                     self._unhook((key,))
-                    self._hook(children_of(module), known.depth + 1)
+                    self._hook(children_of(module), model.depth + 1)
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _searching(self) -> Iterator[None]:
         """Keep what is done once out of what the steps cost."""
         began = self._clock()
         yield
-        self._looked += self._clock() - began
+        self._searched += self._clock() - began
 
     def _unhook(self, keys: Iterable[int]) -> None:
         for key in keys:
@@ -327,12 +327,12 @@ class Loop:
             model.hooks = ModelHooks(
                 module,
                 before=partial(_forward_begins, model),
-                after=lambda _error: tell(Loop.forward_ended, begins=False),
-                rests=rests,
+                after=lambda _error: notify_loop(Loop.forward_ended, begins=False),
+                unless=in_group,
             )
 
 
-class _Rest:
+class StepCounter:
     """While a group of steps goes by on a thread, the ends of optimizers' steps are all that is noted."""
 
     loop: Loop | None = None
@@ -343,11 +343,11 @@ class _Rest:
         """Begin to count alone; so many optimizers' steps make one of the loop."""
         self.optimizer_steps, self.optimizers_per_step = 0, optimizers_per_step
         self.loop, self.thread = loop, threading.get_ident()
-        quiet[self.thread] = loop.open_ids
+        threads_in_group[self.thread] = loop.open_ids
 
     def end(self) -> None:
         """Do everything again."""
-        quiet.pop(self.thread, None)
+        threads_in_group.pop(self.thread, None)
         self.loop, self.thread = None, 0
         self.optimizer_steps, self.optimizers_per_step = 0, 1
 
@@ -356,20 +356,23 @@ class _Rest:
         return self.optimizer_steps // self.optimizers_per_step
 
 
-rest = _Rest()
+step_counter = StepCounter()
 
 
-def rests() -> bool:
+def in_group() -> bool:
     """Return whether nothing is to be done on this thread but to count optimizers' steps."""
-    return bool(quiet.get(threading.get_ident()))
+    return bool(threads_in_group.get(threading.get_ident()))
 
 
-def wakes() -> bool:
+def count_step() -> bool:
     """Count the end of an optimizer's step; return whether it is time to do everything again."""
-    if rest.loop is None or not rest.loop.open_ids:
+    if step_counter.loop is None or not step_counter.loop.open_ids:
         return False
-    rest.optimizer_steps += 1
-    return rest.optimizer_steps % rest.optimizers_per_step == 0 and rest.loop.group_is_over()
+    step_counter.optimizer_steps += 1
+    return (
+        step_counter.optimizer_steps % step_counter.optimizers_per_step == 0
+        and step_counter.loop.group_is_over()
+    )
 
 
 class _Model:
@@ -384,7 +387,7 @@ class _Model:
 
 
 @dataclass
-class Followed(Installed):
+class ActiveLoops(Installed):
     """Whose steps are followed, with hooks on their models."""
 
     # By the `id` of the session.
@@ -394,11 +397,11 @@ class Followed(Installed):
 
 
 def _training_of(session: Session | None) -> TrainingRun | None:
-    trainings = reversed(process_state(Followed).trainings)
+    trainings = reversed(process_state(ActiveLoops).trainings)
     return next((run for run in trainings if run.session is session), None)
 
 
-def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
+def notify_loop(event: Callable[[Loop], object], *, begins: bool = True) -> None:
     """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
     if (watch := current_watch()) is None:
         return
@@ -408,7 +411,7 @@ def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
     # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
     if not monitor.opened_here(session):
         return
-    loops = process_state(Followed).loops
+    loops = process_state(ActiveLoops).loops
     loop = loops.get(id(session))
     if loop is None or loop.is_over():
         if not begins:
@@ -420,8 +423,8 @@ def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
 
 def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
     """Begin a forward pass of a model that is watched by name; return whether it is one of a step."""
-    loop = process_state(Followed).loops.get(id(session))
-    if loop is None or rests() or not wants_gradients():
+    loop = process_state(ActiveLoops).loops.get(id(session))
+    if loop is None or in_group() or not wants_gradients():
         return False
     begun: list[bool] = []
     loop.timed(lambda loop: begun.append(loop.forward_begins(counts)))
@@ -434,7 +437,7 @@ def begin_loop(monitor: Monitor, session: Session) -> None:
     """Follow the loop of a session from its first step, if its optimizer is known: one of the notebook's."""
     optimizers = monitor.attribution.subjects.all()[1]
     if optimizers:
-        loop = process_state(Followed).loops[id(session)] = Loop(monitor, session)
+        loop = process_state(ActiveLoops).loops[id(session)] = Loop(monitor, session)
         for optimizer in optimizers:
             loop.optimizer_is_made(optimizer)
 
@@ -443,7 +446,7 @@ def end_loop(session: Session, outcome: str = "done") -> None:
     """End the loop of a session, if there is one."""
     while (run := _training_of(session)) is not None:
         resume_steps(run)
-    loops = process_state(Followed).loops
+    loops = process_state(ActiveLoops).loops
     loop = loops.get(id(session))
     if loop is not None:
         loop.ends(outcome)
@@ -456,18 +459,18 @@ def backward_begins() -> None:
         return
     session = watch[1]
     # A watch within a step of a training has a session of its own.
-    for run in tuple(process_state(Followed).trainings):
+    for run in tuple(process_state(ActiveLoops).trainings):
         # The run keeps out other threads. While another loop runs in that watch, none of its passes is open.
         is_its = run.session is session or run.is_forward
         if is_its and _training_of(run.session) is run:
             run.backward_begins()
     if _training_of(session) is None:
-        tell(Loop.backward_begins)
+        notify_loop(Loop.backward_begins)
 
 
 def yield_steps(run: TrainingRun) -> None:
     """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
-    followed = process_state(Followed)
+    followed = process_state(ActiveLoops)
     followed.trainings.append(run)
     run.needs_events = False
     loop = followed.loops.get(id(run.session))
@@ -478,13 +481,13 @@ def yield_steps(run: TrainingRun) -> None:
 def resume_steps(run: TrainingRun) -> None:
     """Tell the steps of its session again; those of a training around it are still its own."""
     with suppress(ValueError):
-        process_state(Followed).trainings.remove(run)
-        run.rouse()
+        process_state(ActiveLoops).trainings.remove(run)
+        run.leave_group()
 
 
 def end_loops(*, only_over: bool = False) -> None:
     """End all loops, or those whose sessions have ended by themselves."""
-    for loop in tuple(process_state(Followed).loops.values()):
+    for loop in tuple(process_state(ActiveLoops).loops.values()):
         if not (only_over and loop.session.running):
             end_loop(loop.session)
 
@@ -493,4 +496,4 @@ def _forward_begins(model: _Model, counts: Mapping[str, float]) -> None:
     def begins(loop: Loop) -> None:
         model.was_called |= loop.forward_begins(counts)
 
-    tell(begins, begins=False)
+    notify_loop(begins, begins=False)

@@ -13,7 +13,7 @@ from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
-from hfmem_widget.guard import NEVER, entry, is_for_user
+from hfmem_widget.guard import NO_THREADS, entry, is_for_user
 from hfmem_widget.monitor.patch import Around, restore, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
@@ -56,9 +56,9 @@ class ModelHooks:
 
     The module is the outermost one: hooks of an inner module would run in the replicas of
     ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
-    says of the batch, `after` what the pass raised, or None. Where `rests` returns True, neither is called.
+    says of the batch, `after` what the pass raised, or None. Where `unless` returns True, neither is called.
     `after` may be for `failures` alone. No interrupt can leave `before` half done on a thread for which what
-    is in `brief` is true.
+    is in `unguarded_on` is true.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ModelHooks:
         *,
         before: Callable[[Mapping[str, float]], None],
         after: Callable[[Exception | None], None],
-        rests: Callable[[], bool] = bool,
+        unless: Callable[[], bool] = bool,
         failures: bool = False,
-        brief: Mapping[int, object] = NEVER,
+        unguarded_on: Mapping[int, object] = NO_THREADS,
     ) -> None:
         self.module: weakref.ref[Any] = weakref.ref(module)
         self._handles: list[Any] = []
@@ -82,8 +82,8 @@ class ModelHooks:
         hooked.hooks.add(self)
         try:
             self._hide_from_copies(module)
-            before_hook, after_hook = _Before(before, rests), _After(after, rests)
-            before_hook.brief, after_hook.failures = brief, failures
+            before_hook, after_hook = _Before(before, unless), _After(after, unless)
+            before_hook.unguarded_on, after_hook.failures = unguarded_on, failures
             register = module.register_forward_pre_hook
             hooks = module._forward_pre_hooks  # noqa: SLF001  (torch has no other way to order them)
             ours = [key for key, hook in hooks.items() if isinstance(hook, _Hook)]
@@ -131,9 +131,9 @@ class ModelHooks:
 class _Hook:
     """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
 
-    def __init__(self, report: Callable[[Any], None], rests: Callable[[], bool]) -> None:
+    def __init__(self, report: Callable[[Any], None], unless: Callable[[], bool]) -> None:
         self._report = report
-        self._rests = rests
+        self._unless = unless
         # While torch.compile or torch.jit is tracing, a hook must not get into what it makes.
         torch = sys.modules["torch"]
         self._compiled: Callable[[], bool] = torch.compiler.is_compiling
@@ -145,16 +145,16 @@ class _Hook:
 
 
 class _Before(_Hook):
-    brief: Mapping[int, object] = NEVER
+    unguarded_on: Mapping[int, object] = NO_THREADS
 
     def __call__(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         # torch leaves them out where another thread is putting the hook on, or taking it off.
-        if kwargs is None or self._compiled() or self._rests() or self._traced():
+        if kwargs is None or self._compiled() or self._unless() or self._traced():
             return
-        if not self.brief.get(threading.get_ident()):
-            self._tell(args, kwargs)
+        if not self.unguarded_on.get(threading.get_ident()):
+            self._report_guarded(args, kwargs)
             return
         # Holding signals back takes longer than all that a short step needs.
         try:
@@ -164,7 +164,7 @@ class _Before(_Hook):
                 raise
 
     @entry()
-    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _report_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._report(shape_of(args, kwargs))
 
 
@@ -174,12 +174,12 @@ class _After(_Hook):
     def __call__(self, _module: object, _args: object, result: object) -> None:
         if (self.failures and result is not None) or self._compiled():
             return
-        if self._rests() or self._traced():
+        if self._unless() or self._traced():
             return
-        self._tell(result)
+        self._report_guarded(result)
 
     @entry()
-    def _tell(self, result: object) -> None:
+    def _report_guarded(self, result: object) -> None:
         # Where the pass raised, torch calls from the clause that caught it, without a result.
         error = sys.exception() if result is None else None
         self._report(error if isinstance(error, Exception) else None)

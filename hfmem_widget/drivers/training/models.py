@@ -26,7 +26,7 @@ class _Seen:
     next_search: float = 0.0
 
 
-def saw(owner: object) -> None:
+def note_module(owner: object) -> None:
     """Remember a module, weakly: an optimizer is mostly made of the parameters of what is trained."""
     nn = sys.modules.get("torch.nn")
     if nn is None or not issubclass(type(owner), nn.Module):
@@ -40,9 +40,9 @@ def saw(owner: object) -> None:
 def trained_by(optimizer: Any, others: Iterable[Any]) -> list[Any]:
     """Return the outermost of the modules seen lately, and of others, that an optimizer trains."""
     wanted = _parameters_of(optimizer)
-    seen = (reference() for reference in process_state(_Seen).modules)
-    known = {id(one): one for one in (*others, *seen) if one is not None}
-    return _outermost([one for one in known.values() if not wanted.isdisjoint(_within(one))])
+    seen = (module() for module in process_state(_Seen).modules)
+    modules = {id(module): module for module in (*others, *seen) if module is not None}
+    return _outermost([m for m in modules.values() if not wanted.isdisjoint(_within(m))])
 
 
 def searched_for(optimizer: Any) -> list[Any] | None:
@@ -52,20 +52,20 @@ def searched_for(optimizer: Any) -> list[Any] | None:
     if torch is None or began < seen.next_search:
         return None
     kind, wanted = torch.nn.Module, _parameters_of(optimizer)
-    found = [one for one in gc.get_objects() if issubclass(type(one), kind)]
-    owners = {id(one) for one in found if not wanted.isdisjoint(map(id, _own(one)))}
+    modules = [module for module in gc.get_objects() if issubclass(type(module), kind)]
+    owners = {id(module) for module in modules if not wanted.isdisjoint(map(id, _own(module)))}
     above: dict[int, list[Any]] = {}
-    for one in found:
-        for child in children_of(one):
-            above.setdefault(id(child), []).append(one)
-    waiting, reached = [one for one in found if id(one) in owners], dict[int, Any]()
+    for module in modules:
+        for child in children_of(module):
+            above.setdefault(id(child), []).append(module)
+    waiting, reached = [module for module in modules if id(module) in owners], dict[int, Any]()
     while waiting:
-        one = waiting.pop()
-        if id(one) not in reached:
-            reached[id(one)] = one
-            waiting += above.get(id(one), ())
+        module = waiting.pop()
+        if id(module) not in reached:
+            reached[id(module)] = module
+            waiting += above.get(id(module), ())
     seen.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
-    return [one for one in reached.values() if id(one) not in above]
+    return [module for module in reached.values() if id(module) not in above]
 
 
 def children_of(module: Any) -> list[Any]:
@@ -82,9 +82,9 @@ def _within(module: Any) -> Iterator[int]:
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
-    inner = {id(each) for one in modules for each in one.modules() if each is not one}
-    return [one for one in modules if id(one) not in inner]
+    inner = {id(child) for module in modules for child in module.modules() if child is not module}
+    return [module for module in modules if id(module) not in inner]
 
 
 def _parameters_of(optimizer: Any) -> set[int]:
-    return {id(one) for group in optimizer.param_groups for one in group["params"]}
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

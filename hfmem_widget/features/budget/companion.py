@@ -50,13 +50,13 @@ class Budget(Companion):
         recorder.subscribe(self._look)
         recorder.on_step(self._step_ended)
         if self._stop:
-            ending.listen(self._should_end)
+            ending.add_decider(self._should_end)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         recorder.unsubscribe(self._look)
         recorder.off_step(self._step_ended)
-        ending.forget(self._should_end)
+        ending.remove_decider(self._should_end)
         self._session = None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:

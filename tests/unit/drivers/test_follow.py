@@ -32,7 +32,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
     process.this.monitor = Bench().monitor
     process_state(OwnRank).has_exit_hooks = True
-    monkeypatch.setattr(follows, "truth", lambda: None)
+    monkeypatch.setattr(follows, "rank_in_group", lambda: None)
     for name in [*os.environ]:
         if name.startswith(("HFMEM_", "SLURM_", "RANK", "WORLD_SIZE", "OMPI_", "PMI")):
             monkeypatch.delenv(name)
@@ -48,7 +48,7 @@ def recorded(run: Path) -> list[Any]:
 
 
 def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
-    monkeypatch.setattr(follows, "truth", lambda: (rank, world))
+    monkeypatch.setattr(follows, "rank_in_group", lambda: (rank, world))
 
 
 def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_optimizers
-from hfmem_widget.drivers.training.loop import Loop, rest
+from hfmem_widget.drivers.training.loop import Loop, step_counter
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.shared import shared_monitor
@@ -249,17 +249,17 @@ def test_a_quiet_step_is_none_of_another_threads_group() -> None:
     """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
     monitor = shared_monitor()
     with hfmem_widget.watch(quiet=True) as session:
-        rest.begin(loop := Loop(monitor, session), optimizers_per_step=1)
+        step_counter.begin(loop := Loop(monitor, session), optimizers_per_step=1)
         loop._run.grouping.until = math.inf
         try:
             _stepped(None, (), {})
-            of_its_own = rest.optimizer_steps
-            rest.thread += 1
+            of_its_own = step_counter.optimizer_steps
+            step_counter.thread += 1
             _stepped(None, (), {})
-            assert (of_its_own, rest.optimizer_steps) == (1, 1)
+            assert (of_its_own, step_counter.optimizer_steps) == (1, 1)
         finally:
-            rest.thread -= 1
-            rest.end()
+            step_counter.thread -= 1
+            step_counter.end()
 
 
 def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(

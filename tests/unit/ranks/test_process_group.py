@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.drivers import follow, install
-from hfmem_widget.ranks.process_group import follow_groups, leave_groups, truth
+from hfmem_widget.ranks.process_group import follow_groups, leave_groups, rank_in_group
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def test_the_truth_is_that_of_the_group(
     """Rank and world once it is up; before that, and without torch, none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 
-    assert truth() == ((1, 2) if up else None)
+    assert rank_in_group() == ((1, 2) if up else None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
-    assert truth() is None
+    assert rank_in_group() is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import run as running
-from hfmem_widget.drivers.training.loop import rests, resume_steps, wakes, yield_steps
+from hfmem_widget.drivers.training.loop import count_step, in_group, resume_steps, yield_steps
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
 from hfmem_widget.monitor import grouping
@@ -472,9 +472,9 @@ def test_torchs_events_are_left_out_of_a_trainers_groups() -> None:
     yield_steps(training.run)
     training.short_steps()
 
-    assert (rests(), wakes()) == (True, False)
+    assert (in_group(), count_step()) == (True, False)
     training.run.ended()
-    assert not rests()
+    assert not in_group()
 
 
 def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
@@ -486,7 +486,7 @@ def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
     yield_steps(training.run)
     training.short_steps()
     training.act("step")
-    was_quiet = rests()
+    was_quiet = in_group()
     training.bench.clock.advance(1.0)
     training.bench.host.values[0] = 777.0
     training.act("backward")
@@ -505,7 +505,7 @@ def test_a_loops_own_events_are_always_needed() -> None:
     training = Training()
     training.short_steps()
 
-    assert not rests()
+    assert not in_group()
 
 
 def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
@@ -513,9 +513,9 @@ def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
-    following.rest.begin(loop, optimizers_per_step=1)
+    following.step_counter.begin(loop, optimizers_per_step=1)
 
-    assert not rests()
+    assert not in_group()
 
 
 def test_a_training_that_is_left_in_a_group_leaves_nothing_resting() -> None:
@@ -525,7 +525,7 @@ def test_a_training_that_is_left_in_a_group_leaves_nothing_resting() -> None:
     training.short_steps()
     resume_steps(training.run)
 
-    assert not rests()
+    assert not in_group()
 
 
 def test_the_highest_group_says_nothing_of_a_phase_it_was_not_measured_in() -> None:

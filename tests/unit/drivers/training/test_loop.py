@@ -203,4 +203,4 @@ def test_a_loop_of_groups_leaves_nothing_of_its_tail(
             optimizer.step()
 
     assert session.steps.count == 20
-    assert not following.rests()
+    assert not following.in_group()
