@@ -102,11 +102,9 @@ class Generation:
         if not self._phase or not self._monitor.is_open(self._session, self._phase):
             return
         self._steps += 1
-        # Of every step: samples are fewer.
+        largest = self._largest_caches  # of every step: samples are fewer
         for device, parts in self._monitor.attribution.source.counted.items():
-            self._largest_caches[device] = max(
-                parts.get("kv_cache", 0.0), self._largest_caches.get(device, 0.0)
-            )
+            largest[device] = max(parts.get("kv_cache", 0.0), largest.get(device, 0.0))
         now = time.monotonic()
         if self._steps == 1:
             growths = filter(None, map(growth_of, caches))
@@ -135,10 +133,8 @@ class Generation:
     def _counts_now(self) -> dict[str, float]:
         if not self._steps:
             return dict(self._prompt_counts)
-        largest = {
-            f"{device}/kv_cache": size for device, size in self._largest_caches.items() if size
-        }
-        counts = self._counts | largest
+        largest = self._largest_caches.items()
+        counts = self._counts | {f"{device}/kv_cache": size for device, size in largest if size}
         # The first token is the prefill's, and the step after it is not in `_new_tokens`.
         made = self._new_tokens + (self._steps > 1)
         if "longest" in counts:

@@ -28,7 +28,7 @@ LOADING = (
 
 FOLLOWED: dict[str, tuple[str, str, str]] = {
     "torch": ("drivers.optimizers", "follow_torch", "leave_optimizers"),
-    "torch.distributed": ("ranks.process_group", "surround_groups", "leave_groups"),
+    "torch.distributed": ("ranks.process_group", "follow_groups", "leave_groups"),
     TRAINER: ("drivers.trainer", "follow_trainers", "leave_trainers"),
     PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
     "torch._dynamo.convert_frame": (

@@ -13,8 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.drivers.training.forwards import end_passes, evaluates
@@ -29,7 +27,7 @@ from hfmem_widget.drivers.training.loop import (
 from hfmem_widget.drivers.training.models import note_module
 from hfmem_widget.drivers.training.run import threads_in_group
 from hfmem_widget.guard import call_all, entry
-from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
+from hfmem_widget.monitor.patch import Place, is_compiling, restore_all, surround_all
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import running_monitor
 
@@ -58,8 +56,7 @@ def follow_optimizers() -> None:
     if not handles:
         handles.append(module.register_optimizer_step_pre_hook(_steps))
         handles.append(module.register_optimizer_step_post_hook(_stepped))
-    for owner, name, around in _places():
-        surround(owner, name, around, unless_on=threads_in_group)
+    surround_all(_PLACES, unless_on=threads_in_group)
 
 
 def follow_torch(_module: object) -> None:
@@ -80,7 +77,7 @@ def _take_off() -> None:
         return  # torch may be going through its hooks there, and would raise if one went
     while hooks.handles:
         hooks.handles.pop().remove()
-    call_all(*(partial(restore, owner, name) for owner, name, _ in _places()))
+    restore_all(_PLACES)
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -166,27 +163,15 @@ class _Backward:
 
 @entry()
 def _act(action: Callable[[Monitor], None]) -> None:
-    # Not imported before the first watch.
-    shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
-    monitor = None if shared is None else shared.running_monitor()
-    if monitor is not None:
+    if (monitor := running_monitor()) is not None:
         action(monitor)
 
 
-_PLACES: tuple[tuple[str, str, str, Around], ...] = (
-    (OPTIMIZER, "Optimizer", "__init__", _made),
-    (OPTIMIZER, "Optimizer", "zero_grad", _clearing),
-    ("torch.nn.modules.module", "Module", "zero_grad", _clearing),
-    ("torch.nn.modules.module", "Module", "named_parameters", _naming),
-    ("torch.nn.modules.module", "Module", "eval", _evaluating),
-    ("torch.autograd", "", "backward", _Backward),
+_PLACES = (
+    Place(OPTIMIZER, "Optimizer", "__init__", _made),
+    Place(OPTIMIZER, "Optimizer", "zero_grad", _clearing),
+    Place("torch.nn.modules.module", "Module", "zero_grad", _clearing),
+    Place("torch.nn.modules.module", "Module", "named_parameters", _naming),
+    Place("torch.nn.modules.module", "Module", "eval", _evaluating),
+    Place("torch.autograd", "", "backward", _Backward),
 )
-"""What is surrounded: a method, or a function of a module where no class is named."""
-
-
-def _places() -> Iterator[tuple[type | ModuleType, str, Around]]:
-    for module, kind, name, around in _PLACES:
-        home = sys.modules.get(module)
-        owner = home if home is None or not kind else getattr(home, kind, None)
-        if isinstance(owner, type | ModuleType):
-            yield owner, name, around

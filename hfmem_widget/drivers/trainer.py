@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import multiprocessing
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -30,7 +29,7 @@ from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.patch import Place, restore_all, surround_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
@@ -138,7 +137,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
         self._all_ranks: Run | None = None
-        self._deciders: Collection[ending.Decider] = ()
+        self._deciders = ending.Deciders()
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -316,7 +315,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             if self._deciders:
                 is_last = 0 < state.max_steps <= state.global_step
                 alone = args.world_size == 1
-                if ending.should_end(state.global_step, alone=alone, is_last=is_last):
+                if self._deciders.should_end(state.global_step, alone=alone, is_last=is_last):
                     control.should_save = control.should_training_stop = True
         return control
 
@@ -442,12 +441,14 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 
-_METHODS: dict[str, Around] = {
-    "train": _training,
-    "evaluate": lambda trainer: _aside(trainer, "evaluate"),
-    "predict": lambda trainer: _aside(trainer, "predict"),
-    "save_model": lambda trainer: _aside(trainer, "save"),
-}
+_MODULE = "transformers.trainer"
+
+PLACES = (
+    Place(_MODULE, "Trainer", "train", _training),
+    Place(_MODULE, "Trainer", "evaluate", lambda trainer: _aside(trainer, "evaluate")),
+    Place(_MODULE, "Trainer", "predict", lambda trainer: _aside(trainer, "predict")),
+    Place(_MODULE, "Trainer", "save_model", lambda trainer: _aside(trainer, "save")),
+)
 
 
 def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
@@ -456,18 +457,9 @@ def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
     """
     process_state(Installation).trainers_for_good |= for_good
-    for trainer in _imported_trainers():
-        for name, around in _METHODS.items():
-            surround(trainer, name, around)
+    surround_all(PLACES)
 
 
 def leave_trainers(_module: object = None) -> None:
     """Put the original methods back."""
-    for trainer in _imported_trainers():
-        for name in _METHODS:
-            restore(trainer, name)
-
-
-def _imported_trainers() -> list[type]:
-    module = sys.modules.get("transformers.trainer")
-    return [] if module is None else [module.Trainer]
+    restore_all(PLACES)

@@ -16,28 +16,14 @@ class Decider(Protocol):
 
 
 class Deciders(list[Decider]):
-    """Those who may end a training."""
+    """Those who may end a training, because a watch asks for it."""
+
+    def should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+        """Return whether a training is to end after a step; all of them are asked."""
+        answers = [decider(step, alone=alone, is_last=is_last) for decider in tuple(self)]
+        return any(answers)
 
 
 def deciders() -> Deciders:
     """Return those of this process."""
     return process_state(Deciders)
-
-
-def add_decider(decider: Decider) -> None:
-    """Ask it from now on, until `remove_decider`."""
-    deciders().append(decider)
-
-
-def remove_decider(decider: Decider) -> None:
-    """Ask it no longer; harmless if it was not asked."""
-    if decider in deciders():
-        deciders().remove(decider)
-
-
-def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
-    """Return whether a training is to end after a step, because a watch asks for it."""
-    answers = [
-        decider(step, alone=alone, is_last=is_last) for decider in tuple(deciders())
-    ]  # each is asked
-    return any(answers)

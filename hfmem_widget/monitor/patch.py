@@ -10,14 +10,14 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from hfmem_widget.guard import NO_THREADS, entry
+from hfmem_widget.guard import NO_THREADS, call_all, entry
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
@@ -28,6 +28,16 @@ _NOTHING = nullcontext()
 
 _MOST_WRAPPERS = 50
 """Nested wrappers that are searched at most."""
+
+
+class Place(NamedTuple):
+    """A method of another library's class, or a function of its module where no class is named."""
+
+    module: str
+    owner: str
+    name: str
+    around: Around
+    whole_call: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -108,6 +118,35 @@ def restore(owner: type | ModuleType, name: str) -> None:
     if vars(owner).get(name) is patch.stand_in:
         setattr(owner, name, patch.original)
         del patches[name]
+
+
+def surround_all(
+    places: Iterable[Place],
+    module: ModuleType | None = None,
+    *,
+    unless_on: Mapping[int, object] = NO_THREADS,
+) -> None:
+    """Surround all of these that are there: those of a module, or by default of all that are imported."""
+    for place, owner in _owners(places, module):
+        whole = place.whole_call
+        surround(owner, place.name, place.around, whole_call=whole, unless_on=unless_on)
+
+
+def restore_all(places: Iterable[Place], module: ModuleType | None = None) -> None:
+    """Put the originals of all of these back; a fault with one keeps no other from it."""
+    owners = tuple(_owners(places, module))
+    call_all(*(functools.partial(restore, owner, place.name) for place, owner in owners))
+
+
+def _owners(
+    places: Iterable[Place], module: ModuleType | None
+) -> Iterator[tuple[Place, type | ModuleType]]:
+    for place in places:
+        home = sys.modules.get(place.module) if module is None else module
+        owner = getattr(home, place.owner, None) if place.owner else home
+        is_its = module is None or module.__name__ == place.module
+        if is_its and isinstance(owner, type | ModuleType):
+            yield place, owner
 
 
 def _is_within(stand_in: object, current: object) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.process_group import follow_groups
 
 RUN = "HFMEM_RUN"
 """The run's directory."""
@@ -73,7 +72,6 @@ class Lent:
         self._pid = os.getpid()
         process_state(Lenders).add(self._pid)
         environ.update({**self._own, PATH: self._path})
-        follow_groups()  # a forked child has the surrounded function
         return True
 
     def end(self) -> None:

@@ -9,49 +9,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from hfmem_widget.display import resolve
-from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
-from hfmem_widget.monitor.process import Installed, process_state
 
 GROUPS = "torch.distributed"
 _HOMES = (f"{GROUPS}.distributed_c10d", GROUPS)
 _JOIN = "init_process_group"
 
 
-@dataclass
-class _Import(Installed):
-    hook: WhenImported | None = None  # until torch.distributed is imported
-
-
-def follow_groups() -> None:
-    """Hear of every group from now on, or once there is torch.distributed; doing so again does nothing."""
-    waiting = process_state(_Import)
-    if GROUPS in sys.modules:
-        surround_groups()
-    elif waiting.hook is None:
-        waiting.hook = WhenImported({GROUPS: surround_groups})
-        waiting.hook.begin()
+def follow_groups(_module: ModuleType | None = None) -> None:
+    """Hear of every group from now on, if there is torch.distributed; doing so again does nothing."""
+    for module in _modules():
+        surround(module, _JOIN, _joining)
 
 
 def leave_groups(_module: ModuleType | None = None) -> None:
     """Put the original function back; a rank that is followed stays followed."""
-    waiting = process_state(_Import)
-    hook, waiting.hook = waiting.hook, None
-    if hook is not None:
-        hook.end()
     for module in _modules():
         restore(module, _JOIN)
-
-
-def surround_groups(_module: ModuleType | None = None) -> None:
-    """Surround the function wherever it is."""
-    for module in _modules():
-        surround(module, _JOIN, _joining)
 
 
 def rank_in_group() -> tuple[int, int] | None:

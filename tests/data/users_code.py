@@ -221,8 +221,8 @@ def made_trainer(bench: Bench) -> Any:
         def evaluate(self) -> None:
             self.tell("on_log", logs={"eval_loss": 1.0})
 
-    for name in ("train", "evaluate"):
-        surround(Trainer, name, ours._METHODS[name])
+    for place in ours.PLACES:
+        surround(Trainer, place.name, place.around)
     return Trainer()
 
 

@@ -135,7 +135,7 @@ def test_whoever_ends_a_training_knows_whether_others_train(
         asked.append((at, more))
         return ends
 
-    ending.add_decider(should_end)
+    ending.deciders().append(should_end)
     callback = MemoryCallback()
     callback._deciders = ending.deciders()
     callback._run = mock.MagicMock()

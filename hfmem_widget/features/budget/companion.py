@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.features.budget.crossing import OF_WHAT, Crossing, Seen, finding_of
-from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import Companion
+from hfmem_widget.monitor.ending import deciders
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
@@ -50,13 +50,14 @@ class Budget(Companion):
         recorder.subscribe(self._look)
         recorder.on_step(self._step_ended)
         if self._stop:
-            ending.add_decider(self._should_end)
+            deciders().append(self._should_end)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         recorder.unsubscribe(self._look)
         recorder.off_step(self._step_ended)
-        ending.remove_decider(self._should_end)
+        if self._should_end in deciders():
+            deciders().remove(self._should_end)
         self._session = None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:

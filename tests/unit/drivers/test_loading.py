@@ -74,6 +74,15 @@ def files(tmp_path: Path) -> list[str]:
     return paths
 
 
+def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
+    """Return the session of a watch in which a model was loaded from files."""
+    module = modeling(load, threads=threads)
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files)
+    return session
+
+
 def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
     """Return what is said of each span but the outermost."""
     return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
@@ -81,10 +90,7 @@ def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
 
 def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
     """With the bytes of each, from the headers of the files."""
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+    session = loaded(files)
 
     shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
     counts = {"shards": 3.0, "bytes": 1200.0}
@@ -105,10 +111,7 @@ def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
     """The load says all there is to say."""
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files[:1])
+    session = loaded(files[:1])
 
     counts = {"shards": 1.0, "bytes": 400.0}
     assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
@@ -118,10 +121,7 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
     """What is not known of one file is not known of all."""
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"")
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained([*files, str(pickled)])
+    session = loaded([*files, str(pickled)])
 
     assert session.spans[1].counts == {"shards": 4.0}
     assert [one.counts for one in session.spans[2:]] == [*3 * [{"bytes": 400.0}], {}]
@@ -129,10 +129,7 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
 
 def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None:
     """Several are open at once then, and the load is told alone."""
-    module = modeling(threads=True)
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+    session = loaded(files, threads=True)
 
     assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
 

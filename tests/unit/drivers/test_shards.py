@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hfmem_widget.drivers.shards import Shards
+from hfmem_widget.drivers.loading import Shards
 
 
 @pytest.fixture

@@ -120,6 +120,7 @@ def test_a_forked_child_takes_nothing_back() -> None:
     with mock.patch("os.getpid", return_value=1):
         lent.end()
     assert environ[RUN] == str(DIRECTORY)
+    lent.end()
 
 
 def test_some_options_are_the_ranks_too() -> None:

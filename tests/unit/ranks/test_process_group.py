@@ -87,12 +87,11 @@ def test_the_extension_hears_of_it_and_leaves_it(distributed: Any) -> None:
 def test_what_is_imported_later_is_heard_too() -> None:
     """Before that nothing of torch is loaded."""
     code = (
-        "import sys; from hfmem_widget.ranks.process_group import follow_groups as f\n"
-        "from hfmem_widget.ranks.process_group import leave_groups; f(); f()\n"
+        "import sys; from hfmem_widget.drivers.install import attach, detach; attach(); attach()\n"
         "assert not any(name.startswith('torch') for name in sys.modules)\n"
         "import torch, torch.distributed as d, torch.distributed.distributed_c10d as home\n"
         "assert d.init_process_group.__wrapped__ is home.init_process_group.__wrapped__\n"
-        "leave_groups(); assert d.init_process_group is home.init_process_group\n"
+        "detach(); assert d.init_process_group is home.init_process_group\n"
         "assert not torch.cuda.is_initialized()"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

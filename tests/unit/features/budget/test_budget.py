@@ -210,16 +210,16 @@ def test_nothing_listens_afterwards() -> None:
     watched.end()
     assert watched.recorder.subscribers == ()
     assert watched.recorder._step_listeners == []
-    assert not ending.should_end(1, alone=True)
+    assert not ending.deciders().should_end(1, alone=True)
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
     """With `--stop` the training ends with the step that crossed, and the finding says so."""
     watched = Watched(stop=True)
-    assert not ending.should_end(1, alone=True)
+    assert not ending.deciders().should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
         watched.pass_by(22.0)
-    assert ending.should_end(2, alone=True)
+    assert ending.deciders().should_end(2, alone=True)
     (told,) = watched.end()
     assert told.title.endswith("; training was ended after step 2, with a checkpoint")
     assert told.evidence["ended_after_step"] == 2
@@ -231,10 +231,10 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
     watched = Watched(stop=True)
     watched.hold(22.0)
     watched.hold(1.0)
-    assert ending.should_end(1, alone=True)
-    assert not ending.should_end(1, alone=True)
+    assert ending.deciders().should_end(1, alone=True)
+    assert not ending.deciders().should_end(1, alone=True)
     watched.hold(22.0)
-    assert ending.should_end(2, alone=True)
+    assert ending.deciders().should_end(2, alone=True)
     watched.end()
 
 
@@ -242,7 +242,7 @@ def test_without_stop_no_training_is_ended() -> None:
     """Without `--stop` a crossing is a warning, and the training goes on."""
     watched = Watched()
     watched.hold(22.0)
-    assert not ending.should_end(1, alone=True)
+    assert not ending.deciders().should_end(1, alone=True)
     assert watched.end()[0].advice == ()
 
 
@@ -251,11 +251,11 @@ def test_why_nothing_was_ended_is_told() -> None:
     plain, late, several = (Watched(stop=True) for _ in range(3))
     plain.hold(22.0)
     assert plain.end()[0].advice == (NONE_TO_STOP,)
-    ending.should_end(1, alone=True)
+    ending.deciders().should_end(1, alone=True)
     late.hold(22.0)
     assert late.end()[0].advice == (NO_STEP_LEFT,)
     several.hold(22.0)
-    assert not ending.should_end(1, alone=False)
+    assert not ending.deciders().should_end(1, alone=False)
     assert several.end()[0].advice == (NOT_ALONE,)
 
 
@@ -298,7 +298,7 @@ def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> N
             for listener in stage.recorder.subscribers:
                 listener(stage.session, (stage.session.last_sample,))
         if ask:
-            assert ending.should_end(7, alone=True)
+            assert ending.deciders().should_end(7, alone=True)
         budget.end(stage.recorder, span, None)
     budget.report(stage.session, stage.session.span(span.id))
 
