@@ -25,10 +25,9 @@ from hfmem_widget.drivers.training.loop import (
     step_counter,
 )
 from hfmem_widget.drivers.training.models import note_module
-from hfmem_widget.drivers.training.run import threads_in_group
 from hfmem_widget.guard import call_all, entry
 from hfmem_widget.monitor.patch import Place, is_compiling, restore_all, surround_all
-from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
 from hfmem_widget.monitor.shared import running_monitor
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
 from hfmem_widget.drivers.install import Installation
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, threads_in_group
+from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Place, restore_all, surround_all
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.process import process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for

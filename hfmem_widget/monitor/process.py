@@ -7,6 +7,7 @@ A forked child begins with a new state, and each test has one to itself.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,6 +47,13 @@ class Process:
 
 this = Process()
 
+threads_in_group: dict[int, Collection[int]] = {}
+"""The open spans of a session, by the thread on which a group of its steps goes by.
+
+Nothing is looked at there but the ends of steps. Where the session has ended there are none, so who finds
+some has nothing to do. It is no part of `this`, because every step asks for it.
+"""
+
 
 def process_state(kind: type[Part]) -> Part:
     """Return what this process keeps in a class; it is made where there is none yet."""
@@ -59,4 +67,5 @@ def replace(process: Process) -> Process:
     """Put another state in place of this process', and return the one before."""
     global this
     before, this = this, process
+    threads_in_group.clear()
     return before

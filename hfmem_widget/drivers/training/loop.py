@@ -19,10 +19,10 @@ from typing import Any
 
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
-from hfmem_widget.drivers.training.run import TrainingRun, threads_in_group, wants_gradients
+from hfmem_widget.drivers.training.run import TrainingRun, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS

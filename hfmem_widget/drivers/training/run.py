@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
@@ -15,6 +15,7 @@ from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
 from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.process import threads_in_group
 from hfmem_widget.session import NO_STEP, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.session.steps import size_of
@@ -30,13 +31,6 @@ _LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
 _IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 
 P = ParamSpec("P")
-
-
-threads_in_group: dict[int, Collection[int]] = {}
-"""The open spans of a session, by the thread on which nothing else is looked at but the edges of its steps.
-
-Where the session has ended there are none, so who finds some there has nothing to do.
-"""
 
 
 def _harmless(
