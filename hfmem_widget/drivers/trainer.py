@@ -26,8 +26,9 @@ from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.features.budget.companion import Budget, should_end
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
-from hfmem_widget.monitor import ending
+from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Place, restore_all, surround_all
 from hfmem_widget.monitor.process import process_state, threads_in_group
@@ -137,7 +138,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
         self._all_ranks: Run | None = None
-        self._deciders = ending.Deciders()
+        self._budgets: list[Budget] = []  # of watches that may end a training
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -153,7 +154,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
-        self._deciders = ending.deciders()
+        self._budgets = begun(Budget)
         if isinstance(self.ranks, str):
             follow(self.ranks)
         monitor, session = current_watch() or (None, None)
@@ -312,10 +313,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            if self._deciders:
+            if self._budgets:
                 is_last = 0 < state.max_steps <= state.global_step
                 alone = args.world_size == 1
-                if self._deciders.should_end(state.global_step, alone=alone, is_last=is_last):
+                if should_end(state.global_step, alone=alone, is_last=is_last):
                     control.should_save = control.should_training_stop = True
         return control
 

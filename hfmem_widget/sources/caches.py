@@ -137,7 +137,7 @@ def _sizes(tensor: Any) -> tuple[int, ...]:
 
 def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
     """Add the tensors in something to those that are known; a generator would take twice as long."""
-    role = _role_of(type(value))
+    role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
     if role == _VALUES:
         inside = list(value)
     elif role == _MEMBERS:
@@ -152,7 +152,7 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
         return
     for each in inside:
         # Most of what lies there is a number or a name.
-        role = _role_of(type(each))
+        role = _role_of(type(each))  # type: ignore[arg-type]
         if role == _TENSOR:
             tensors.append(each)
         elif role != _LEAF:

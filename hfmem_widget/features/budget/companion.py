@@ -7,8 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.features.budget.crossing import OF_WHAT, Crossing, Seen, finding_of
-from hfmem_widget.monitor.companion import Companion
-from hfmem_widget.monitor.ending import deciders
+from hfmem_widget.monitor.companion import Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
@@ -50,14 +49,14 @@ class Budget(Companion):
         recorder.subscribe(self._look)
         recorder.on_step(self._step_ended)
         if self._stop:
-            deciders().append(self._should_end)
+            begun(Budget).append(self)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         recorder.unsubscribe(self._look)
         recorder.off_step(self._step_ended)
-        if self._should_end in deciders():
-            deciders().remove(self._should_end)
+        if self in begun(Budget):
+            begun(Budget).remove(self)
         self._session = None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -99,7 +98,8 @@ class Budget(Companion):
                     session, Crossing(device, "between samples", peak.value, seconds, where)
                 )
 
-    def _should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+    def should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+        """Return whether a training is to end after a step; `alone` if it has one process."""
         session = self._session
         if session is None:
             return False
@@ -187,3 +187,10 @@ def _name_of(step: Span, session: Session | None) -> str:
     following = 0 if session is None else session.steps.count + 1
     number = step.counts.get("step", following)
     return f"step {number:.0f}" if step.label == "step" else step.label
+
+
+def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
+    """Return whether a training is to end after a step, because a watch asks for it; all are asked."""
+    budgets = tuple(begun(Budget))
+    answers = [budget.should_end(step, alone=alone, is_last=is_last) for budget in budgets]
+    return any(answers)

@@ -9,8 +9,8 @@ import pytest
 import torch.utils._python_dispatch as dispatch
 from IPython.core.interactiveshell import InteractiveShell
 
+from hfmem_widget.features.budget.companion import Budget
 from hfmem_widget.features.oom.companion import OutOfMemory
-from hfmem_widget.monitor import ending
 from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Session
 
@@ -49,7 +49,7 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
 
 def left() -> tuple[int, ...]:
     """Return what of ours there is beside the session."""
-    return len(sys.meta_path), modes(), len(begun(OutOfMemory)), len(ending.deciders())
+    return len(sys.meta_path), modes(), len(begun(OutOfMemory)), len(begun(Budget))
 
 
 def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
