@@ -39,7 +39,7 @@ _METHODS = ("__call__", "register_modules", "progress_bar", "step", "decode")
 _NOTHING = nullcontext()
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pipelines(Installed):
     # The classes whose own method of a name is surrounded.
     owners: dict[str, weakref.WeakSet[type]] = field(

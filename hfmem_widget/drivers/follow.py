@@ -22,12 +22,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.display import resolve
+from hfmem_widget.drivers.install import attach
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import code_of
 from hfmem_widget.monitor.patch import restore, surround
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
@@ -55,8 +55,8 @@ _LAUNCHERS = frozenset(
 """What stands in the command of a process that starts the ranks."""
 
 
-@dataclass
-class OwnRank:
+@dataclass(slots=True)
+class OwnRank(Part):
     """What this process is as a rank."""
 
     watch: Watch | None = None
@@ -141,7 +141,7 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     else:
         os.environ[CLAIMED] = str(rank.pid)
     # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
-    resolve("hfmem_widget.drivers.install:attach")()
+    attach()
     from hfmem_widget.monitor.shared import shared_monitor
 
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.

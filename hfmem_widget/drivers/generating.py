@@ -40,7 +40,7 @@ STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
 
-@dataclass
+@dataclass(slots=True)
 class FollowedModels(Installed):
     """The classes whose own method `STEP` is surrounded, and the functions in place of ``__call__``."""
 

@@ -41,8 +41,8 @@ FOLLOWED: dict[str, tuple[str, str, str]] = {
 """Where it is done, what is called with a module once that has been imported, and what to leave it again."""
 
 
-@dataclass
-class Installation(Installed):
+@dataclass(slots=True)
+class Attachment(Installed):
     """What stays followed, and beyond a watch."""
 
     imports: WhenImported | None = None  # of what is not there yet
@@ -66,22 +66,22 @@ def end() -> None:
     if shared_monitor().watches:
         return
     harmless(leave_optimizers)
-    if not process_state(Installation).for_good:
+    if not process_state(Attachment).for_good:
         detach(entirely=False)
 
 
 def attach() -> WhenImported:
     """Follow all of them from now on, and return what waits for them; attaching again does nothing."""
-    process_state(Installation).for_good = True
+    process_state(Attachment).for_good = True
     return _attach()
 
 
 def _attach() -> WhenImported:
-    installation = process_state(Installation)
-    if installation.imports is None:
-        installation.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
-        installation.imports.begin()
-    return installation.imports
+    attachment = process_state(Attachment)
+    if attachment.imports is None:
+        attachment.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
+        attachment.imports.begin()
+    return attachment.imports
 
 
 def detach(*, entirely: bool = True) -> None:
@@ -89,14 +89,14 @@ def detach(*, entirely: bool = True) -> None:
 
     If not `entirely`, a Trainer stays followed that a `MemoryCallback` was made for.
     """
-    installation = process_state(Installation)
-    imports, installation.imports = installation.imports, None
-    installation.for_good = False
-    installation.trainers_for_good &= not entirely
+    attachment = process_state(Attachment)
+    imports, attachment.imports = attachment.imports, None
+    attachment.for_good = False
+    attachment.trainers_for_good &= not entirely
     if imports is not None:
         harmless(imports.end)
     for name, (home, _, leave) in FOLLOWED.items():
-        if name == TRAINER and installation.trainers_for_good:
+        if name == TRAINER and attachment.trainers_for_good:
             continue
         # Only what was imported to follow something: importing the rest now would import transformers.
         if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:
@@ -107,6 +107,4 @@ def _follow(name: str, module: ModuleType) -> None:
     home, follow, _ = FOLLOWED[name]
     resolve(f"hfmem_widget.{home}:{follow}")(module)
     if name == "torch" and "HFMEM_SOLO" in os.environ:
-        from hfmem_widget.drivers.follow import begin_alone
-
-        begin_alone()
+        resolve("hfmem_widget.drivers.follow:begin_alone")()

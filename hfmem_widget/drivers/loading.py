@@ -24,14 +24,14 @@ from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Around, Place, restore_all, surround_all
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
 
-@dataclass
-class Loads:
+@dataclass(slots=True)
+class Loads(Part):
     """The calls that run now, the latest last, and how many of them read tensors."""
 
     calls: list[Load] = field(default_factory=list)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPTIMIZER = "torch.optim.optimizer"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Hooks(Installed):
     handles: list[Any] = field(default_factory=list)
     # Where optimizers have stepped.

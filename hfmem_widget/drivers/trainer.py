@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import multiprocessing
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +23,7 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
-from hfmem_widget.drivers.install import Installation
+from hfmem_widget.drivers.install import Attachment
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
@@ -31,12 +33,13 @@ from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import Place, restore_all, surround_all
-from hfmem_widget.monitor.process import process_state, threads_in_group
+from hfmem_widget.monitor.process import Part, process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
+from hfmem_widget.text import GIB
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.marimo import screen_here
 
@@ -59,8 +62,8 @@ AT_ONCE_NOTE = (
 )
 
 
-@dataclass
-class _ActiveRuns:
+@dataclass(slots=True)
+class _ActiveRuns(Part):
     # By trainer, while it trains.
     runs: WeakKeyDictionary[object, TrainingRun] = field(default_factory=WeakKeyDictionary)
     # Held from seeing that no other trains until one has begun.
@@ -350,9 +353,32 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
             self._all_ranks = Run(directory)
             self._all_ranks.start()
-        from hfmem_widget.drivers.rank_logs import figures_of
-
         return figures_of(self._all_ranks)
+
+
+def figures_of(run: Run) -> Mapping[str, float]:
+    """Return entries for a log: the peaks of all ranks as last read, without a collective.
+
+    There are none before a rank has written a peak.
+
+    Returns
+    -------
+    dict of str to float
+        ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and ``_min`` over the ranks' highest peaks so
+        far, in GiB, ``hfmem/ranks/worst_rank``, and ``hfmem/ranks/reporting``: how many there are.
+    """
+    peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
+    if not peaks:
+        return {}
+    worst = max(peaks, key=lambda rank: peaks[rank])
+    entries = {
+        "peak_allocated_gib_max": peaks[worst],
+        "peak_allocated_gib_median": statistics.median(peaks.values()),
+        "peak_allocated_gib_min": min(peaks.values()),
+        "worst_rank": float(worst),
+        "reporting": float(len(peaks)),
+    }
+    return {f"hfmem/ranks/{name}": value for name, value in entries.items()}
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
@@ -390,7 +416,7 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 def _of_one_call() -> MemoryCallback:
     """Return a callback for which nothing stays surrounded beyond the watch."""
-    following = process_state(Installation)
+    following = process_state(Attachment)
     before = following.trainers_for_good
     callback = MemoryCallback()
     following.trainers_for_good = before
@@ -457,7 +483,7 @@ def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
 
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
     """
-    process_state(Installation).trainers_for_good |= for_good
+    process_state(Attachment).trainers_for_good |= for_good
     surround_all(PLACES)
 
 

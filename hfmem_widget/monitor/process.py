@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
 
-Part = TypeVar("Part")
+Kind = TypeVar("Kind")
 
 
-class Installed:
-    """A part of the state that says what of ours is in other libraries: a forked child has that, too."""
+class Part:
+    """What a module keeps of this process."""
+
+    __slots__ = ()
 
 
-@dataclass(eq=False)
+class Installed(Part):
+    """A part that says what of ours is in other libraries: a forked child has that, too."""
+
+    __slots__ = ()
+
+
+@dataclass(eq=False, slots=True)
 class Process:
     """What changes while a process runs.
 
@@ -55,11 +63,11 @@ some has nothing to do. It is no part of `this`, because every step asks for it.
 """
 
 
-def process_state(kind: type[Part]) -> Part:
+def process_state(kind: type[Kind]) -> Kind:
     """Return what this process keeps in a class; it is made where there is none yet."""
     parts = this.parts
     # Of two threads that come first, both get the same one.
-    part: Part = parts[kind] if kind in parts else parts.setdefault(kind, kind())
+    part: Kind = parts[kind] if kind in parts else parts.setdefault(kind, kind())
     return part
 
 

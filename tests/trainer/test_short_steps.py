@@ -12,7 +12,7 @@ import pytest
 from transformers import TrainerCallback
 
 import hfmem_widget
-from hfmem_widget.drivers.install import Installation
+from hfmem_widget.drivers.install import Attachment
 from hfmem_widget.drivers.training.loop import in_group, step_counter
 from hfmem_widget.monitor import grouping, process
 from hfmem_widget.monitor.monitor import Monitor
@@ -111,7 +111,7 @@ def test_a_step_within_a_group_enters_few_functions(
         one
         for one in sys.meta_path
         if isinstance(one, WhenImported)
-        if one is not process_state(Installation).imports
+        if one is not process_state(Attachment).imports
     ]
     sys.meta_path[:] = [one for one in sys.meta_path if one not in left]
     step_counter.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from hfmem_widget.drivers.training.loop import (
     forward_of_a_step,
     notify_loop,
 )
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
@@ -83,10 +83,10 @@ class Passes:
         self._session = session
         self._clock = clock
         self._thread = threading.get_ident()
-        self._followed: dict[int, _FollowedModule] = {}
-        self._in_span: _FollowedModule | None = None  # whose span is open
+        self._followed: dict[int, HookedModule] = {}
+        self._in_span: HookedModule | None = None  # whose span is open
         self._span = self._within = 0
-        self._passing: _FollowedModule | None = None  # whose pass is only counted
+        self._passing: HookedModule | None = None  # whose pass is only counted
         self._number = self._only_counted = 0
         self._budget, self._until = Budget(clock()), 0.0
 
@@ -96,12 +96,13 @@ class Passes:
         if followed is not None and followed.module() is module:
             return
         # One of those that are gone may have had this one's place in memory.
-        self._drop([key for key, other in self._followed.items() if other.module() is None])
+        gone = [key for key, other in self._followed.items() if other.module() is None]
+        take_off(self._followed, gone)
         names = {kind.__name__ for kind in type(module).__mro__}
         if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(FOLLOWED_OTHERWISE):
             return
         # Known before they are on: what a fault interrupts is taken off again.
-        followed = self._followed[id(module)] = _FollowedModule(weakref.ref(module))
+        followed = self._followed[id(module)] = HookedModule(weakref.ref(module))
         followed.hooks = ModelHooks(
             module,
             before=partial(self._begins, followed),
@@ -111,15 +112,9 @@ class Passes:
 
     def end(self) -> None:
         """Take all hooks off."""
-        self._drop(tuple(self._followed))
+        take_off(self._followed, self._followed)
 
-    def _drop(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            if (hooks := self._followed[key].hooks) is not None:
-                hooks.remove()
-            del self._followed[key]
-
-    def _is_skipped(self, followed: _FollowedModule) -> bool:
+    def _is_skipped(self, followed: HookedModule) -> bool:
         if self._thread != threading.get_ident() or wants_gradients():
             return True
         if self._in_span is not None:
@@ -134,7 +129,7 @@ class Passes:
         self._passing = followed
         return True
 
-    def _begins(self, followed: _FollowedModule, counts: Mapping[str, float]) -> None:
+    def _begins(self, followed: HookedModule, counts: Mapping[str, float]) -> None:
         began = self._clock()
         if self._in_span is followed:
             if self._monitor.is_open(self._session, self._span):
@@ -154,7 +149,7 @@ class Passes:
         self._in_span, self._within, followed.counts = followed, 0, counts
         self._budget.spend(self._clock() - began)
 
-    def _ended(self, followed: _FollowedModule, error: Exception | None) -> None:
+    def _ended(self, followed: HookedModule, error: Exception | None) -> None:
         if self._in_span is not followed:
             return
         if self._within:
@@ -170,17 +165,6 @@ class Passes:
         now = self._clock()
         self._budget.spend(now - began + 2 * seconds_of_an_event())
         self._until = now + min(self._budget.wait(now), MOST_GROUP)
-
-
-class _FollowedModule:
-    """A module whose passes have spans."""
-
-    __slots__ = ("counts", "hooks", "module")
-
-    def __init__(self, module: weakref.ref[Any]) -> None:
-        self.module = module
-        self.hooks: ModelHooks | None = None
-        self.counts: Mapping[str, float] = {}
 
 
 class ReportedElsewhere(threading.local):

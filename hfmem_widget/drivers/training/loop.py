@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
 from hfmem_widget.drivers.training.run import TrainingRun, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
@@ -26,6 +26,8 @@ from hfmem_widget.monitor.process import Installed, process_state, threads_in_gr
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
+
+Result = TypeVar("Result")
 
 MOST_PASSES = 8
 """Forward passes before the first backward pass of a step, where no step has shown how many there are."""
@@ -55,13 +57,13 @@ class Loop:
         self._clock = clock
         self._searched = 0.0
         self._thread = threading.current_thread()
-        self._models: dict[int, _Model] = {}
+        self._models: dict[int, HookedModule] = {}
         self._optimizer: Callable[[], Any] = lambda: None
         self._seen_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._searched_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._number = session.steps.count
         # Of the span of a step, or of a group of them.
-        self._is_open = self._is_detailed = False
+        self._is_open = False
         self._first = 0
         # Of the step.
         self._within = self._is_guess = False
@@ -77,18 +79,24 @@ class Loop:
         self._makes_gradients, self._batches_before = True, 0
         self._made_in_closure = False
 
+    @property
+    def _has_phases(self) -> bool:
+        return not self._run.grouping.is_group
+
     def is_over(self) -> bool:
         """Return whether another thread may have a loop of its own, for that of this one has ended."""
         return not self._thread.is_alive()
 
-    def timed(self, event: Callable[[Loop], object]) -> None:
+    def timed(self, event: Callable[[Loop], Result]) -> Result | None:
         """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
-        if threading.current_thread() is self._thread:
-            grouping = self._run.grouping
-            began, spent, self._searched = self._clock(), grouping.spent, 0.0
-            event(self)
-            beside = self._searched + grouping.spent - spent
-            grouping.spend(self._clock() - began - beside + seconds_of_an_event())
+        if threading.current_thread() is not self._thread:
+            return None
+        grouping = self._run.grouping
+        began, spent, self._searched = self._clock(), grouping.spent, 0.0
+        result = event(self)
+        beside = self._searched + grouping.spent - spent
+        grouping.spend(self._clock() - began - beside + seconds_of_an_event())
+        return result
 
     def optimizer_is_made(self, optimizer: Any) -> None:
         """Take an optimizer that was there before: what its models do next may be a step."""
@@ -111,9 +119,9 @@ class Loop:
         if self._is_none() or not self._begins(is_guess=not self._is_armed):
             return False
         self._passes += 1
-        if self._is_detailed:  # of a group only the first batch would be seen
+        if self._has_phases:  # of a group only the first batch would be seen
             self._run.count(counts)
-        if self._is_detailed and self._passes == 1:
+        if self._has_phases and self._passes == 1:
             self._run.forward_begins({})
         return True
 
@@ -127,7 +135,7 @@ class Loop:
         if self._backwards == 1 and self._begins():
             self._usual_passes = max(self._usual_passes, self._passes)
             self._is_guess = False
-            if self._is_detailed:
+            if self._has_phases:
                 self._run.backward_begins()
 
     def backward_ended(self, error: BaseException | None) -> None:
@@ -139,7 +147,7 @@ class Loop:
         self._batches += 1
         self._passes_of_step += self._passes
         self._passes = 0
-        if self._is_detailed:
+        if self._has_phases:
             self._run.backward_ended(outcome_of(error))
             if self._has_closure and error is None:
                 self._run.optimizer_begins()
@@ -158,7 +166,7 @@ class Loop:
         self._is_armed = self._is_armed or has_closure
         self._find_models(optimizer)
         self._batches_before = self._batches
-        if self._within and self._is_detailed and not (has_closure and self._makes_gradients):
+        if self._within and self._has_phases and not (has_closure and self._makes_gradients):
             self._run.optimizer_begins()
 
     def optimizer_ended(self) -> None:
@@ -179,7 +187,7 @@ class Loop:
         self._stepped += 1
         self._makes_gradients = self._batches > self._batches_before
         if self._within:
-            if self._is_detailed:
+            if self._has_phases:
                 self._run.optimizer_ended()
             if self._stepped >= self._expected:
                 self._step_ends()
@@ -189,7 +197,7 @@ class Loop:
 
     def ends(self, outcome: str = "done") -> None:
         """End it all, however the watch ended; what no optimizer has ended is no step."""
-        self._unhook(tuple(self._models))
+        take_off(self._models, self._models)
         self.yields(outcome)
 
     def yields(self, outcome: str = "done") -> None:
@@ -240,8 +248,7 @@ class Loop:
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
-        self._is_detailed = not self._run.grouping.is_group
-        if not self._is_detailed:
+        if self._run.grouping.is_group:
             step_counter.begin(self, self._optimizers_per_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
@@ -257,7 +264,8 @@ class Loop:
             self._find_what_is_called()
         elif not self._has_pruned:
             self._has_pruned = True
-            self._unhook([key for key, model in self._models.items() if not model.was_called])
+            uncalled = [key for key, model in self._models.items() if not model.was_called]
+            take_off(self._models, uncalled)
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
@@ -295,13 +303,13 @@ class Loop:
                     self._searched_optimizers.add(optimizer)
                 if models:
                     self._monitor.attribution.follow(*models)
-                    self._unhook(tuple(self._models))
+                    take_off(self._models, self._models)
                     self._hook(models)
                     return
             for key, model in tuple(self._models.items()):
                 module = model.module()
                 if module is not None and model.depth < DEEPEST:
-                    self._unhook((key,))
+                    take_off(self._models, (key,))
                     self._hook(children_of(module), model.depth + 1)
 
     @contextmanager
@@ -311,19 +319,12 @@ class Loop:
         yield
         self._searched += self._clock() - began
 
-    def _unhook(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            # Forgotten once they are off: what a fault interrupts is done again.
-            if (hooks := self._models[key].hooks) is not None:
-                hooks.remove()
-            del self._models[key]
-
     def _hook(self, modules: Iterable[Any], depth: int = 0) -> None:
         for module in modules:
             if id(module) in self._models or len(self._models) >= MOST_HOOKED:
                 continue
             # Known before they are on: what a fault interrupts is taken off again.
-            model = self._models[id(module)] = _Model(weakref.ref(module), depth)
+            model = self._models[id(module)] = HookedModule(weakref.ref(module), depth)
             model.hooks = ModelHooks(
                 module,
                 before=partial(_forward_begins, model),
@@ -375,18 +376,7 @@ def count_step() -> bool:
     )
 
 
-class _Model:
-    """A module whose calls are seen."""
-
-    __slots__ = ("depth", "hooks", "module", "was_called")
-
-    def __init__(self, module: weakref.ref[Any], depth: int) -> None:
-        self.module, self.depth = module, depth
-        self.was_called = False
-        self.hooks: ModelHooks | None = None
-
-
-@dataclass
+@dataclass(slots=True)
 class ActiveLoops(Installed):
     """Whose steps are followed, with hooks on their models."""
 
@@ -426,11 +416,10 @@ def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
     loop = process_state(ActiveLoops).loops.get(id(session))
     if loop is None or in_group() or not wants_gradients():
         return False
-    begun: list[bool] = []
-    loop.timed(lambda loop: begun.append(loop.forward_begins(counts)))
-    if begun == [False]:
+    begins = loop.timed(lambda loop: loop.forward_begins(counts))
+    if begins is False:
         loop.timed(Loop.forward_ended)
-    return begun == [True]
+    return bool(begins)
 
 
 def begin_loop(monitor: Monitor, session: Session) -> None:
@@ -492,7 +481,7 @@ def end_loops(*, only_over: bool = False) -> None:
             end_loop(loop.session)
 
 
-def _forward_begins(model: _Model, counts: Mapping[str, float]) -> None:
+def _forward_begins(model: HookedModule, counts: Mapping[str, float]) -> None:
     def begins(loop: Loop) -> None:
         model.was_called |= loop.forward_begins(counts)
 

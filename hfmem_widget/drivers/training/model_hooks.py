@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import CodeType, MethodType, ModuleType
@@ -25,7 +25,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
 
-@dataclass
+@dataclass(slots=True)
 class Hooked(Installed):
     """The modules that have hooks of ours."""
 
@@ -126,6 +126,25 @@ class ModelHooks:
         self._surrounded.append((owner, name))
         process_state(Hooked).surrounded.setdefault((owner, name), set()).add(id(self))
         surround(owner, name, around)
+
+
+@dataclass(eq=False, slots=True)
+class HookedModule:
+    """A module that is followed by hooks, and not kept."""
+
+    module: weakref.ref[Any]
+    depth: int = 0  # below the outermost one
+    hooks: ModelHooks | None = None  # None until they are on
+    was_called: bool = False
+    counts: Mapping[str, float] = field(default_factory=dict)  # of the pass that runs
+
+
+def take_off(modules: dict[int, HookedModule], keys: Iterable[int]) -> None:
+    """Take the hooks off some modules, by `id`; what a fault interrupts may be done again."""
+    for key in tuple(keys):
+        if (hooks := modules[key].hooks) is not None:
+            hooks.remove()
+        del modules[key]
 
 
 class _Hook:

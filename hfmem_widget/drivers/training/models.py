@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.process import Part, process_state
 
 SHARE = 0.02
 """Of the time: what looking through the heap may take. A process that trains has half a million objects
@@ -19,8 +19,8 @@ there, which take 0.1 s."""
 MOST_SEEN = 8
 
 
-@dataclass
-class _Seen:
+@dataclass(slots=True)
+class _Seen(Part):
     # The modules that were asked for their parameters, or to clear their gradients, the newest last.
     modules: list[weakref.ref[Any]] = field(default_factory=list)
     next_search: float = 0.0

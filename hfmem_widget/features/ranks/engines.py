@@ -15,7 +15,7 @@ from typing import Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.session import Rank
 from hfmem_widget.text import plain
 
@@ -86,8 +86,8 @@ def leave() -> None:
     resolve("hfmem_widget.drivers.follow:end")()
 
 
-@dataclass
-class _InUse:
+@dataclass(slots=True)
+class _InUse(Part):
     engines: Engines | None = None
 
 
