@@ -51,6 +51,11 @@ def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setattr(follows, "rank_in_group", lambda: (rank, world))
 
 
+def in_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers of its launcher, from the call to the end of the process."""
     monkeypatch.setenv("RANK", "3")
@@ -313,8 +318,7 @@ def test_a_launcher_is_no_rank(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it imports torch first of all."""
-    monkeypatch.setenv(RUN, str(tmp_path / "run"))
-    monkeypatch.setenv(SOLO, "1")
+    in_environment(monkeypatch, {RUN: str(tmp_path / "run"), SOLO: "1"})
     monkeypatch.setattr(sys, "orig_argv", command)
     follows.begin_alone()
 
@@ -325,13 +329,8 @@ def test_a_process_that_slurm_has_started_waits_for_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one of several, and not alone."""
-    for name, value in {
-        RUN: str(tmp_path / "run"),
-        SOLO: "1",
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+    run = {RUN: str(tmp_path / "run"), SOLO: "1", "RANK": "1", "WORLD_SIZE": "2"}
+    in_environment(monkeypatch, run)
     follows.begin_alone()
 
     assert directory_here() is None
