@@ -44,10 +44,10 @@ from transformers import (
 )
 
 from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
-from hfmem_widget.drivers.training import run as runs
 from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.monitor.grouping import Grouping
+from hfmem_widget.monitor.process import threads_in_group
 
 SETTLE_STEPS = 60
 OFF, RAW, WITHIN, GROUP, WHOLE, ON = range(6)
@@ -123,7 +123,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             run.grouping = Forced(run.grouping)
         elif self.way == WITHIN:
             run._end_group()  # noqa: SLF001
-        runs.quiet.pop(threading.get_ident(), None)
+        threads_in_group.pop(threading.get_ident(), None)
         if not self._turns:
             control.should_training_stop = time.perf_counter() > self._deadline
             self._turns = self._random.permutation([OFF, RAW, WITHIN, GROUP, WHOLE]).tolist()
@@ -134,7 +134,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             run.step_begins(number)
         elif way in {OFF, RAW}:
             # What the quick way out of our patches takes is left in: it is a microsecond or two.
-            runs.quiet[threading.get_ident()] = [1]
+            threads_in_group[threading.get_ident()] = [1]
 
     def on_pre_optimizer_step(self, *args: Any, **more: Any) -> None:
         """Pass it on where the step is watched."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -29,29 +30,19 @@ DEFERRED = tuple(
 )
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
-NEVER: Mapping[int, object] = MappingProxyType({})
+NO_THREADS: Mapping[int, object] = MappingProxyType({})
 """Threads for which nothing is to be done: none."""
 
 FADING, MOST_SECONDS = 0.05, 1e-4
 """The mean time of the guard: the weight of each new time, and the most seconds that count of it."""
 
-_seconds = 1e-5
-"""The mean time of the guard, in seconds."""
-
 _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
-
-_deferring: int | None = None
-"""The thread that holds signals back: a child that another thread forks meanwhile does not."""
-
 
 _imported = globals().get("_imported", time.time())
 """When the package was imported, in seconds since 1970; a reload of this module leaves it."""
 
 CHANGED = "hfmem_widget's files have changed since it was imported: restart the kernel."
-
-_faults_reported: set[tuple[type[Exception], tuple[CodeType, int] | None]] = set()
-"""The faults of ours that are on stderr already: what was raised, and where."""
 
 
 class _StandIn:
@@ -75,8 +66,21 @@ class _StandIn:
         _action(self.number, self.action)
 
 
-_held: list[_StandIn] = []
-"""The handlers that stand in on the thread that defers."""
+@dataclass(slots=True)
+class _State:
+    """What changes in the guard of this process, which has one table of handlers."""
+
+    deferring: int | None = None
+    """The thread that holds signals back: a child that another thread forks meanwhile does not."""
+    held: list[_StandIn] = field(default_factory=list)
+    """The handlers that stand in on that thread."""
+    seconds: float = 1e-5
+    """The mean time of the guard, in seconds."""
+    faults: set[tuple[type[Exception], tuple[CodeType, int] | None]] = field(default_factory=set)
+    """The faults of ours that are on stderr already: what was raised, and where."""
+
+
+_state = _State()
 
 
 @functools.cache
@@ -107,11 +111,11 @@ def _stand_in_for(number: int, usual: Any) -> None:
     action = _action(number)
     # One that was left behind by a fault knows whose place it took.
     stand_in = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
-    _held.append(stand_in)
+    _state.held.append(stand_in)
     try:
         _handle(number, stand_in)
     except ValueError:  # in a subinterpreter, which no signal reaches
-        _held.remove(stand_in)
+        _state.held.remove(stand_in)
         return
     # polars takes SIGINT when it is imported, and passes it on.
     _action(number, action)
@@ -119,12 +123,11 @@ def _stand_in_for(number: int, usual: Any) -> None:
 
 def is_deferring() -> bool:
     """Return whether signals are held back on this thread."""
-    return _deferring == threading.get_ident()
+    return _state.deferring == threading.get_ident()
 
 
 def stop_deferring() -> None:
     """Put back the usual handlers on this thread, and deliver what has come; harmless if it is done twice."""
-    global _deferring  # noqa: PLW0603  (a process has one table of handlers)
     if not is_deferring():
         return
     try:
@@ -133,14 +136,14 @@ def stop_deferring() -> None:
         _leave()
         raise
     finally:
-        held = list(_held)
-        _held.clear()
-        _deferring = None
+        held = list(_state.held)
+        _state.held.clear()
+        _state.deferring = None
         _deliver(held)
 
 
 def _leave() -> None:
-    for stand_in in _held:
+    for stand_in in _state.held:
         stand_in.leave()
 
 
@@ -154,21 +157,20 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        global _deferring, _seconds  # noqa: PLW0603  (a process has one table of handlers)
         here = threading.get_ident()
-        self._is_outermost = here != _deferring and here == threading.main_thread().ident
+        self._is_outermost = here != _state.deferring and here == threading.main_thread().ident
         if not self._is_outermost:
             return
         try:
             began = time.perf_counter()
-            _deferring = here
+            _state.deferring = here
             for number in DEFERRED:
                 usual = _handler_of(number)
                 if callable(usual):
                     _stand_in_for(number, usual)
             # Putting them back takes as long. Another process in between is none of it.
             took = 2 * (time.perf_counter() - began)
-            _seconds += FADING * (min(took, MOST_SECONDS) - _seconds)
+            _state.seconds += FADING * (min(took, MOST_SECONDS) - _state.seconds)
         except BaseException:
             stop_deferring()
             raise
@@ -180,7 +182,7 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
 
 def seconds_of_an_event() -> float:
     """Return what the guard takes around an event of a training, which who measures an event does not see."""
-    return _seconds
+    return _state.seconds
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -221,7 +223,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 def entry(
     *,
-    unless: Mapping[int, object] = NEVER,
+    unless_on: Mapping[int, object] = NO_THREADS,
     otherwise: Callable[..., Any] | None = None,
     undo: Callable[..., object] | None = None,
     lets: type[Exception] | tuple[type[Exception], ...] = (),
@@ -233,7 +235,7 @@ def entry(
 
     Parameters
     ----------
-    unless : mapping of int to object, optional
+    unless_on : mapping of int to object, optional
         Where what it has for the thread is true nothing is done, which takes far less than the guard.
     otherwise : callable, optional
         Returns, for the same arguments, what the user's code gets after a fault; None by default.
@@ -253,9 +255,9 @@ def entry(
             is_outermost = False
             try:
                 here = threading.get_ident()
-                if unless.get(here):
+                if unless_on.get(here):
                     return None  # type: ignore[return-value]  # what tells nothing has no result
-                is_outermost = _deferring != here
+                is_outermost = _state.deferring != here
                 if not defers:
                     return action(*args, **kwargs)
                 with interrupts_deferred():
@@ -299,13 +301,13 @@ def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> 
             raise
 
 
-def each(*actions: Callable[[], object]) -> None:
+def call_all(*actions: Callable[[], object]) -> None:
     """Call all of them, in this order; a fault in one is raised after the others were called."""
     if actions:
         try:
             actions[0]()
         finally:
-            each(*actions[1:])
+            call_all(*actions[1:])
 
 
 def warn(sentence: str) -> None:
@@ -331,8 +333,8 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
         # The limits of memory and of depth are met all over the place.
         is_limit = isinstance(error, (MemoryError, RecursionError))
         fault = type(error), None if is_limit else _place_of(error)
-        if fault not in _faults_reported:
-            _faults_reported.add(fault)
+        if fault not in _state.faults:
+            _state.faults.add(fault)
             warn(fault_text(error))
     except Exception:  # noqa: BLE001, S110  (no memory is left, or no stack, even for this)
         pass
@@ -366,4 +368,4 @@ def _place_of(error: Exception) -> tuple[CodeType, int] | None:
 
 def forget_faults() -> None:
     """Say the faults of ours again that were said before."""
-    _faults_reported.clear()
+    _state.faults.clear()

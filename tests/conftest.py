@@ -1,11 +1,19 @@
-"""What holds for all tests: the ``slow`` ones begin first, and reruns cost nothing until there are some."""
+"""What holds for all tests: each has a process of its own, and the ``slow`` ones begin first.
+
+Reruns cost nothing until there are some.
+"""
 
 from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from hfmem_widget.guard import forget_faults
+from hfmem_widget.monitor import process
+from hfmem_widget.monitor.shared import release_monitor
 
 # jsonschema, and so nbformat, compiles grammars of internationalized addresses for seconds where it can
 # import this package; nobody here asks for them.
@@ -30,3 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     All other tests stay in the order that pytest-randomly has given them.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(autouse=True)
+def own_process() -> Iterator[None]:
+    """Have the state of a new process in each test, which says each fault of ours again."""
+    forget_faults()
+    before = process.replace(process.this.child())
+    yield
+    release_monitor()
+    # What still is in other libraries is known to the next test.
+    before.parts |= process.replace(before).child().parts

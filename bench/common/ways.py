@@ -17,8 +17,9 @@ from transformers.trainer_utils import TrainerMemoryTracker
 import hfmem_widget
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.drivers.training.run import TrainingRun, quiet
+from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.monitor.grouping import Grouping
+from hfmem_widget.monitor.process import threads_in_group
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.view.wire.protocol import Buffers, Message
@@ -114,7 +115,7 @@ class Everything:
                 before=run.forward_begins,
                 after=run.forward_ended,
                 failures=True,
-                brief=quiet,
+                unguarded_on=threads_in_group,
             )
             run.train_begins("train", {"steps": 100.0})
             try:

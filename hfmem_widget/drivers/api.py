@@ -102,8 +102,8 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
     """Return what to call a subject, what follows it where that is no callback, and if it is a Trainer."""
     if isinstance(subject, str):
         if subject and label:
-            given = f"as {plain(subject)!r} and as label={plain(label)!r}"
-            message = f"the label is given twice, {given}"
+            labels = f"as {plain(subject)!r} and as label={plain(label)!r}"
+            message = f"the label is given twice, {labels}"
             raise OptionError(message)
         return subject, None, False
     name = plain(type(subject).__name__)

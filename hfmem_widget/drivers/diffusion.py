@@ -14,16 +14,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Self
 
-from hfmem_widget.drivers.training.forwards import reported_elsewhere
+from hfmem_widget.drivers.training.forwards import ReportedElsewhere
 from hfmem_widget.drivers.training.loop import REPORTED_ELSEWHERE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import restore, surround
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session
 
 DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
@@ -32,25 +34,25 @@ DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
 OF_EVENTS = 2e-4
 """Seconds that a step's events take before they come here: the guard's."""
 
+_METHODS = ("__call__", "register_modules", "progress_bar", "step", "decode")
+
 _NOTHING = nullcontext()
 
-_followed: dict[str, weakref.WeakSet[type]] = {
-    name: weakref.WeakSet()
-    for name in ("__call__", "register_modules", "progress_bar", "step", "decode")
-}
-"""Classes whose own method of a name is surrounded."""
 
-_reported: dict[int, tuple[weakref.ref[Session], int]] = {}
-"""How many denoising steps a session has among its steps, by its `id`."""
+@dataclass(slots=True)
+class _Pipelines(Installed):
+    # The classes whose own method of a name is surrounded.
+    owners: dict[str, weakref.WeakSet[type]] = field(
+        default_factory=lambda: {name: weakref.WeakSet() for name in _METHODS}
+    )
+    # How many denoising steps a session has among its steps, by its `id`.
+    steps: dict[int, tuple[weakref.ref[Session], int]] = field(default_factory=dict)
 
 
-class _PerThread(threading.local):
-    """What this thread is in."""
+class PipelineContext(threading.local):
+    """The call of a pipeline that a thread is in."""
 
     call: Diffusion | None = None
-
-
-_current = _PerThread()
 
 
 class Diffusion:
@@ -70,11 +72,12 @@ class Diffusion:
         self._budget, self._until = Budget(time.perf_counter()), 0.0
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
         is_alone = session.steps.count <= _steps_reported(session)
-        self._tells = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
+        self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        self._around, _current.call = _current.call, self
-        reported_elsewhere.by += 1
+        here = process_state(PipelineContext)
+        self._around, here.call = here.call, self
+        process_state(ReportedElsewhere).by += 1
         parts, self._parts = self._parts, {}
         module = sys.modules["torch"].nn.Module
         models = {name: part for name, part in parts.items() if isinstance(part, module)}
@@ -94,14 +97,15 @@ class Diffusion:
                     model,
                     before=self._forward_begins,
                     after=lambda _error: None,
-                    rests=self._is_known,
+                    unless=self._changes_nothing,
                 )
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if _current.call is self:
-            _current.call = self._around
-            reported_elsewhere.by -= 1
+        here = process_state(PipelineContext)
+        if here.call is self:
+            here.call = self._around
+            process_state(ReportedElsewhere).by -= 1
         while self._hooks:
             if (hooks := self._hooks[-1]) is not None:
                 hooks.remove()
@@ -141,16 +145,16 @@ class Diffusion:
             self._close()
             self._turn("decode")
 
-    def _is_known(self) -> bool:
+    def _changes_nothing(self) -> bool:
         """Return whether a forward pass says nothing new."""
-        return bool(self._step) or (self._name == "denoise" and not self._tells)
+        return bool(self._step) or (self._name == "denoise" and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:
-        if _current.call is not self:
+        if process_state(PipelineContext).call is not self:
             return
         began = time.perf_counter()
         self.loop_begins()
-        if self._tells:
+        if self._reports_steps:
             self._until = began + min(self._budget.wait(began), MOST_GROUP)
             self._first = self._number + 1
             self._step = self._monitor.open_span(self._session, "step", f"step {self._first}").id
@@ -164,9 +168,10 @@ class Diffusion:
         if outcome != NO_STEP:
             reported = _steps_reported(self._session) + last - self._first + 1
             # Without a callback: what the collector calls is under no guard.
-            for key in [key for key, (known, _) in _reported.items() if known() is None]:
-                del _reported[key]
-            _reported[id(self._session)] = weakref.ref(self._session), reported
+            steps = process_state(_Pipelines).steps
+            for key in [key for key, (session, _) in steps.items() if session() is None]:
+                del steps[key]
+            steps[id(self._session)] = weakref.ref(self._session), reported
 
     def _is_in_step(self) -> bool:
         return self._step > 0 and self._number < self._first
@@ -200,10 +205,11 @@ def follow_pipelines(module: ModuleType) -> None:
 
 def leave_pipelines(_module: object = None) -> None:
     """Follow them no longer."""
-    for name, owners in _followed.items():
+    pipelines = process_state(_Pipelines)
+    for name, owners in pipelines.owners.items():
         while owners:
             restore(owners.pop(), name)
-    _reported.clear()
+    pipelines.steps.clear()
 
 
 def _follow(
@@ -214,14 +220,15 @@ def _follow(
 ) -> None:
     """Surround a method in the class that has it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
-    if owner is not None and owner not in _followed[name]:
-        _followed[name].add(owner)
+    owners = process_state(_Pipelines).owners[name]
+    if owner is not None and owner not in owners:
+        owners.add(owner)
         surround(owner, name, around, unless=unless)
 
 
 def _steps_reported(session: Session) -> int:
-    known, count = _reported.get(id(session), (lambda: None, 0))
-    return count if known() is session else 0
+    counted, count = process_state(_Pipelines).steps.get(id(session), (lambda: None, 0))
+    return count if counted() is session else 0
 
 
 def _registering(pipeline: object) -> AbstractContextManager[object]:
@@ -231,32 +238,30 @@ def _registering(pipeline: object) -> AbstractContextManager[object]:
 
 
 def _calling(pipeline: object) -> AbstractContextManager[object]:
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    call = _current.call
-    if monitor is None or session is None or (call is not None and call.pipeline == id(pipeline)):
+    watch, call = current_watch(), process_state(PipelineContext).call
+    if watch is None or (call is not None and call.pipeline == id(pipeline)):
         return _NOTHING
-    return Diffusion(monitor, session, pipeline)
+    return Diffusion(*watch, pipeline)
 
 
 def _looping(pipeline: object) -> AbstractContextManager[object]:
-    if (call := _current.call) is not None and call.pipeline == id(pipeline):
+    if (call := process_state(PipelineContext).call) is not None and call.pipeline == id(pipeline):
         call.loop_begins()
     return _NOTHING
 
 
 def _decoding(_model: object) -> AbstractContextManager[object]:
-    if (call := _current.call) is not None:
+    if (call := process_state(PipelineContext).call) is not None:
         call.decoding_begins()
     return _NOTHING
 
 
 def _is_counted() -> bool:
-    return (call := _current.call) is None or call.counts()
+    return (call := process_state(PipelineContext).call) is None or call.counts()
 
 
 @contextmanager
 def _stepping(_scheduler: object) -> Iterator[None]:
     yield
-    if (call := _current.call) is not None:
+    if (call := process_state(PipelineContext).call) is not None:
         call.stepped()

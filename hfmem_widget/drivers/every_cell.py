@@ -79,7 +79,9 @@ class EveryCell:
             harmless(judge, self.session, span)
             reports: list[Bundle] = []
             for companion in companions:
-                harmless(lambda each=companion: reports.append(each.report(self.session, span)))
+                harmless(
+                    lambda companion=companion: reports.append(companion.report(self.session, span))
+                )
             if annotate and not self._options.quiet:
                 self._view.annotate(span)
                 for report in filter(None, reports):

@@ -17,20 +17,22 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.display import resolve
+from hfmem_widget.drivers.install import attach
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import code_of
 from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
-from hfmem_widget.ranks.identity import ALONE, alone, who
-from hfmem_widget.ranks.process_group import truth
+from hfmem_widget.ranks.identity import ALONE, only_rank, rank_of_process
+from hfmem_widget.ranks.process_group import rank_in_group
 from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:
@@ -53,30 +55,30 @@ _LAUNCHERS = frozenset(
 """What stands in the command of a process that starts the ranks."""
 
 
-class _RankWatch:
-    """The watch of this process as a rank."""
+@dataclass(slots=True)
+class OwnRank(Part):
+    """What this process is as a rank."""
 
-    def __init__(self, watch: Watch, member: Member) -> None:
-        self.watch = watch
-        self.rank = member.rank
-        self.directory = member.directory
-        self.pid = os.getpid()
+    watch: Watch | None = None
+    member: Member | None = None
+    pid: int = 0  # of the process that is this rank
+    has_exit_hooks: bool = False
+    # The latest `sys.exit` of the main thread: its outermost frame, and the code.
+    exit: tuple[FrameType, int] | None = None
 
-
-_rank_watch: _RankWatch | None = None
-
-_exit: tuple[FrameType, int] | None = None
-"""The latest `sys.exit` of the main thread: its outermost frame, and the code."""
+    @property
+    def is_followed(self) -> bool:
+        """Whether it is followed, and no child of one that is."""
+        return self.watch is not None and self.pid == os.getpid()
 
 
 @contextmanager
 def _noting_exit(*_: object) -> Iterator[None]:
-    global _exit  # noqa: PLW0603  (a process leaves once)
     try:
         yield
-    except SystemExit as left:
+    except SystemExit as error:
         if threading.current_thread() is threading.main_thread():
-            _exit = _outermost(), code_of(left)
+            process_state(OwnRank).exit = _outermost(), code_of(error)
         raise
 
 
@@ -84,11 +86,11 @@ def _outermost() -> FrameType:
     return [frame for frame, _ in traceback.walk_stack(inspect.currentframe())][-1]
 
 
-def _code_left_with() -> int:
+def _exit_code() -> int:
     """Return the code that the script has left with by `sys.exit`; 0 where that was caught."""
-    if _exit is None or _exit[0] is _outermost():
+    frame, code = process_state(OwnRank).exit or (None, 0)
+    if frame is None or frame is _outermost():
         return 0
-    frame, code = _exit
     # A frame that has returned stays at that instruction, and one that an error has ended does not.
     last = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
     return 0 if last.startswith("RETURN") else code
@@ -106,11 +108,11 @@ def joined() -> None:
 def begin_alone() -> None:
     """Begin where ``hfmem run`` has started a script without a launcher: torch has been imported."""
     directory = os.environ.get(RUN)
-    rank = who(os.environ)
+    rank = rank_of_process(os.environ)
     is_rank = rank is not None and rank.world > 1
     launches = any(os.path.basename(word) in _LAUNCHERS for word in sys.orig_argv[1:4])  # noqa: PTH119
     if directory and os.environ.get(SOLO) == "1" and not is_rank and not launches:
-        begin(directory, rank or alone())
+        begin(directory, rank or only_rank())
 
 
 @entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
@@ -119,11 +121,10 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
 
     `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
     """
-    global _rank_watch  # noqa: PLW0603  (a process is one rank)
-    known, launcher = truth(), _alone_around()
-    is_in_group = known is not None and known[1] > 1
-    if _rank_watch is not None and _rank_watch.pid == os.getpid():
-        if _rank_watch.rank.engine != ALONE or not is_in_group:
+    own, group, launcher = process_state(OwnRank), rank_in_group(), _alone_around()
+    is_in_group = group is not None and group[1] > 1
+    if own.member is not None and own.is_followed:
+        if own.member.rank.engine != ALONE or not is_in_group:
             return False
         end()  # it is not alone after all
     elif launcher and not is_in_group:
@@ -131,42 +132,39 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     if os.environ.get(CLAIMED, str(os.getpid())) != str(os.getpid()):
         return False
     if rank is None:
-        rank = who(os.environ, known) or alone()
-    member = Member(Path(directory).absolute(), rank, launcher)
-    watch = _watch_of(member)
-    _rank_watch = _RankWatch(watch, member)
+        rank = rank_of_process(os.environ, group) or only_rank()
+    own.member = member = Member(Path(directory).absolute(), rank, launcher)
+    own.watch, own.pid = _watch_of(member), os.getpid()
     # Before it begins: no child is to take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
     else:
         os.environ[CLAIMED] = str(rank.pid)
     # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
-    resolve("hfmem_widget.drivers.install:attach")()
+    attach()
     from hfmem_widget.monitor.shared import shared_monitor
 
     # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
-    session = Context().run(watch.start)
+    session = Context().run(own.watch.start)
     if session.running:
         # Whatever else is watched here, the rank has its steps, too.
         shared_monitor().echo_in(session)
         # At the end of a script nothing tells any more how it has left.
         surround(sys, "exit", _noting_exit)
-    _registered(os.getpid())
+    _end_at_exit(own)
     return True
 
 
 def is_of_rank(session: Session) -> bool:
     """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
-    return _rank_watch is not None and _rank_watch.watch.shows(session)
+    watch = process_state(OwnRank).watch
+    return watch is not None and watch.shows(session)
 
 
 def directory_here() -> Path | None:
     """Return the directory of the run of which this process is a rank; None where it is none."""
-    return (
-        _rank_watch.directory
-        if _rank_watch is not None and _rank_watch.pid == os.getpid()
-        else None
-    )
+    own = process_state(OwnRank)
+    return own.member.directory if own.member is not None and own.is_followed else None
 
 
 def _alone_around() -> int:
@@ -181,21 +179,22 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    mine = {"quiet": True, "ranks": False, **handed_on(os.environ)}
-    options = WatchOptions(label=f"rank {member.rank.rank}", **mine)
+    own = {"quiet": True, "ranks": False, **handed_on(os.environ)}
+    options = WatchOptions(label=f"rank {member.rank.rank}", **own)
     recording = FileRecording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 
 
-@functools.cache
-def _registered(pid: int) -> int:
-    """Register the end of a process, once: a forked child, in which both are forgotten, does it again."""
+def _end_at_exit(own: OwnRank) -> None:
+    """Register the end of this process, once: a forked child, in which both are forgotten, does it again."""
     from multiprocessing.util import Finalize
 
+    if own.has_exit_hooks:
+        return
+    own.has_exit_hooks = True
     # A script ends with the first, and a child of multiprocessing with the second, which sees the error.
     atexit.register(_at_exit)
     Finalize(None, _at_exit, exitpriority=BEFORE_OTHERS)
-    return pid
 
 
 @entry()
@@ -206,7 +205,7 @@ def _at_exit() -> None:
     if isinstance(raised, SystemExit):
         # torch.multiprocessing leaves with a code after it has written the error to a file.
         raised = raised.__context__ or (raised if raised.code else None)
-    code = _code_left_with()
+    code = _exit_code()
     end(raised or (SystemExit(code) if code else None))
     if type(raised) is KeyboardInterrupt:
         # What Python has noted of it, to end as the signal asks, is lost with any code that runs from a text,
@@ -216,17 +215,16 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
-    global _rank_watch, _exit  # noqa: PLW0603
-    followed = _rank_watch
-    if followed is None or followed.pid != os.getpid():
+    own = process_state(OwnRank)
+    if own.watch is None or not own.is_followed:
         return
-    followed.watch.stop(error)
+    own.watch.stop(error)
     restore(sys, "exit")
-    _exit = None
-    for name, value in ((CLAIMED, str(followed.pid)), (SOLO, f"{_BY}{followed.pid}")):
+    own.exit = None
+    for name, value in ((CLAIMED, str(own.pid)), (SOLO, f"{_BY}{own.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
-    _rank_watch = None  # at last: what a fault interrupts is done again
+    own.watch = None  # at last: what a fault interrupts is done again
 
 
 @entry(undo=_leave)

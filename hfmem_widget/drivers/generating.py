@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
@@ -23,7 +24,8 @@ from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surround
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
@@ -37,22 +39,21 @@ _NOTHING = nullcontext()
 STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
-_of_their_own: WeakSet[type] = WeakSet()
-"""Classes of models whose own such method is surrounded, since it need not call the usual one."""
 
-_followed_calls: WeakSet[Any] = WeakSet()
-"""The functions that stand in for a class' own `__call__`."""
+@dataclass(slots=True)
+class FollowedModels(Installed):
+    """The classes whose own method `STEP` is surrounded, and the functions in place of ``__call__``."""
+
+    classes: WeakSet[type] = field(default_factory=WeakSet)  # it need not call the usual one
+    calls: WeakSet[Any] = field(default_factory=WeakSet)
 
 
-class _PerThread(threading.local):
-    """What this thread is in."""
+class GenerateContext(threading.local):
+    """What a thread is in."""
 
     generation: Generation | None = None
     in_call = False
     in_step = False
-
-
-_current = _PerThread()
 
 
 class Generation:
@@ -63,28 +64,29 @@ class Generation:
         monitor: Monitor,
         session: Session,
         model: object,
-        given: Mapping[str, float],
+        prompt_counts: Mapping[str, float],
     ) -> None:
         self.model = id(model)
         self._monitor = monitor
         self._session = session
-        self._given = given
+        self._prompt_counts = prompt_counts
         self._block = self._phase = 0
         self._counts: dict[str, float] = {}
-        self._most: dict[str, float] = {}
+        self._largest_caches: dict[str, float] = {}
         self._steps = 0
-        self._new = 0.0
+        self._new_tokens = 0.0
         self._began = self._latest = 0.0
 
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
-        _current.generation = self
+        process_state(GenerateContext).generation = self
         self._phase = self._open("prefill")
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if _current.generation is self:
-            _current.generation = None
+        here = process_state(GenerateContext)
+        if here.generation is self:
+            here.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
             return
         if error is not None:  # a prefill has handed no cache over yet
@@ -100,9 +102,9 @@ class Generation:
         if not self._phase or not self._monitor.is_open(self._session, self._phase):
             return
         self._steps += 1
-        # Of every step: samples are fewer.
+        largest = self._largest_caches  # of every step: samples are fewer
         for device, parts in self._monitor.attribution.source.counted.items():
-            self._most[device] = max(parts.get("kv_cache", 0.0), self._most.get(device, 0.0))
+            largest[device] = max(parts.get("kv_cache", 0.0), largest.get(device, 0.0))
         now = time.monotonic()
         if self._steps == 1:
             growths = filter(None, map(growth_of, caches))
@@ -112,7 +114,7 @@ class Generation:
             # The device may still be at the prefill where that ends for the host; here it is not.
             self._began = now
         else:
-            self._new += new
+            self._new_tokens += new
         self._latest = now
 
     def _end_prefill(self, growth: Any, rows: float) -> None:
@@ -125,23 +127,23 @@ class Generation:
             self._counts |= {name: size for name, size in named.items() if size}
             if growth.length:
                 self._counts["longest"] = float(growth.length)
-        self._monitor.close_span(self._session, self._phase, "done", self._given)
+        self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
         self._phase = self._open("decode")
 
     def _counts_now(self) -> dict[str, float]:
         if not self._steps:
-            return dict(self._given)
-        most = {f"{device}/kv_cache": size for device, size in self._most.items() if size}
-        counts = self._counts | most
-        # The first token is the prefill's, and the step after it is not in `_new`.
-        made = self._new + (self._steps > 1)
+            return dict(self._prompt_counts)
+        largest = self._largest_caches.items()
+        counts = self._counts | {f"{device}/kv_cache": size for device, size in largest if size}
+        # The first token is the prefill's, and the step after it is not in `_new_tokens`.
+        made = self._new_tokens + (self._steps > 1)
         if "longest" in counts:
             counts["longest"] += made
         counts["steps"] = float(self._steps - 1)
         counts["tokens"] = made * counts.get("samples", 1.0)
         passed = self._latest - self._began
-        if self._new and passed > 0:
-            counts["tokens_per_second"] = self._new * counts.get("samples", 1.0) / passed
+        if self._new_tokens and passed > 0:
+            counts["tokens_per_second"] = self._new_tokens * counts.get("samples", 1.0) / passed
         return {name: count for name, count in counts.items() if math.isfinite(count)}
 
     def _open(self, kind: SpanKind) -> int:
@@ -150,18 +152,18 @@ class Generation:
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or _current.generation is not None:
+    watch, here = current_watch(), process_state(GenerateContext)
+    if watch is None or here.generation is not None:
         return _NOTHING
+    monitor, session = watch
     monitor.attribution.follow(model)
-    _current.in_step = False
+    here.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
-        _of_their_own.add(owner)
+        process_state(FollowedModels).classes.add(owner)
         surround(owner, STEP, stepping, whole_call=True)
-    given = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
-    shape = shape_of((), {**kwargs, "input_ids": given}) if given is not None else {}
+    prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+    shape = shape_of((), {**kwargs, "input_ids": prompt}) if prompt is not None else {}
     wanted = ("samples", "longest", "tokens")
     return Generation(
         monitor, session, model, {name: shape[name] for name in wanted if name in shape}
@@ -172,11 +174,11 @@ def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
 ) -> AbstractContextManager[object]:
     """Take note of a step of ``generate``: what the forward pass has returned is complete."""
-    monitor = running_monitor()
-    if monitor is not None and not _current.in_step:
+    monitor, here = running_monitor(), process_state(GenerateContext)
+    if monitor is not None and not here.in_step:
         caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
         monitor.cache_grew(*caches)
-        generation = _current.generation
+        generation = here.generation
         if generation is not None and generation.model == id(model):
             new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
             generation.stepped(caches, _rows(outputs), _number(new))
@@ -188,10 +190,10 @@ class _InStep:
     """A step is told once, though a model's own method may call the usual one."""
 
     def __enter__(self) -> None:
-        _current.in_step = True
+        process_state(GenerateContext).in_step = True
 
     def __exit__(self, *_: object) -> None:
-        _current.in_step = False
+        process_state(GenerateContext).in_step = False
 
 
 _IN_STEP = _InStep()
@@ -211,10 +213,11 @@ def follow_calls(module: ModuleType) -> None:
 
 def leave_calls(module: ModuleType) -> None:
     """Follow them no longer."""
-    while _of_their_own:
-        restore(_of_their_own.pop(), STEP)
+    followed = process_state(FollowedModels)
+    while followed.classes:
+        restore(followed.classes.pop(), STEP)
     owner = getattr(module, "PreTrainedModel", None)
-    if isinstance(owner, type) and vars(owner).get("__call__") in _followed_calls:
+    if isinstance(owner, type) and vars(owner).get("__call__") in followed.calls:
         del owner.__call__
 
 
@@ -226,51 +229,51 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
         if is_traced():
             return base(self, *args, **kwargs)
-        is_followed = False
+        here: GenerateContext | None = None
         try:
             # In a training nothing is to be done, which needs no guard.
-            is_followed = not grads_enabled() and not is_compiling() and _begins(self)
+            if not grads_enabled() and not is_compiling():
+                here = _begins(self)
             result = base(self, *args, **kwargs)
-            if is_followed:
+            if here is not None:
                 _ended(result)
             return result
         finally:
-            if is_followed:
-                _current.in_call = False
+            if here is not None:
+                here.in_call = False
             OVER  # noqa: B018
 
-    _followed_calls.add(__call__)
+    process_state(FollowedModels).calls.add(__call__)
     return __call__
 
 
-def _begins(model: object) -> bool:
-    """Return whether this call is to be followed: the outermost, where something is watched."""
-    if _is_wanted():
-        _begin(model)
-        return _current.in_call
-    return False
+def _begins(model: object) -> GenerateContext | None:
+    """Return what this thread is in if this call is followed: the outermost, where something is watched."""
+    return _begin(model) if _is_wanted() else None
 
 
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
-    if _current.in_call or _current.generation is not None:
+    here = process_state(GenerateContext)
+    if here.in_call or here.generation is not None:
         return False
     return running_monitor() is not None
 
 
 def _undo(*_: object) -> None:
-    _current.in_call = False
+    process_state(GenerateContext).in_call = False
 
 
 @entry(undo=_undo)
-def _begin(model: object) -> None:
-    monitor = running_monitor()
+def _begin(model: object) -> GenerateContext | None:
+    monitor, here = running_monitor(), process_state(GenerateContext)
     if monitor is None:
-        return
-    _current.in_call = True
+        return None
+    here.in_call = True
     monitor.attribution.called(model)
     monitor.rebase()
+    return here
 
 
 @entry()
@@ -285,9 +288,9 @@ def _caches_in(outputs: Any) -> list[object]:
     """Return the caches among what a model has returned, as an output, a dict or a tuple."""
     if isinstance(outputs, Mapping):
         # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
-        return [each for name, each in outputs.items() if name in NAMES and each is not None]
+        return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     if type(outputs) is tuple:
-        return [each for each in outputs if is_cache(each) or _is_pairs(each)]
+        return [value for value in outputs if is_cache(value) or _is_pairs(value)]
     return []
 
 
@@ -298,7 +301,7 @@ def _is_pairs(value: object) -> bool:
         type(value) is tuple
         and bool(value)
         and all(type(pair) is tuple and len(pair) in {2, 4} for pair in value)
-        and all(isinstance(each, tensor) for pair in value for each in pair)
+        and all(isinstance(part, tensor) for pair in value for part in pair)
     )
 
 

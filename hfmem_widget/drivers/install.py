@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 
 from hfmem_widget.display import resolve
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.on_import import WhenImported
+from hfmem_widget.monitor.process import Installed, process_state
 
 PIPELINES = "diffusers.pipelines.pipeline_utils"
 TRAINER = "transformers.trainer"
@@ -26,7 +28,7 @@ LOADING = (
 
 FOLLOWED: dict[str, tuple[str, str, str]] = {
     "torch": ("drivers.optimizers", "follow_torch", "leave_optimizers"),
-    "torch.distributed": ("ranks.process_group", "surround_groups", "leave_groups"),
+    "torch.distributed": ("ranks.process_group", "follow_groups", "leave_groups"),
     TRAINER: ("drivers.trainer", "follow_trainers", "leave_trainers"),
     PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
     "torch._dynamo.convert_frame": (
@@ -38,8 +40,14 @@ FOLLOWED: dict[str, tuple[str, str, str]] = {
 }
 """Where it is done, what is called with a module once that has been imported, and what to leave it again."""
 
-_waiting: WhenImported | None = None
-_for_good = False
+
+@dataclass(slots=True)
+class Attachment(Installed):
+    """What stays followed, and beyond a watch."""
+
+    imports: WhenImported | None = None  # of what is not there yet
+    for_good: bool = False  # all of it
+    trainers_for_good: bool = False  # for a callback that a training may come to at any time
 
 
 def begin() -> None:
@@ -58,23 +66,22 @@ def end() -> None:
     if shared_monitor().watches:
         return
     harmless(leave_optimizers)
-    if not _for_good:
+    if not process_state(Attachment).for_good:
         detach(entirely=False)
 
 
 def attach() -> WhenImported:
     """Follow all of them from now on, and return what waits for them; attaching again does nothing."""
-    global _for_good  # noqa: PLW0603
-    _for_good = True
+    process_state(Attachment).for_good = True
     return _attach()
 
 
 def _attach() -> WhenImported:
-    global _waiting  # noqa: PLW0603  (a class is surrounded once per process)
-    if _waiting is None:
-        _waiting = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
-        _waiting.begin()
-    return _waiting
+    attachment = process_state(Attachment)
+    if attachment.imports is None:
+        attachment.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
+        attachment.imports.begin()
+    return attachment.imports
 
 
 def detach(*, entirely: bool = True) -> None:
@@ -82,21 +89,22 @@ def detach(*, entirely: bool = True) -> None:
 
     If not `entirely`, a Trainer stays followed that a `MemoryCallback` was made for.
     """
-    global _waiting, _for_good
-    (waiting, _waiting), _for_good = (_waiting, None), False
-    if waiting is not None:
-        harmless(waiting.end)
+    attachment = process_state(Attachment)
+    imports, attachment.imports = attachment.imports, None
+    attachment.for_good = False
+    attachment.trainers_for_good &= not entirely
+    if imports is not None:
+        harmless(imports.end)
     for name, (home, _, leave) in FOLLOWED.items():
+        if name == TRAINER and attachment.trainers_for_good:
+            continue
         # Only what was imported to follow something: importing the rest now would import transformers.
         if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:
-            options = {"entirely": entirely} if name == TRAINER else {}
-            harmless(getattr(ours, leave), sys.modules.get(name), **options)
+            harmless(getattr(ours, leave), sys.modules.get(name))
 
 
 def _follow(name: str, module: ModuleType) -> None:
     home, follow, _ = FOLLOWED[name]
     resolve(f"hfmem_widget.{home}:{follow}")(module)
     if name == "torch" and "HFMEM_SOLO" in os.environ:
-        from hfmem_widget.drivers.follow import begin_alone
-
-        begin_alone()
+        resolve("hfmem_widget.drivers.follow:begin_alone")()

@@ -10,27 +10,69 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from hfmem_widget.drivers.generating import STEP, follow_calls, generating, leave_calls, stepping
-from hfmem_widget.drivers.shards import Shards
 from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, restore, surround
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.patch import Around, Place, restore_all, surround_all
+from hfmem_widget.monitor.process import Part, process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
-_loads: list[Load] = []
-"""The calls that run now, the latest last."""
 
-_readings = 0
-_lock = threading.Lock()
+@dataclass(slots=True)
+class Loads(Part):
+    """The calls that run now, the latest last, and how many of them read tensors."""
+
+    calls: list[Load] = field(default_factory=list)
+    readings: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Shards:
+    """Which of a checkpoint's files are completed, as their tensors go into a model.
+
+    `sizes` are the bytes of each tensor, by file; empty for files that are not safetensors.
+    """
+
+    def __init__(self, files: Sequence[str] = ()) -> None:
+        self.sizes = {file: _sizes_in(file) for file in files}
+        self._file_of = {name: file for file, sizes in self.sizes.items() for name in sizes}
+        self._waiting: Counter[str] = Counter()
+        self._placing: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> int:
+        """How many files have a tensor that the model takes."""
+        return len(self._waiting)
+
+    def collect(self, name: str) -> None:
+        """Take note of a tensor that the model takes."""
+        file = self._file_of.get(name)
+        if file is not None:
+            self._waiting[file] += 1
+
+    def place(self, names: Iterable[str]) -> Iterator[tuple[int, bool]]:
+        """Take note of the tensors that go into the model now: those before them are in it.
+
+        Yields the bytes of each of those, and whether a file is completed with it.
+        """
+        placed, self._placing = self._placing, tuple(names)
+        for name in placed:
+            file = self._file_of.pop(name, None)
+            if file is not None:
+                self._waiting[file] -= 1
+                yield self.sizes[file][name], not self._waiting[file]
 
 
 class Load:
@@ -50,12 +92,12 @@ class Load:
 
     def __enter__(self) -> Self:
         self._span = self._monitor.open_span(self._session, "load", self._label).id
-        _loads.append(self)
+        process_state(Loads).calls.append(self)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if self in _loads:
-            _loads.remove(self)
+        if self in (calls := process_state(Loads).calls):
+            calls.remove(self)
         self._safely(self._close, self._span, outcome_of(error))
 
     @contextmanager
@@ -159,32 +201,40 @@ class Load:
                 )
 
 
+def _sizes_in(file: str) -> dict[str, int]:
+    """Return the bytes of each tensor in a file of safetensors; nothing of any other file."""
+    if not file.endswith(".safetensors"):
+        return {}
+    from hfmem_widget.features.fit.checkpoint import entries
+
+    try:
+        return {name: size for name, _, size in entries(Path(file))}
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return {}  # transformers, which reads it next, knows better what to say
+
+
 @contextmanager
 def _tensors_followed() -> Iterator[None]:
     """Surround what transformers does for each tensor: only while that is watched, since they are many."""
-    global _readings  # noqa: PLW0603  (loads on several threads share what is surrounded)
-    module = sys.modules.get(_WEIGHTS)
+    loads, module = process_state(Loads), sys.modules.get(_WEIGHTS)
     counted = False
     try:
-        with _lock:
-            _readings += 1
+        with loads.lock:
+            loads.readings += 1
             counted = True
             if module is not None:
                 follow_loading(module)
         yield
     finally:
-        with _lock:
-            _readings -= counted
-            if module is not None and not _readings:
+        with loads.lock:
+            loads.readings -= counted
+            if module is not None and not loads.readings:
                 leave_loading(module)
 
 
 def _loading(kind: type) -> AbstractContextManager[object]:
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None:
-        return nullcontext()
-    return Load(monitor, session, f"load {plain(kind.__name__)}")
+    watch = current_watch()
+    return nullcontext() if watch is None else Load(*watch, f"load {plain(kind.__name__)}")
 
 
 def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Around:
@@ -192,7 +242,8 @@ def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Ar
 
     def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
         thread = threading.get_ident()
-        load = next((each for each in reversed(_loads) if each.thread == thread), None)
+        calls = reversed(process_state(Loads).calls)
+        load = next((call for call in calls if call.thread == thread), None)
         return (load and follow(load, *args, **kwargs)) or _NOTHING
 
     return around
@@ -220,39 +271,29 @@ def _collecting(
 _NOTHING = nullcontext()
 
 
-class _Place(NamedTuple):
-    """A method of another library that is surrounded; a function of its module where no class is named."""
-
-    module: str
-    owner: str
-    name: str
-    around: Around
-    whole_call: bool = False
-
-
 LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
 _GENERATION = "transformers.generation.utils"
 _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_loading"
 
 PLACES = (
-    _Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
-    _Place(
+    Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
+    Place(
         _MODELS, "PreTrainedModel", "_load_pretrained_model", _in_load(_reading), whole_call=True
     ),
     # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
-    _Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
-    _Place(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting), whole_call=True),
-    _Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
-    _Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
-    _Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
-    _Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
-    _Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
+    Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
+    Place(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting), whole_call=True),
+    Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
+    Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
+    Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
+    Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
+    Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
     *(
-        _Place(f"{home}.fit_loop", "_FitLoop", "advance", lambda _loop: span("epoch"))
+        Place(f"{home}.fit_loop", "_FitLoop", "advance", lambda _loop: span("epoch"))
         for home in LIGHTNING
     ),
     *(
-        _Place(f"{home}.evaluation_loop", "_EvaluationLoop", "run", lambda _loop: span("evaluate"))
+        Place(f"{home}.evaluation_loop", "_EvaluationLoop", "run", lambda _loop: span("evaluate"))
         for home in LIGHTNING
     ),
 )
@@ -261,8 +302,7 @@ PLACES = (
 
 def follow_loading(module: ModuleType) -> None:
     """Follow what this module loads from now on; doing so again does nothing."""
-    for place, owner in _places_in(module):
-        surround(owner, place.name, place.around, whole_call=place.whole_call)
+    surround_all(PLACES, module)
     if module.__name__ == _MODELS:
         follow_calls(module)
 
@@ -271,14 +311,6 @@ def leave_loading(module: ModuleType | None) -> None:
     """Put the originals back, if the module has been imported."""
     if module is None:
         return
-    for place, owner in _places_in(module):
-        restore(owner, place.name)
+    restore_all(PLACES, module)
     if module.__name__ == _MODELS:
         leave_calls(module)
-
-
-def _places_in(module: ModuleType) -> Iterator[tuple[_Place, type | ModuleType]]:
-    for place in PLACES:
-        owner = getattr(module, place.owner, None) if place.owner else module
-        if place.module == module.__name__ and owner is not None:
-            yield place, owner

@@ -12,23 +12,22 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import ModuleType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
+    count_step,
     end_loops,
-    rest,
-    tell,
-    wakes,
+    notify_loop,
+    step_counter,
 )
-from hfmem_widget.drivers.training.models import saw
-from hfmem_widget.drivers.training.run import quiet
-from hfmem_widget.guard import each, entry
-from hfmem_widget.monitor.patch import Around, is_compiling, restore, surround
+from hfmem_widget.drivers.training.models import note_module
+from hfmem_widget.guard import call_all, entry
+from hfmem_widget.monitor.patch import Place, is_compiling, restore_all, surround_all
+from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
 from hfmem_widget.monitor.shared import running_monitor
 
 if TYPE_CHECKING:
@@ -36,10 +35,12 @@ if TYPE_CHECKING:
 
 OPTIMIZER = "torch.optim.optimizer"
 
-_handles: list[Any] = []
 
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Where optimizers have stepped."""
+@dataclass(slots=True)
+class _Hooks(Installed):
+    handles: list[Any] = field(default_factory=list)
+    # Where optimizers have stepped.
+    threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
 
 def follow_optimizers() -> None:
@@ -48,13 +49,13 @@ def follow_optimizers() -> None:
     if module is None or not hasattr(module, "register_optimizer_step_pre_hook"):
         return
     # All of it: a fault may have kept some of it from being taken off, or put on.
-    while 0 < len(_handles) < 2:
-        _handles.pop().remove()
-    if not _handles:
-        _handles.append(module.register_optimizer_step_pre_hook(_steps))
-        _handles.append(module.register_optimizer_step_post_hook(_stepped))
-    for owner, name, around in _places():
-        surround(owner, name, around, quiet=quiet)
+    handles = process_state(_Hooks).handles
+    while 0 < len(handles) < 2:
+        handles.pop().remove()
+    if not handles:
+        handles.append(module.register_optimizer_step_pre_hook(_steps))
+        handles.append(module.register_optimizer_step_post_hook(_stepped))
+    surround_all(_PLACES, unless_on=threads_in_group)
 
 
 def follow_torch(_module: object) -> None:
@@ -65,29 +66,34 @@ def follow_torch(_module: object) -> None:
 
 def leave_optimizers(_module: object = None) -> None:
     """Follow them no longer, unless another thread trains."""
-    each(end_loops, end_passes, _take_off)
+    call_all(end_loops, end_passes, _take_off)
 
 
 def _take_off() -> None:
-    others = (thread for thread in tuple(_threads) if thread is not threading.current_thread())
+    hooks, here = process_state(_Hooks), threading.current_thread()
+    others = (thread for thread in tuple(hooks.threads) if thread is not here)
     if any(thread.is_alive() for thread in others):
         return  # torch may be going through its hooks there, and would raise if one went
-    while _handles:
-        _handles.pop().remove()
-    each(*(partial(restore, owner, name) for owner, name, _ in _places()))
+    while hooks.handles:
+        hooks.handles.pop().remove()
+    restore_all(_PLACES)
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # In the order in which `surround` asks.
     compiler = sys.modules["torch"].compiler
-    if compiler.is_dynamo_compiling() or quiet.get(threading.get_ident()) or is_compiling():
+    if (
+        compiler.is_dynamo_compiling()
+        or threads_in_group.get(threading.get_ident())
+        or is_compiling()
+    ):
         return
-    _threads.add(threading.current_thread())
+    process_state(_Hooks).threads.add(threading.current_thread())
     # The first of the arguments is the optimizer.
     has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 
     def act(monitor: Monitor) -> None:
-        tell(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
+        notify_loop(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
         monitor.attribution.optimizer_steps(optimizer)
 
     _act(act)
@@ -98,12 +104,14 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
         return
     here = threading.get_ident()
     # Where a Trainer tells the steps there is nothing to count.
-    if (quiet.get(here) and not (rest.thread == here and wakes())) or is_compiling():
+    if (
+        threads_in_group.get(here) and not (step_counter.thread == here and count_step())
+    ) or is_compiling():
         return
 
     def act(monitor: Monitor) -> None:
         monitor.optimizer_stepped()
-        tell(Loop.optimizer_ended)
+        notify_loop(Loop.optimizer_ended)
 
     _act(act)
 
@@ -111,7 +119,7 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
 @contextmanager
 def _made(optimizer: Any) -> Iterator[None]:
     yield
-    _act(lambda _monitor: tell(lambda loop: loop.loop_begins(optimizer)))
+    _act(lambda _monitor: notify_loop(lambda loop: loop.loop_begins(optimizer)))
 
 
 @contextmanager
@@ -120,9 +128,9 @@ def _clearing(owner: Any) -> Iterator[None]:
 
     def act(monitor: Monitor) -> None:
         monitor.attribution.gradients_cleared()
-        saw(owner)
+        note_module(owner)
         if hasattr(owner, "param_groups"):
-            tell(lambda loop: loop.loop_begins(owner))
+            notify_loop(lambda loop: loop.loop_begins(owner))
 
     _act(act)
 
@@ -135,7 +143,7 @@ def _evaluating(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _naming(module: Any) -> Iterator[None]:
-    _act(lambda _monitor: saw(module))
+    _act(lambda _monitor: note_module(module))
     yield
 
 
@@ -149,32 +157,20 @@ class _Backward:
         _act(lambda _monitor: backward_begins())
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        _act(lambda _monitor: tell(lambda loop: loop.backward_ended(error), begins=False))
+        _act(lambda _monitor: notify_loop(lambda loop: loop.backward_ended(error), begins=False))
 
 
 @entry()
 def _act(action: Callable[[Monitor], None]) -> None:
-    # Not imported before the first watch.
-    shared: Any = sys.modules.get("hfmem_widget.monitor.shared")
-    monitor = None if shared is None else shared.running_monitor()
-    if monitor is not None:
+    if (monitor := running_monitor()) is not None:
         action(monitor)
 
 
-_PLACES: tuple[tuple[str, str, str, Around], ...] = (
-    (OPTIMIZER, "Optimizer", "__init__", _made),
-    (OPTIMIZER, "Optimizer", "zero_grad", _clearing),
-    ("torch.nn.modules.module", "Module", "zero_grad", _clearing),
-    ("torch.nn.modules.module", "Module", "named_parameters", _naming),
-    ("torch.nn.modules.module", "Module", "eval", _evaluating),
-    ("torch.autograd", "", "backward", _Backward),
+_PLACES = (
+    Place(OPTIMIZER, "Optimizer", "__init__", _made),
+    Place(OPTIMIZER, "Optimizer", "zero_grad", _clearing),
+    Place("torch.nn.modules.module", "Module", "zero_grad", _clearing),
+    Place("torch.nn.modules.module", "Module", "named_parameters", _naming),
+    Place("torch.nn.modules.module", "Module", "eval", _evaluating),
+    Place("torch.autograd", "", "backward", _Backward),
 )
-"""What is surrounded: a method, or a function of a module where no class is named."""
-
-
-def _places() -> Iterator[tuple[type | ModuleType, str, Around]]:
-    for module, kind, name, around in _PLACES:
-        home = sys.modules.get(module)
-        owner = home if home is None or not kind else getattr(home, kind, None)
-        if isinstance(owner, type | ModuleType):
-            yield owner, name, around

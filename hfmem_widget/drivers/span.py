@@ -74,13 +74,12 @@ class SpanScope(Decorates):
 
     @entry(undo=_close)
     def _enter(self) -> None:
-        from hfmem_widget.monitor.shared import running_monitor
+        from hfmem_widget.monitor.shared import current_watch
 
-        monitor = running_monitor()
-        session = monitor.current if monitor is not None else None
-        if monitor is not None and session is not None:
-            known = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
-            kind = cast("SpanKind", self._label) if known else "block"
+        if (watch := current_watch()) is not None:
+            monitor, session = watch
+            is_kind = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
+            kind = cast("SpanKind", self._label) if is_kind else "block"
             self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:

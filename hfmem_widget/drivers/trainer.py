@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import multiprocessing
-import sys
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
@@ -22,19 +23,23 @@ from weakref import WeakKeyDictionary
 from transformers.trainer_callback import TrainerCallback
 
 from hfmem_widget.drivers.follow import directory_here, follow, is_of_rank
+from hfmem_widget.drivers.install import Attachment
 from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of, quiet
+from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
-from hfmem_widget.guard import NEVER, each, entry, warn
-from hfmem_widget.monitor import ending
+from hfmem_widget.features.budget.companion import Budget, should_end
+from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
+from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, restore, surround
-from hfmem_widget.monitor.shared import running_monitor, shared_monitor
+from hfmem_widget.monitor.patch import Place, restore_all, surround_all
+from hfmem_widget.monitor.process import Part, process_state, threads_in_group
+from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
+from hfmem_widget.text import GIB
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.marimo import screen_here
 
@@ -56,17 +61,19 @@ AT_ONCE_NOTE = (
     "shown, and its figures include what the others allocated."
 )
 
-_runs: WeakKeyDictionary[object, TrainingRun] = WeakKeyDictionary()
-"""By trainer, while it trains."""
 
-_beginning = threading.Lock()
-"""Held from seeing that no other trains until one has begun."""
+@dataclass(slots=True)
+class _ActiveRuns(Part):
+    # By trainer, while it trains.
+    runs: WeakKeyDictionary[object, TrainingRun] = field(default_factory=WeakKeyDictionary)
+    # Held from seeing that no other trains until one has begun.
+    beginning: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
     """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
-    @entry(unless=quiet if is_of_step else NEVER)
+    @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
             getattr(callback._run, event)()  # noqa: SLF001
@@ -134,6 +141,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._attempts = 0
         self._epochs = 0
         self._all_ranks: Run | None = None
+        self._budgets: list[Budget] = []  # of watches that may end a training
         self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -149,10 +157,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
+        self._budgets = begun(Budget)
         if isinstance(self.ranks, str):
             follow(self.ranks)
-        monitor = running_monitor()
-        session = monitor.current if monitor is not None else None
+        monitor, session = current_watch() or (None, None)
         has_own = self.options != WatchOptions()
         if session is not None and has_own and may_watch and is_of_rank(session):
             session = None  # what was asked for is done, whether or not somebody follows the rank
@@ -168,20 +176,20 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             session = self._watch.start()
         if monitor is None or session is None:
             return
-        with _beginning:
+        with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
             accumulates = args.gradient_accumulation_steps > 1
             self._run = TrainingRun(monitor, session, accumulates=accumulates)
             yield_steps(self._run)
             if trainer is not None:
-                _runs[trainer] = self._run
+                process_state(_ActiveRuns).runs[trainer] = self._run
         if getattr(args, "skip_memory_metrics", True) is False and session.running:
             monitor.recorder(session).note(TRACKER_NOTE)
 
     def for_training(self, trainer: Any) -> MemoryCallback:
         """Return this callback; or a fresh one, where it follows another training that goes on."""
-        with _beginning:
+        with process_state(_ActiveRuns).beginning:
             if self._trainer is not None:
                 return copy.copy(self)
             self._trainer = trainer
@@ -189,7 +197,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def ends(self, error: BaseException | None) -> None:
         """End it all, however the training ended; ending it again ends what a fault has left."""
-        each(
+        call_all(
             self._forget_run,
             self._take_hooks_off,
             self._leave_ranks,
@@ -199,8 +207,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def _forget_run(self) -> None:
         if self._trainer is not None:
-            with _beginning:
-                _runs.pop(self._trainer, None)
+            with process_state(_ActiveRuns).beginning:
+                process_state(_ActiveRuns).runs.pop(self._trainer, None)
         self._trainer = None
 
     def _take_hooks_off(self) -> None:
@@ -238,7 +246,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Open the training's span, and hook its model."""
         if self._trainer is None and (self._run is None or not self._run.alive):
-            if any(run.alive for run in _runs.values()):
+            if any(run.alive for run in process_state(_ActiveRuns).runs.values()):
                 return  # Another callback of this class follows it.
             if self.was_refused:
                 return  # It could not begin, and that has been said.
@@ -272,7 +280,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 before=run.forward_begins,
                 after=run.forward_ended,
                 failures=True,
-                brief=quiet,
+                unguarded_on=threads_in_group,
             )
 
     @entry()
@@ -292,7 +300,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
     # Here and at its end, what an interrupt could leave half done holds it back itself.
-    @entry(unless=quiet, defers=False)
+    @entry(unless_on=threads_in_group, defers=False)
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
         if self._run is not None:
@@ -308,10 +316,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Close the step's span; end the training where a watch was asked to end it, and save it first."""
         if self._run is not None:
             self._run.step_ended()
-            if ending.asked:
+            if self._budgets:
                 is_last = 0 < state.max_steps <= state.global_step
                 alone = args.world_size == 1
-                if ending.should_end(state.global_step, alone=alone, is_last=is_last):
+                if should_end(state.global_step, alone=alone, is_last=is_last):
                     control.should_save = control.should_training_stop = True
         return control
 
@@ -345,9 +353,32 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
             self._all_ranks = Run(directory)
             self._all_ranks.start()
-        from hfmem_widget.drivers.rank_logs import figures_of
-
         return figures_of(self._all_ranks)
+
+
+def figures_of(run: Run) -> Mapping[str, float]:
+    """Return entries for a log: the peaks of all ranks as last read, without a collective.
+
+    There are none before a rank has written a peak.
+
+    Returns
+    -------
+    dict of str to float
+        ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and ``_min`` over the ranks' highest peaks so
+        far, in GiB, ``hfmem/ranks/worst_rank``, and ``hfmem/ranks/reporting``: how many there are.
+    """
+    peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
+    if not peaks:
+        return {}
+    worst = max(peaks, key=lambda rank: peaks[rank])
+    entries = {
+        "peak_allocated_gib_max": peaks[worst],
+        "peak_allocated_gib_median": statistics.median(peaks.values()),
+        "peak_allocated_gib_min": min(peaks.values()),
+        "worst_rank": float(worst),
+        "reporting": float(len(peaks)),
+    }
+    return {f"hfmem/ranks/{name}": value for name, value in entries.items()}
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
@@ -355,7 +386,8 @@ def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
 
     Spans lie within one another, so of two trainings at once one would end the other's.
     """
-    if not any(run.session is session and run.is_elsewhere for run in _runs.values()):
+    runs = process_state(_ActiveRuns).runs.values()
+    if not any(run.session is session and run.is_elsewhere for run in runs):
         return False
     monitor.recorder(session).note(AT_ONCE_NOTE)
     return True
@@ -371,7 +403,7 @@ def _epochs_of(state: Any) -> int:
 def callback_of(trainer: Any) -> MemoryCallback | None:
     """Return the first of a Trainer's callbacks that is one of ours."""
     callbacks = trainer.callback_handler.callbacks
-    return next((ours for ours in callbacks if isinstance(ours, MemoryCallback)), None)
+    return next((each for each in callbacks if isinstance(each, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
@@ -384,10 +416,10 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 def _of_one_call() -> MemoryCallback:
     """Return a callback for which nothing stays surrounded beyond the watch."""
-    global _for_good  # noqa: PLW0603
-    before = _for_good
+    following = process_state(Attachment)
+    before = following.trainers_for_good
     callback = MemoryCallback()
-    _for_good = before
+    following.trainers_for_good = before
     return callback
 
 
@@ -404,15 +436,14 @@ class _Following:
     def __enter__(self) -> None:
         ours = self._callback
         # First, so that whatever writes logs sees what it adds.
-        known = ours, self._own
-        others = (each for each in self._callbacks if not any(each is one for one in known))
+        others = (c for c in self._callbacks if c is not ours and c is not self._own)
         self._callbacks[:] = [ours, *others]
         ours.was_refused = True
         ours.begins(self._trainer, self._trainer.args, may_watch=self._own is not None)
         ours.was_refused = False
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        each(partial(self._callback.ends, error), self._put_back)
+        call_all(partial(self._callback.ends, error), self._put_back)
 
     def _put_back(self) -> None:
         others = [other for other in self._callbacks if other is not self._callback]
@@ -423,14 +454,13 @@ class _Following:
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run = _runs.get(trainer)
+    run = process_state(_ActiveRuns).runs.get(trainer)
     if run is not None:
         return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None:
+    if (watch := current_watch()) is None:
         return contextlib.nullcontext()
-    with _beginning:
+    monitor, session = watch
+    with process_state(_ActiveRuns).beginning:
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
@@ -438,15 +468,14 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     return run.aside(kind, kind) if own is None else own.apart(run, kind)
 
 
-_METHODS: dict[str, Around] = {
-    "train": _training,
-    "evaluate": lambda trainer: _aside(trainer, "evaluate"),
-    "predict": lambda trainer: _aside(trainer, "predict"),
-    "save_model": lambda trainer: _aside(trainer, "save"),
-}
+_MODULE = "transformers.trainer"
 
-
-_for_good = False
+PLACES = (
+    Place(_MODULE, "Trainer", "train", _training),
+    Place(_MODULE, "Trainer", "evaluate", lambda trainer: _aside(trainer, "evaluate")),
+    Place(_MODULE, "Trainer", "predict", lambda trainer: _aside(trainer, "predict")),
+    Place(_MODULE, "Trainer", "save_model", lambda trainer: _aside(trainer, "save")),
+)
 
 
 def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
@@ -454,24 +483,10 @@ def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
 
     What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
     """
-    global _for_good  # noqa: PLW0603
-    _for_good = _for_good or for_good
-    for trainer in _imported_trainers():
-        for name, around in _METHODS.items():
-            surround(trainer, name, around)
+    process_state(Attachment).trainers_for_good |= for_good
+    surround_all(PLACES)
 
 
-def leave_trainers(_module: object = None, *, entirely: bool = True) -> None:
-    """Put the original methods back, if not for good or `entirely`."""
-    global _for_good  # noqa: PLW0603
-    if _for_good and not entirely:
-        return
-    _for_good = False
-    for trainer in _imported_trainers():
-        for name in _METHODS:
-            restore(trainer, name)
-
-
-def _imported_trainers() -> list[type]:
-    module = sys.modules.get("transformers.trainer")
-    return [] if module is None else [module.Trainer]
+def leave_trainers(_module: object = None) -> None:
+    """Put the original methods back."""
+    restore_all(PLACES)

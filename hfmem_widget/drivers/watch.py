@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from hfmem_widget.display import resolve
+from hfmem_widget.drivers import install
 from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.drivers.training.forwards import Forwards, begin_passes, end_passes
 from hfmem_widget.drivers.training.loop import begin_loop, end_loop
@@ -22,9 +22,6 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView
 from hfmem_widget.view.screen import Bundle, Screen
-
-INSTALL = "hfmem_widget.drivers.install"
-"""What follows libraries: it imports what follows Trainers, which watch."""
 
 MOST_NESTED = 32
 """Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""
@@ -99,7 +96,7 @@ class Watch(Decorates):
         if not is_fault:
             harmless(self._monitor.end, session, outcome_of(error))
         self._monitor.break_off(session, error or RuntimeError())
-        harmless(resolve(f"{INSTALL}:end"))
+        harmless(install.end)
         if self._span is not None:
             span = session.span(span.id)
         view, self._session, self._recorder, self._view = self._view, None, None, None
@@ -136,7 +133,7 @@ class Watch(Decorates):
             harmless(self._open_in, outer)
         if why_unrecorded:
             recorder.note(LocalNote(why_unrecorded))
-        harmless(resolve(f"{INSTALL}:begin"))
+        harmless(install.begin)
         if not self._options.quiet:
             self._view = CellView(
                 recorder,
@@ -183,7 +180,7 @@ class Watch(Decorates):
         self._monitor.end(session, outcome_of(error))
         if self._monitor.in_this_process:
             self._show(companions, session, session.span(span.id))
-        resolve(f"{INSTALL}:end")()
+        install.end()
         self._session = self._recorder = self._view = None
 
     def _end_all(self, span: Span, error: BaseException | None) -> None:
@@ -220,7 +217,9 @@ class Watch(Decorates):
         below: list[Bundle] = []
         for companion in companions:
             place = above if companion.stands_above else below
-            harmless(lambda each=companion, to=place: to.append(each.report(session, span)))
+            harmless(
+                lambda companion=companion, to=place: to.append(companion.report(session, span))
+            )
         view, self._view = self._view, None
         if view is None:
             return

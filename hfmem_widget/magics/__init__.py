@@ -18,6 +18,7 @@ from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.memanatomy import MemanatomyMagics
 from hfmem_widget.magics.report import ReportMagics
 from hfmem_widget.magics.usage import remove
+from hfmem_widget.monitor.process import Installed, process_state
 
 __all__ = ["register", "unregister"]
 
@@ -27,8 +28,9 @@ REPORTS: tuple[type[ReportMagics], ...] = (
 )
 """The line magics that show something on demand."""
 
-_shells: WeakKeyDictionary[InteractiveShell, Callable[[], None]] = WeakKeyDictionary()
-"""The shells in which the extension is loaded, with what ends their completion; all have one monitor."""
+
+class Shells(WeakKeyDictionary[InteractiveShell, Callable[[], None]], Installed):
+    """Those in which the extension is loaded, with what ends their completion; all have one monitor."""
 
 
 def register(shell: InteractiveShell) -> None:
@@ -42,7 +44,7 @@ def register(shell: InteractiveShell) -> None:
     for report in REPORTS:
         shell.register_magics(report(shell))
         offered[report.name] = (getattr(report, report.name).parser, report.words)
-    _shells[shell] = complete(shell, offered)
+    process_state(Shells)[shell] = complete(shell, offered)
     attach()
 
 
@@ -54,8 +56,9 @@ def unregister(shell: InteractiveShell) -> None:
     harmless(memwatch.unregister, shell)
     for report in REPORTS:
         harmless(remove, shell, report.name)
-    harmless(_shells.pop(shell, lambda: None))
-    if _shells:
+    shells = process_state(Shells)
+    harmless(shells.pop(shell, lambda: None))
+    if shells:
         return
     HISTORY.clear()
     HISTORY.latest = None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Recorder, Session, Span
+
+Kind = TypeVar("Kind")
 
 NOTHING: Mapping[str, str] = {}
 
@@ -30,3 +33,12 @@ class Companion:
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the report by MIME type; the span has been judged, and findings may still be added."""
         return NOTHING
+
+
+class _Begun(dict[type, list[Any]]):
+    """By their class."""
+
+
+def begun(kind: type[Kind]) -> list[Kind]:
+    """Return those of a class that have begun and not ended, to which they add themselves."""
+    return process_state(_Begun).setdefault(kind, [])

@@ -10,14 +10,15 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from hfmem_widget.guard import NEVER, entry
+from hfmem_widget.guard import NO_THREADS, call_all, entry
+from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
@@ -29,6 +30,16 @@ _MOST_WRAPPERS = 50
 """Nested wrappers that are searched at most."""
 
 
+class Place(NamedTuple):
+    """A method of another library's class, or a function of its module where no class is named."""
+
+    module: str
+    owner: str
+    name: str
+    around: Around
+    whole_call: bool = False
+
+
 @dataclass(eq=False, slots=True)
 class _Patch:
     """A method that is replaced; `around` is None where it could not be put back under another's wrapper."""
@@ -38,8 +49,10 @@ class _Patch:
     around: Around | None
 
 
-# Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
-_patches: WeakKeyDictionary[type | ModuleType, dict[str, _Patch]] = WeakKeyDictionary()
+class Patches(WeakKeyDictionary[type | ModuleType, dict[str, _Patch]], Installed):
+    """The patches that stand, by owner and name."""
+
+    # Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
 
 
 def surround(
@@ -49,22 +62,22 @@ def surround(
     *,
     whole_call: bool = False,
     unless: Callable[[], bool] = bool,
-    quiet: Mapping[int, object] = NEVER,
+    unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
     """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
     What is not there, as in another release, is left out. `around` takes what comes first in the call (the
     object, the class or the first argument), or with `whole_call` all of its arguments. It is not asked where
-    `unless` returns True, or where what `quiet` has for the thread is true, and that is quick.
+    `unless` returns True, or where what `unless_on` has for the thread is true, and that is quick.
     """
-    ours = _patches.setdefault(owner, {})
+    patches = process_state(Patches).setdefault(owner, {})
     original: Any = vars(owner).get(name)
-    if name in ours:
+    if name in patches:
         # Somebody else may have put it back with what stood there before ours.
-        if _is_within(ours[name].stand_in, original):
-            ours[name].around = around
+        if _is_within(patches[name].stand_in, original):
+            patches[name].around = around
             return
-        ours[name].around = None
+        patches[name].around = None
     kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
     function: Any = original if kind is None else original.__func__
     if not callable(function):
@@ -81,14 +94,14 @@ def surround(
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
         try:
-            is_let_alone = quiet.get(threading.get_ident()) or unless() or is_compiling()
+            is_let_alone = unless_on.get(threading.get_ident()) or unless() or is_compiling()
             with _NOTHING if is_let_alone else _Around(patch, args, kwargs if whole_call else None):
                 return function(*args, **kwargs)
         finally:
             OVER  # noqa: B018
 
     stand_in = surrounded if kind is None else kind(surrounded)
-    patch = ours[name] = _Patch(stand_in, original, around)
+    patch = patches[name] = _Patch(stand_in, original, around)
     setattr(owner, name, stand_in)
 
 
@@ -97,14 +110,43 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
     Ours may come back, where somebody has kept it to put it back: it does nothing then, either.
     """
-    ours = _patches.get(owner, {})
-    patch = ours.get(name)
+    patches = process_state(Patches).get(owner, {})
+    patch = patches.get(name)
     if patch is None:
         return
     patch.around = None
     if vars(owner).get(name) is patch.stand_in:
         setattr(owner, name, patch.original)
-        del ours[name]
+        del patches[name]
+
+
+def surround_all(
+    places: Iterable[Place],
+    module: ModuleType | None = None,
+    *,
+    unless_on: Mapping[int, object] = NO_THREADS,
+) -> None:
+    """Surround all of these that are there: those of a module, or by default of all that are imported."""
+    for place, owner in _owners(places, module):
+        whole = place.whole_call
+        surround(owner, place.name, place.around, whole_call=whole, unless_on=unless_on)
+
+
+def restore_all(places: Iterable[Place], module: ModuleType | None = None) -> None:
+    """Put the originals of all of these back; a fault with one keeps no other from it."""
+    owners = tuple(_owners(places, module))
+    call_all(*(functools.partial(restore, owner, place.name) for place, owner in owners))
+
+
+def _owners(
+    places: Iterable[Place], module: ModuleType | None
+) -> Iterator[tuple[Place, type | ModuleType]]:
+    for place in places:
+        home = sys.modules.get(place.module) if module is None else module
+        owner = getattr(home, place.owner, None) if place.owner else home
+        is_its = module is None or module.__name__ == place.module
+        if is_its and isinstance(owner, type | ModuleType):
+            yield place, owner
 
 
 def _is_within(stand_in: object, current: object) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import threading
 
 from hfmem_widget.guard import forget_faults, harmless, interrupts_deferred
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -15,16 +15,12 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session
 
-_shared: Monitor | None = None
-_making = threading.Lock()
-"""Held while the one monitor is made: two would each know of half the watches."""
-
 
 def shared_monitor() -> Monitor:
     """Return this process' monitor; the first call opens the sources, and still starts nothing."""
-    global _shared  # noqa: PLW0603  (one poller per process is the point)
-    with _making:
-        if _shared is None or not _shared.in_this_process:
+    with process.this.making:
+        monitor = process.this.monitor
+        if monitor is None or not monitor.in_this_process:
             forget_faults()
             from hfmem_widget.sources import open_allocators, open_sources
             from hfmem_widget.sources.tensors import TensorSource
@@ -36,13 +32,24 @@ def shared_monitor() -> Monitor:
             monitor = Monitor(Sampler(sources), PeakLedger(*allocators), attribution=attribution)
             atexit.register(monitor.shutdown)
             _follow_forks()
-            _shared = monitor
-    return _shared
+            process.this.monitor = monitor
+    return monitor
+
+
+def current_watch() -> tuple[Monitor, Session] | None:
+    """Return this process' monitor, and the session to which further spans of this thread belong.
+
+    None where nothing is watched; the monitor is never made for this.
+    """
+    monitor = process.this.monitor
+    session = monitor.current if monitor is not None else None
+    return None if monitor is None or session is None else (monitor, session)
 
 
 def running_monitor() -> Monitor | None:
-    """Return this process' monitor if it is watching something; it is never made for this."""
-    return _shared if _shared is not None and _shared.current is not None else None
+    """Return this process' monitor if it is watching something."""
+    watch = current_watch()
+    return None if watch is None else watch[0]
 
 
 def read_once(label: str = "now") -> Session:
@@ -60,8 +67,7 @@ def read_once(label: str = "now") -> Session:
 
 def release_monitor() -> str:
     """End everything this process' monitor does; return what the user must know of it, or ``""``."""
-    global _shared
-    monitor, _shared = _shared, None
+    monitor, process.this.monitor = process.this.monitor, None
     if monitor is None:
         return ""
     atexit.unregister(monitor.shutdown)
@@ -79,8 +85,7 @@ def _follow_forks() -> None:
 
 
 def _on_fork(event: str) -> None:
-    global _making  # noqa: PLW0603  (the thread that holds it did not come along)
+    if process.this.monitor is not None:
+        harmless(getattr(process.this.monitor, event))
     if event == "after_fork_in_child":
-        _making = threading.Lock()
-    if _shared is not None:
-        harmless(getattr(_shared, event))
+        process.replace(process.this.child())

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.process_group import follow_groups
 
 RUN = "HFMEM_RUN"
 """The run's directory."""
@@ -30,8 +30,9 @@ PATH = "PYTHONPATH"
 SITE = str(Path(__file__).parent / "site")
 """The folder of the ``sitecustomize`` that begins to follow in a new Python."""
 
-_lent_by: dict[int, Path] = {}
-"""The process that lends, and for which run: it is no rank itself."""
+
+class Lenders(set[int]):
+    """The processes that lend: they are no ranks themselves."""
 
 
 class Lent:
@@ -63,9 +64,8 @@ class Lent:
         self._before = environ.get(PATH)
         self._path = with_site(self._before)
         self._pid = os.getpid()
-        _lent_by[self._pid] = self.directory
+        process_state(Lenders).add(self._pid)
         environ.update({**self._own, PATH: self._path})
-        follow_groups()  # a forked child has the surrounded function
         return True
 
     def end(self) -> None:
@@ -84,13 +84,13 @@ class Lent:
         elif path is not None and SITE in path.split(os.pathsep):
             others = [folder for folder in path.split(os.pathsep) if folder != SITE]
             _set(environ, os.pathsep.join(others) if others or self._before is not None else None)
-        _lent_by.pop(self._pid, None)
+        process_state(Lenders).discard(self._pid)
         self._pid = 0
 
 
 def lends() -> bool:
     """Return whether this process lends them: what calls torch.distributed in it is no rank by that."""
-    return os.getpid() in _lent_by
+    return os.getpid() in process_state(Lenders)
 
 
 def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -56,17 +56,17 @@ ENGINES = (
 """The first that fits is taken: those that start others, such as Slurm, come after what they start."""
 
 
-def who(
+def rank_of_process(
     environ: Mapping[str, str],
-    truth: tuple[int, int] | None = None,
+    in_group: tuple[int, int] | None = None,
     *,
     host: str | None = None,
     pid: int | None = None,
 ) -> Rank | None:
     """Return which rank a process is; None where its environment does not say so.
 
-    What makes no sense in the environment is passed over. `truth` is its number and how many there are, as
-    torch.distributed knows them. Host and process are those of this process by default.
+    What makes no sense in the environment is passed over. `in_group` is its number and how many there are,
+    as torch.distributed knows them. Host and process are those of this process by default.
     """
     place = this_host() if host is None else plain(host, 64)
     process = os.getpid() if pid is None else pid
@@ -74,18 +74,18 @@ def who(
         if not all(name in environ for name in engine.sets):
             continue
         rank, world = _number(environ, engine.rank), _number(environ, engine.world)
-        if rank is None or world is None or (truth is None and rank >= world):
+        if rank is None or world is None or (in_group is None and rank >= world):
             continue
-        rank, world = truth or (rank, world)
+        rank, world = in_group or (rank, world)
         local, attempt = _number(environ, engine.local), _number(environ, engine.attempt) or 0
         within = rank if local is None else local
         return Rank(rank, within, world, attempt, place, process, engine.name)
-    if truth is None:
+    if in_group is None:
         return None
-    return Rank(truth[0], truth[0], truth[1], 0, place, process, "torch.distributed")
+    return Rank(in_group[0], in_group[0], in_group[1], 0, place, process, "torch.distributed")
 
 
-def alone() -> Rank:
+def only_rank() -> Rank:
     """Return the rank of a process that is the only one of its run."""
     return Rank(0, 0, 1, 0, this_host(), os.getpid(), ALONE)
 

@@ -13,43 +13,26 @@ from types import ModuleType
 from typing import Any
 
 from hfmem_widget.display import resolve
-from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 
 GROUPS = "torch.distributed"
 _HOMES = (f"{GROUPS}.distributed_c10d", GROUPS)
 _JOIN = "init_process_group"
 
-_waiting: WhenImported | None = None
 
-
-def follow_groups() -> None:
-    """Hear of every group from now on, or once there is torch.distributed; doing so again does nothing."""
-    global _waiting  # noqa: PLW0603  (a function is surrounded once per process)
-    if GROUPS in sys.modules:
-        surround_groups()
-    elif _waiting is None:
-        _waiting = WhenImported({GROUPS: surround_groups})
-        _waiting.begin()
-
-
-def leave_groups(_module: ModuleType | None = None) -> None:
-    """Put the original function back; a rank that is followed stays followed."""
-    global _waiting
-    waiting, _waiting = _waiting, None
-    if waiting is not None:
-        waiting.end()
-    for module in _modules():
-        restore(module, _JOIN)
-
-
-def surround_groups(_module: ModuleType | None = None) -> None:
-    """Surround the function wherever it is."""
+def follow_groups(_module: ModuleType | None = None) -> None:
+    """Hear of every group from now on, if there is torch.distributed; doing so again does nothing."""
     for module in _modules():
         surround(module, _JOIN, _joining)
 
 
-def truth() -> tuple[int, int] | None:
+def leave_groups(_module: ModuleType | None = None) -> None:
+    """Put the original function back; a rank that is followed stays followed."""
+    for module in _modules():
+        restore(module, _JOIN)
+
+
+def rank_in_group() -> tuple[int, int] | None:
     """Return the rank and the world that torch.distributed knows; None where it is not up."""
     distributed: Any = sys.modules.get(GROUPS)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

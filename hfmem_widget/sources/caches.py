@@ -6,6 +6,7 @@ convolutions' and recurrent states. Older models, and other libraries, pass tupl
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,14 +26,12 @@ _CODE = (FunctionType, MethodType, ModuleType)
 MOST_WITHIN = 4096
 """Values of a list or a dict that are looked through; a cache has no more layers."""
 
-_roles: dict[type, int] = {}
-"""What becomes of an object of this type."""
-
 
 def tensors_of(cache: object) -> list[Any]:
     """Return every tensor that a cache owns, as often as it lies there; models are not entered."""
     tensors: list[Any] = []
-    _collect(cache, DEEPEST, tensors)
+    if "torch" in sys.modules:
+        _collect(cache, DEEPEST, tensors)
     return tensors
 
 
@@ -124,9 +123,7 @@ def _sizes(tensor: Any) -> tuple[int, ...]:
 
 def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
     """Add the tensors in something to those that are known; a generator would take twice as long."""
-    role = _roles.get(type(value))
-    if role is None:
-        role = _role_of(type(value))
+    role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
     if role == _VALUES:
         inside = list(value)
     elif role == _MEMBERS:
@@ -141,28 +138,25 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
         return
     for each in inside:
         # Most of what lies there is a number or a name.
-        role = _roles.get(type(each))
+        role = _role_of(type(each))  # type: ignore[arg-type]
         if role == _TENSOR:
             tensors.append(each)
         elif role != _LEAF:
             _collect(each, deepest - 1, tensors)
 
 
+@functools.cache
 def _role_of(kind: type) -> int:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return _LEAF
+    """Return what becomes of an object of this type."""
+    torch: Any = sys.modules["torch"]
     configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
     leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
     if issubclass(kind, torch.Tensor):
-        role = _TENSOR
-    elif issubclass(kind, leaves):
-        role = _LEAF
-    elif issubclass(kind, (list, tuple, set, frozenset)):
-        role = _VALUES
-    elif issubclass(kind, Mapping):
-        role = _MEMBERS
-    else:
-        role = _FIELDS if any("__dict__" in vars(base) for base in kind.__mro__) else _LEAF
-    _roles[kind] = role
-    return role
+        return _TENSOR
+    if issubclass(kind, leaves):
+        return _LEAF
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return _VALUES
+    if issubclass(kind, Mapping):
+        return _MEMBERS
+    return _FIELDS if any("__dict__" in vars(base) for base in kind.__mro__) else _LEAF

@@ -44,11 +44,17 @@ _PARTS_OF_LAYOUT = {
     "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 
-# For the quick way: the types that have one storage and nothing else, and the names of devices ("" for meta)
-# and dtypes seen so far, since making a text costs more than all the rest.
-_plain_types: set[type] = set()
-_devices: dict[object, str] = {}
-_dtypes: dict[object, str] = {}
+
+class _QuickWay:
+    """What the quick way knows: making a text costs more than all the rest of a reading."""
+
+    def __init__(self) -> None:
+        self.types: set[type] = set()  # that have one storage and nothing else
+        self.devices: dict[object, str] = {}  # the names of those seen so far; "" for meta
+        self.dtypes: dict[object, str] = {}
+
+
+_quick = _QuickWay()
 
 _mapped_files = MappedFiles()
 
@@ -61,13 +67,13 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
     tensor of its own, and not looked for. Two tensors may share a storage, such as views, tied weights and
     code books: count each key once.
     """
-    if type(tensor) in _plain_types:
+    if type(tensor) in _quick.types:
         try:
             # The user's own function modes, if there are any, would notice every reading.
             if not sys.modules["torch"]._C._len_torch_function_stack():
                 storage = tensor.untyped_storage()
-                device = _devices[storage.device]
-                dtype = _dtypes[tensor.dtype]
+                device = _quick.devices[storage.device]
+                dtype = _quick.dtypes[tensor.dtype]
                 size = storage.nbytes()
                 if device == "cpu" and not storage.resizable():
                     device = _beside_malloc(tensor, storage)
@@ -78,7 +84,7 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
     try:
         if torch is None or not issubclass(type(tensor), torch.Tensor):
             return ()
-        _plain_types.update((torch.Tensor, torch.nn.Parameter))
+        _quick.types.update((torch.Tensor, torch.nn.Parameter))
         # A subclass or a mode of the user's own is not to see that somebody looks.
         with torch._C.DisableTorchFunction():
             return tuple(
@@ -126,7 +132,7 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
         yield from _own(torch, tensor)
         if tensor.dtype in _quantised(torch) and "per_channel" in str(tensor.qscheme()):
             inner = [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
-        if kind not in _plain_types:
+        if kind not in _quick.types:
             for name in _QUANTISED_BESIDE:
                 inner += _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1)
     for part in inner:
@@ -137,17 +143,17 @@ def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
     storage = tensor.untyped_storage()
     # Not the tensor's device: a fake tensor has the device on which it would be.
     place = storage.device
-    device = _devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
+    device = _quick.devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
     size = storage.nbytes()
     if not device or not size:
         return
-    if type(tensor) not in _plain_types and not _has_bytes(torch, tensor, storage):
+    if type(tensor) not in _quick.types and not _has_bytes(torch, tensor, storage):
         return
     if device == "cpu" and not storage.resizable():
         device = _beside_malloc(tensor, storage)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.dtype not in _quantised(torch):
-        _dtypes[tensor.dtype] = dtype
+        _quick.dtypes[tensor.dtype] = dtype
     yield storage._cdata, device, size, dtype
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import hfmem_widget.monitor.shared
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -80,10 +80,9 @@ def on_the_host() -> Iterator[None]:
 
 @contextmanager
 def _shared(ours: Monitor) -> Iterator[None]:
-    before = hfmem_widget.monitor.shared._shared
-    hfmem_widget.monitor.shared._shared = ours
+    before, process.this.monitor = process.this.monitor, ours
     try:
         yield
     finally:
-        hfmem_widget.monitor.shared._shared = before
+        process.this.monitor = before
         ours.shutdown()

@@ -16,6 +16,7 @@ import hfmem_widget
 from hfmem_widget import guard
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.process_group import follow_groups, leave_groups
 from tests.unit.monitor.conftest import Bench
@@ -220,8 +221,8 @@ def made_trainer(bench: Bench) -> Any:
         def evaluate(self) -> None:
             self.tell("on_log", logs={"eval_loss": 1.0})
 
-    for name in ("train", "evaluate"):
-        surround(Trainer, name, ours._METHODS[name])
+    for place in ours.PLACES:
+        surround(Trainer, place.name, place.around)
     return Trainer()
 
 
@@ -270,7 +271,7 @@ def loading(bench: Bench) -> str:
     surround(Weights, "_load_pretrained_model", ours._in_load(ours._reading), whole_call=True)
     with hfmem_widget.watch("watched", quiet=True):
         result: str = Weights.from_pretrained("a file")
-    assert not ours._loads, "a load of ours was left"
+    assert not process_state(ours.Loads).calls, "a load of ours was left"
     return result
 
 
@@ -317,8 +318,9 @@ def generating(bench: Bench) -> str:
     finally:
         restore(Decoder, "generate")
         ours.leave_calls(home)
-    assert ours._current.generation is None, "a generation is left"
-    assert not ours._current.in_call, "a call is left"
+    here = process_state(ours.GenerateContext)
+    assert here.generation is None, "a generation is left"
+    assert not here.in_call, "a call is left"
     assert Decoder.__call__ is usual
     assert "__call__" not in vars(vars(home)["PreTrainedModel"])
     return result
@@ -365,7 +367,7 @@ def diffusion(bench: Bench) -> str:
             result = pipeline()
     finally:
         ours.leave_pipelines(home)
-    assert ours._current.call is None, "a call is left"
+    assert process_state(ours.PipelineContext).call is None, "a call is left"
     assert not pipeline.unet._forward_pre_hooks, "a hook is left"
     assert (Pipeline.__call__, Pipeline.progress_bar, Scheduler.step, Vae.decode) == usual
     return result
@@ -401,7 +403,7 @@ def following(bench: Bench) -> str:
             follow.end()
             leave_groups()
             install.detach()
-    assert follow._rank_watch is None, "a rank is left"
+    assert follow.directory_here() is None, "a rank is left"
     assert "HFMEM_CLAIMED" not in os.environ
     return result
 

@@ -14,9 +14,9 @@ from tests.kernel.messages import points_at
 PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
 import gc, threading
-from hfmem_widget.monitor import shared as _m
+from hfmem_widget.monitor import process as _p
 _magics = get_ipython().magics_manager.registry["MemwatchMagics"]
-print(len(_magics._executions.watches), _m._shared is not None and _m._shared.polling)
+print(len(_magics._executions.watches), _p.this.monitor is not None and _p.this.monitor.polling)
 """
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.monitor.shared import release_monitor
 from tests.data.breadth import some_of
 
 Compiled = Callable[[torch.Tensor], torch.Tensor]
@@ -29,7 +28,6 @@ def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-    release_monitor()
 
 
 class Own(torch.nn.Module):  # type: ignore[misc]  # torch is Any here

@@ -18,7 +18,6 @@ import pytest
 import hfmem_widget
 from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
-from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
 
@@ -31,10 +30,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 def one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Have each step followed by itself, however busy the machine is, in a folder of the test's own."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
     monkeypatch.chdir(tmp_path)
-    release_monitor()  # another test's may have spent what counting may take
     before = dict(os.environ)
     yield
     os.environ.clear()

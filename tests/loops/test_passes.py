@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import forwards, model_hooks, models
+from hfmem_widget.drivers.training import forwards, models
 from hfmem_widget.drivers.training import loop as following
+from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
-from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.phases import phase_rows
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
@@ -25,13 +26,10 @@ from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have each pass and each step told by itself, however busy the machine is."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
-    release_monitor()  # another test's may have spent what counting may take
     yield
-    assert not forwards._passes
-    release_monitor()
-    assert not model_hooks._surrounded, "hooks were left on a model"
+    assert not process_state(forwards.ActivePasses)
+    assert not process_state(Hooked).surrounded, "hooks were left on a model"
 
 
 class Cnn(torch.nn.Module):  # type: ignore[misc]

@@ -17,9 +17,9 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 from accelerate.state import AcceleratorState
 
 from hfmem_widget.drivers import install as attaching
-from hfmem_widget.drivers.training import model_hooks
+from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
-from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.monitor.process import process_state
 from tests.trainer.tiny import make_trainer
 
 
@@ -66,8 +66,7 @@ def attached() -> Iterator[None]:
     attaching.attach()
     yield
     attaching.detach()
-    release_monitor()
-    assert not model_hooks._surrounded, "hooks were left on a model"
+    assert not process_state(Hooked).surrounded, "hooks were left on a model"
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.drivers.trainer import MemoryCallback
+from hfmem_widget.features.budget.companion import Budget
+from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Finding, Session
 from tests.trainer.tiny import InOrder, make_trainer, of_kind
 
@@ -134,8 +136,9 @@ def test_whoever_ends_a_training_knows_whether_others_train(
         asked.append((at, more))
         return ends
 
-    monkeypatch.setattr("hfmem_widget.monitor.ending.asked", [should_end])
     callback = MemoryCallback()
+    callback._budgets = begun(Budget)
+    begun(Budget).append(SimpleNamespace(should_end=should_end))  # type: ignore[arg-type]
     callback._run = mock.MagicMock()
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     state = SimpleNamespace(max_steps=most, global_step=step, log_history=[])

@@ -12,12 +12,13 @@ import pytest
 from transformers import TrainerCallback
 
 import hfmem_widget
-from hfmem_widget.drivers import install
-from hfmem_widget.drivers.training.loop import rest, rests
-from hfmem_widget.monitor import grouping, shared
+from hfmem_widget.drivers.install import Attachment
+from hfmem_widget.drivers.training.loop import in_group, step_counter
+from hfmem_widget.monitor import grouping, process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.session import Session
 from hfmem_widget.sources.counters import AllocatorSource
@@ -68,7 +69,7 @@ def test_each_step_is_counted_with_its_tokens(tmp_path: Path, options: dict[str,
     assert 0 < len(with_phases) < STEPS
     assert f"on {len(with_phases)} of {STEPS} steps" in grouped.polling.limited
     assert whole.polling.limited == ""
-    assert not rests()
+    assert not in_group()
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")
@@ -107,15 +108,18 @@ def test_a_step_within_a_group_enters_few_functions(
     """With the cold caches that a step leaves behind, each takes microseconds."""
     # Faults that other tests make may leave finders behind, and a group of steps that nobody ended.
     left = [
-        one for one in sys.meta_path if isinstance(one, WhenImported) if one is not install._waiting
+        one
+        for one in sys.meta_path
+        if isinstance(one, WhenImported)
+        if one is not process_state(Attachment).imports
     ]
     sys.meta_path[:] = [one for one in sys.meta_path if one not in left]
-    rest.end()
+    step_counter.end()
     fake = FakeAllocator()
     fake.alloc(1 << 20)
     allocator = CudaAllocator({"torch": FakeTorch(fake)})
     monitor = Monitor(Sampler([AllocatorSource(allocator)]), PeakLedger(allocator))
-    monkeypatch.setattr(shared, "_shared", monitor)
+    process.this.monitor = monitor
     calls = Calls()
     with hfmem_widget.watch(quiet=True) as session:
         make_trainer(

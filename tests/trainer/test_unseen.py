@@ -25,6 +25,7 @@ from hfmem_widget.drivers.loading import follow_loading, leave_loading
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.features.stacks.operator_mode import ProfilerWatch
 from hfmem_widget.monitor import patch
+from hfmem_widget.monitor.process import process_state
 from tests.trainer.tiny import tiny_model
 
 HERE = Path(__file__).name
@@ -78,11 +79,11 @@ def everything() -> Iterator[None]:
 
 def stand_ins() -> Iterator[tuple[str, Any]]:
     """Yield what stands in for others, by name."""
-    for owner, names in patch._patches.items():
+    for owner, names in process_state(patch.Patches).items():
         for name, known in names.items():
             if known.around is not None:
                 yield f"{owner.__name__}.{name}", known
-    for call in generating._followed_calls:
+    for call in process_state(generating.FollowedModels).calls:
         yield "PreTrainedModel.__call__", call
 
 

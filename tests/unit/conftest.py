@@ -11,9 +11,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.guard import forget_faults
-from hfmem_widget.monitor.shared import release_monitor
-
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
 settings.register_profile(
@@ -28,12 +25,6 @@ settings.load_profile("facts")
 def pytest_collection_finish() -> None:
     """Leave torch and transformers, which stay, out of every search for garbage."""
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def faults_are_new() -> None:
-    """Say a fault of ours in each test; in a watch it is said once."""
-    forget_faults()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -52,4 +43,3 @@ def shell() -> Iterator[InteractiveShell]:
     yield shell
     shell.run_cell("%unload_ext hfmem_widget")
     InteractiveShell.clear_instance()
-    release_monitor()

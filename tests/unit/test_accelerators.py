@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import hfmem_widget
 from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import OBSERVER
-from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Session
 from tests.fakes.accelerators import BUILDS, GIB, with_amd_smi
 from tests.fakes.torch_cuda import FakeAllocator
@@ -57,17 +55,15 @@ class Machine:
 
 
 @pytest.fixture(params=BUILDS)
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a machine with an accelerator of each kind in turn; it is not initialised yet."""
-    release_monitor()
     kind, build, _ = BUILDS[request.param]
     memory = FakeAllocator(device_type=kind, initialized=False)
     torch = build(memory)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(OBSERVER, "settled", False)
     monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
-    yield Machine(request.param, kind, memory, torch)
-    release_monitor()
+    return Machine(request.param, kind, memory, torch)
 
 
 def watched(machine: Machine) -> Session:

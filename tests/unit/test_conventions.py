@@ -134,3 +134,77 @@ def test_no_test_sets_a_deadline() -> None:
     set_here = [file for file, source in SOURCES.items() if "deadline=" in source]
 
     assert set_here == [Path("tests", "unit", "test_conventions.py")]
+
+
+PACKAGE = TESTS.parent / "hfmem_widget"
+CHANGES = {"append", "add", "pop", "clear", "update", "setdefault", "remove", "discard", "set"}
+MOST_NAMES = 8
+
+
+def root_of(node: ast.expr) -> str:
+    """Return the name at the beginning of `name.field[key]`; nothing of other expressions."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def changed_in(function: ast.AST) -> Iterator[str]:
+    """Yield the names that a function binds for its module, or whose content it changes."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Global(names):
+                yield from names
+            case ast.Assign(targets) | ast.Delete(targets):
+                within = [part for one in targets for part in getattr(one, "elts", [one])]
+                yield from (root_of(one) for one in within if not isinstance(one, ast.Name))
+            case ast.AugAssign(target) if not isinstance(target, ast.Name):
+                yield root_of(target)
+            case ast.Call(ast.Attribute(owner, name)) if name in CHANGES:
+                yield root_of(owner)
+
+
+def names_that_change(source: str) -> set[str]:
+    """Return the names of a module that stand for another value, or another content, as time goes by."""
+    tree = ast.parse(source)
+    assigned = (one for one in tree.body if isinstance(one, ast.Assign | ast.AnnAssign))
+    names = {
+        target.id
+        for one in assigned
+        for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
+        if isinstance(target, ast.Name)
+    }
+    functions = (one for one in ast.walk(tree) if isinstance(one, Function | ast.Lambda))
+    return names & {name for one in functions for name in changed_in(one)}
+
+
+def test_what_changes_in_a_process_is_in_one_object() -> None:
+    """A fork replaces `monitor.process.this`, and a test makes it anew; hardly a name changes beside it."""
+    found = [
+        f"{file.relative_to(PACKAGE)} {name}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for name in sorted(names_that_change(file.read_text("utf-8")))
+    ]
+
+    assert "monitor/process.py this" in found
+    assert len(found) <= MOST_NAMES, "\n".join(found)
+
+
+def test_a_name_that_changes_is_found() -> None:
+    """By assignment, by a method of a container, and by a field of what it stands for; no constant is."""
+    source = """
+ONE = {}
+two, three, four, five = 1, [], {}, object()
+two = 1
+three: list[int] = []
+four = {}
+five = object()
+
+def change(other):
+    global two
+    two = 2
+    three.append(1)
+    del four["a"]
+    five.field = 1
+    other.append(ONE["a"])
+"""
+    assert names_that_change(source) == {"two", "three", "four", "five"}

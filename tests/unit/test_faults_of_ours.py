@@ -16,7 +16,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import guard
-from hfmem_widget.monitor import shared as monitor
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.monitor import BROKEN_OFF_NOTE
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.options import WatchOptions
@@ -35,7 +35,7 @@ def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bench]:
 
     def make() -> Bench:
         bench = Bench()
-        monkeypatch.setattr(monitor, "_shared", bench.monitor)
+        process.this.monitor = bench.monitor
         return bench
 
     return make
@@ -161,7 +161,7 @@ def entries() -> Iterator[object]:
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported._find)
     yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
     yield from (generating._is_wanted, generating._begin, generating._ended)
-    yield from (model_hooks._Before._tell, model_hooks._After._tell)
+    yield from (model_hooks._Before._report_guarded, model_hooks._After._report_guarded)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
     yield from (MemwatchMagics._arm, MemwatchMagics.cell_begins, MemwatchMagics.cell_ends)
 

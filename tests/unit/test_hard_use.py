@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hfmem_widget
 from hfmem_widget.drivers.span import NO_NUMBER_NOTE
 from hfmem_widget.guard import interrupts_deferred
-from hfmem_widget.monitor.shared import release_monitor, shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
 
@@ -475,7 +475,6 @@ def test_a_poller_that_dies_at_once_is_told(tracing_that_raises: None) -> None:
 
 def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
     """Two would each know of half the watches, and spans would go astray."""
-    release_monitor()
     made: list[object] = []
     together = threading.Barrier(8)
 

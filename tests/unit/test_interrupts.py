@@ -294,7 +294,7 @@ except KeyboardInterrupt:
 def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes to twice what entering takes, since leaving takes as long; one long time counts as little."""
     steps = iter([0.0, 1e-5] * 400 + [0.0, 60.0])
-    monkeypatch.setattr(interrupts, "_seconds", 0.0)
+    monkeypatch.setattr(interrupts._state, "seconds", 0.0)
     monkeypatch.setattr("hfmem_widget.guard.time.perf_counter", steps.__next__)
     for _ in range(400):
         with interrupts_deferred():
@@ -313,7 +313,7 @@ def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.Monkey
     quiet = {threading.get_ident(): True}
     monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
 
-    @interrupts.entry(unless=quiet)
+    @interrupts.entry(unless_on=quiet)
     def tell() -> None:
         done.append("told")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import hfmem_widget
 from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import OBSERVER
-from hfmem_widget.monitor.shared import release_monitor
 from hfmem_widget.session import Peak
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, OutOfMemoryError
@@ -18,16 +15,14 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAllocator]:
+def npu(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
     """Have a process whose torch is built for "npu", which is the second of two members."""
-    release_monitor()
     fake = FakeAllocator(device_type="npu")
     monkeypatch.setattr(sources, "ALLOCATORS", (lambda: CudaAllocator({}), lambda: fake))
     monkeypatch.setattr(OBSERVER, "settled", False)
     monkeypatch.setattr(OBSERVER, "_allocator", fake)
     monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
-    yield fake
-    release_monitor()
+    return fake
 
 
 def test_its_peaks_are_exact(npu: FakeAllocator) -> None:

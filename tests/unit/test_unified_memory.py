@@ -70,7 +70,6 @@ class Machine:
             faults={} if posted.nvml_total else unsupported,
         )
         self.now()
-        release_monitor()
         room._sources.cache_clear()
         for module in (sources, sources.host):
             patch.setattr(module, "find_memory", lambda: LinuxMemory(folder, folder / "cgroup"))
@@ -112,7 +111,6 @@ def machine(
 ) -> Iterator[Machine]:
     """Return a machine as it was posted."""
     yield Machine(tmp_path, monkeypatch, request.param)
-    release_monitor()
     room._sources.cache_clear()
 
 

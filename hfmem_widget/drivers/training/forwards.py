@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,17 +14,18 @@ from hfmem_widget.drivers.training.loop import (
     REPORTED_ELSEWHERE,
     Loop,
     forward_of_a_step,
-    tell,
+    notify_loop,
 )
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 
-TOLD_OTHERWISE = ("PreTrainedModel", "ScriptModule")
+FOLLOWED_OTHERWISE = ("PreTrainedModel", "ScriptModule")
 """Classes whose calls are followed by `generating`, and those that take no hooks of ours."""
 
 
@@ -63,7 +64,7 @@ class Forwards:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             span_id, counts = self._open.pop()
             if not span_id:
-                tell(Loop.forward_ended, begins=False)
+                notify_loop(Loop.forward_ended, begins=False)
                 return
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
 
@@ -82,77 +83,74 @@ class Passes:
         self._session = session
         self._clock = clock
         self._thread = threading.get_ident()
-        self._followed: dict[int, _FollowedModule] = {}
-        self._in_span: _FollowedModule | None = None  # whose span is open
+        self._followed: dict[int, HookedModule] = {}
+        self._in_span: HookedModule | None = None  # whose span is open
         self._span = self._within = 0
-        self._passing: _FollowedModule | None = None  # whose pass is only counted
+        self._passing: HookedModule | None = None  # whose pass is only counted
         self._number = self._only_counted = 0
         self._budget, self._until = Budget(clock()), 0.0
 
     def follow(self, module: Any) -> None:
         """Tell the passes of a module from now on, if nobody else does."""
-        known = self._followed.get(id(module))
-        if known is not None and known.module() is module:
+        followed = self._followed.get(id(module))
+        if followed is not None and followed.module() is module:
             return
         # One of those that are gone may have had this one's place in memory.
-        self._drop([key for key, one in self._followed.items() if one.module() is None])
+        gone = [key for key, other in self._followed.items() if other.module() is None]
+        take_off(self._followed, gone)
         names = {kind.__name__ for kind in type(module).__mro__}
-        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(TOLD_OTHERWISE):
+        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(FOLLOWED_OTHERWISE):
             return
         # Known before they are on: what a fault interrupts is taken off again.
-        one = self._followed[id(module)] = _FollowedModule(weakref.ref(module))
-        one.hooks = ModelHooks(
+        followed = self._followed[id(module)] = HookedModule(weakref.ref(module))
+        followed.hooks = ModelHooks(
             module,
-            before=partial(self._begins, one),
-            after=partial(self._ended, one),
-            rests=partial(self._rests, one),
+            before=partial(self._begins, followed),
+            after=partial(self._ended, followed),
+            unless=partial(self._is_skipped, followed),
         )
 
     def end(self) -> None:
         """Take all hooks off."""
-        self._drop(tuple(self._followed))
+        take_off(self._followed, self._followed)
 
-    def _drop(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            if (hooks := self._followed[key].hooks) is not None:
-                hooks.remove()
-            del self._followed[key]
-
-    def _rests(self, one: _FollowedModule) -> bool:
+    def _is_skipped(self, followed: HookedModule) -> bool:
         if self._thread != threading.get_ident() or wants_gradients():
             return True
         if self._in_span is not None:
-            return self._in_span is not one
+            return self._in_span is not followed
         if self._passing is not None:
-            if self._passing is one:
+            if self._passing is followed:
                 self._passing = None
                 self._only_counted += 1
             return True
         if self._clock() >= self._until:
             return False
-        self._passing = one
+        self._passing = followed
         return True
 
-    def _begins(self, one: _FollowedModule, counts: Mapping[str, float]) -> None:
+    def _begins(self, followed: HookedModule, counts: Mapping[str, float]) -> None:
         began = self._clock()
-        if self._in_span is one:
+        if self._in_span is followed:
             if self._monitor.is_open(self._session, self._span):
                 self._within += 1
                 return
             self._in_span = None  # an interrupt has ended it, and no hook has been called
-        module, monitor = one.module(), self._monitor
+        module, monitor = followed.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
         monitor.end_group(self._session)
-        if reported_elsewhere.by or monitor.is_within(self._session, REPORTED_ELSEWHERE):
+        if process_state(ReportedElsewhere).by or monitor.is_within(
+            self._session, REPORTED_ELSEWHERE
+        ):
             return
         monitor.attribution.called(module)
         self._span = monitor.open_span(self._session, "forward", type(module).__name__).id
-        self._in_span, self._within, one.counts = one, 0, counts
+        self._in_span, self._within, followed.counts = followed, 0, counts
         self._budget.spend(self._clock() - began)
 
-    def _ended(self, one: _FollowedModule, error: Exception | None) -> None:
-        if self._in_span is not one:
+    def _ended(self, followed: HookedModule, error: Exception | None) -> None:
+        if self._in_span is not followed:
             return
         if self._within:
             self._within -= 1
@@ -162,57 +160,45 @@ class Passes:
         self._only_counted = 0
         numbers = {"first": float(first), "step": float(self._number)}
         if self._monitor.is_open(self._session, self._span):
-            counts = {**one.counts, **numbers}
+            counts = {**followed.counts, **numbers}
             self._monitor.close_span(self._session, self._span, outcome_of(error), counts)
         now = self._clock()
         self._budget.spend(now - began + 2 * seconds_of_an_event())
         self._until = now + min(self._budget.wait(now), MOST_GROUP)
 
 
-class _FollowedModule:
-    """A module whose passes have spans."""
-
-    __slots__ = ("counts", "hooks", "module")
-
-    def __init__(self, module: weakref.ref[Any]) -> None:
-        self.module = module
-        self.hooks: ModelHooks | None = None
-        self.counts: Mapping[str, float] = {}
-
-
-class _Elsewhere(threading.local):
+class ReportedElsewhere(threading.local):
     """Whether passes on this thread are parts of what somebody else tells, such as diffusers' pipelines."""
 
     by = 0
 
 
-reported_elsewhere = _Elsewhere()
-
-_passes: dict[int, Passes] = {}
-"""By the `id` of the session."""
+class ActivePasses(dict[int, Passes], Installed):
+    """By the `id` of the session."""
 
 
 def begin_passes(monitor: Monitor, session: Session) -> None:
     """Tell the passes without gradients of the models that are known, and of those that come."""
-    passes = _passes[id(session)] = Passes(monitor, session)
+    passes = process_state(ActivePasses)[id(session)] = Passes(monitor, session)
     for module in monitor.attribution.subjects.all()[0]:
         harmless(passes.follow, module)
 
 
 def end_passes(session: Session | None = None) -> None:
     """Tell them no longer; without a session, in none that there is."""
-    for key in tuple(_passes) if session is None else (id(session),):
-        if (passes := _passes.get(key)) is not None:
+    followed = process_state(ActivePasses)
+    for key in tuple(followed) if session is None else (id(session),):
+        if (passes := followed.get(key)) is not None:
             # Forgotten once it has ended: what a fault interrupts is done again.
             passes.end()
-            _passes.pop(key, None)
+            followed.pop(key, None)
 
 
 def evaluates(module: object) -> None:
     """Take a module that is to be evaluated: its passes follow."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    passes = _passes.get(id(session))
-    if monitor is None or session is None or passes is None or not monitor.opened_here(session):
+    if (watch := current_watch()) is None:
         return
-    passes.follow(module)
+    monitor, session = watch
+    passes = process_state(ActivePasses).get(id(session))
+    if passes is not None and monitor.opened_here(session):
+        passes.follow(module)

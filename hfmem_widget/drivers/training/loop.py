@@ -13,17 +13,21 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.models import children_of, searched_for, trained_by
-from hfmem_widget.drivers.training.run import TrainingRun, quiet, wants_gradients
+from hfmem_widget.drivers.training.run import TrainingRun, wants_gradients
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
+from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
+
+Result = TypeVar("Result")
 
 MOST_PASSES = 8
 """Forward passes before the first backward pass of a step, where no step has shown how many there are."""
@@ -51,15 +55,15 @@ class Loop:
         self._monitor = monitor
         self._run = TrainingRun(monitor, session, clock=clock)
         self._clock = clock
-        self._looked = 0.0
+        self._searched = 0.0
         self._thread = threading.current_thread()
-        self._models: dict[int, _Model] = {}
+        self._models: dict[int, HookedModule] = {}
         self._optimizer: Callable[[], Any] = lambda: None
-        self._looked_for: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._searched_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._seen_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._searched_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._number = session.steps.count
         # Of the span of a step, or of a group of them.
-        self._is_open = self._is_detailed = False
+        self._is_open = False
         self._first = 0
         # Of the step.
         self._within = self._is_guess = False
@@ -72,34 +76,40 @@ class Loop:
         self._stepping: list[int] = []
         self._has_closure = self._stepped_within = False
         # Whether closures make gradients: some optimizers are given one that does nothing.
-        self._makes_gradients, self._made_before = True, 0
+        self._makes_gradients, self._batches_before = True, 0
         self._made_in_closure = False
+
+    @property
+    def _has_phases(self) -> bool:
+        return not self._run.grouping.is_group
 
     def is_over(self) -> bool:
         """Return whether another thread may have a loop of its own, for that of this one has ended."""
         return not self._thread.is_alive()
 
-    def timed(self, event: Callable[[Loop], object]) -> None:
+    def timed(self, event: Callable[[Loop], Result]) -> Result | None:
         """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
-        if threading.current_thread() is self._thread:
-            grouping = self._run.grouping
-            began, known, self._looked = self._clock(), grouping.spent, 0.0
-            event(self)
-            beside = self._looked + grouping.spent - known
-            grouping.spend(self._clock() - began - beside + seconds_of_an_event())
+        if threading.current_thread() is not self._thread:
+            return None
+        grouping = self._run.grouping
+        began, spent, self._searched = self._clock(), grouping.spent, 0.0
+        result = event(self)
+        beside = self._searched + grouping.spent - spent
+        grouping.spend(self._clock() - began - beside + seconds_of_an_event())
+        return result
 
     def optimizer_is_made(self, optimizer: Any) -> None:
         """Take an optimizer that was there before: what its models do next may be a step."""
-        with self._looking():
-            if found := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
+        with self._searching():
+            if models := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
                 self._may_guess = True
-                self._looked_for.add(optimizer)
-                self._take(optimizer, found)
+                self._seen_optimizers.add(optimizer)
+                self._take(optimizer, models)
 
     def loop_begins(self, optimizer: Any) -> None:
         """Take an optimizer that was just made, or clears its gradients: steps follow."""
         self._is_armed = True
-        self._look(optimizer)
+        self._find_models(optimizer)
 
     def forward_begins(self, counts: Mapping[str, float]) -> bool:
         """Begin a forward pass of a model; return whether it is one of a step."""
@@ -109,9 +119,9 @@ class Loop:
         if self._is_none() or not self._begins(is_guess=not self._is_armed):
             return False
         self._passes += 1
-        if self._is_detailed:  # of a group only the first batch would be seen
+        if self._has_phases:  # of a group only the first batch would be seen
             self._run.count(counts)
-        if self._is_detailed and self._passes == 1:
+        if self._has_phases and self._passes == 1:
             self._run.forward_begins({})
         return True
 
@@ -125,7 +135,7 @@ class Loop:
         if self._backwards == 1 and self._begins():
             self._usual_passes = max(self._usual_passes, self._passes)
             self._is_guess = False
-            if self._is_detailed:
+            if self._has_phases:
                 self._run.backward_begins()
 
     def backward_ended(self, error: BaseException | None) -> None:
@@ -137,7 +147,7 @@ class Loop:
         self._batches += 1
         self._passes_of_step += self._passes
         self._passes = 0
-        if self._is_detailed:
+        if self._has_phases:
             self._run.backward_ended(outcome_of(error))
             if self._has_closure and error is None:
                 self._run.optimizer_begins()
@@ -154,30 +164,30 @@ class Loop:
             return
         self._has_closure = has_closure
         self._is_armed = self._is_armed or has_closure
-        self._look(optimizer)
-        self._made_before = self._batches
-        if self._within and self._is_detailed and not (has_closure and self._makes_gradients):
+        self._find_models(optimizer)
+        self._batches_before = self._batches
+        if self._within and self._has_phases and not (has_closure and self._makes_gradients):
             self._run.optimizer_begins()
 
     def optimizer_ended(self) -> None:
         """End the step of an optimizer, and with the last of them that of the loop."""
         self._optimizer_steps += 1
-        if rest.loop is self:
-            self._wakes()
+        if step_counter.loop is self:
+            self._end_group()
             return
         if self._stepping:
             self._stepping.pop()
         if self._stepping:
             return
-        self._made_in_closure = self._has_closure and self._batches > self._made_before
+        self._made_in_closure = self._has_closure and self._batches > self._batches_before
         self._is_armed, self._has_closure = True, False
         if self._backwards:
             self._stepped_within = True
             return
         self._stepped += 1
-        self._makes_gradients = self._batches > self._made_before
+        self._makes_gradients = self._batches > self._batches_before
         if self._within:
-            if self._is_detailed:
+            if self._has_phases:
                 self._run.optimizer_ended()
             if self._stepped >= self._expected:
                 self._step_ends()
@@ -187,16 +197,16 @@ class Loop:
 
     def ends(self, outcome: str = "done") -> None:
         """End it all, however the watch ended; what no optimizer has ended is no step."""
-        self._unhook(tuple(self._models))
+        take_off(self._models, self._models)
         self.yields(outcome)
 
     def yields(self, outcome: str = "done") -> None:
         """End the step that is open, or the group of them."""
         if not self._is_open:
             return
-        if rest.loop is self:
-            self._number += rest.steps()
-            rest.end()
+        if step_counter.loop is self:
+            self._number += step_counter.steps()
+            step_counter.end()
             outcome = NO_STEP if self._number < self._first else outcome
         elif outcome == "done":
             outcome = NO_STEP
@@ -205,13 +215,13 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the group of steps that goes on has lasted long enough."""
-        last = self._number + rest.steps()
+        last = self._number + step_counter.steps()
         return self._run.grouping.is_over(self._clock(), self._first, last)
 
-    def _wakes(self) -> None:
+    def _end_group(self) -> None:
         """End a group of steps."""
-        self._number += rest.steps()
-        rest.end()
+        self._number += step_counter.steps()
+        step_counter.end()
         self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
         self._forwards = self._backwards = 0
         self._stepping.clear()
@@ -238,9 +248,8 @@ class Loop:
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
-        self._is_detailed = not self._run.grouping.is_group
-        if not self._is_detailed:
-            rest.begin(self, self._optimizers_per_step)
+        if self._run.grouping.is_group:
+            step_counter.begin(self, self._optimizers_per_step)
         self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -252,10 +261,11 @@ class Loop:
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         if not self._passes_of_step:
-            self._look_closer()
+            self._find_what_is_called()
         elif not self._has_pruned:
             self._has_pruned = True
-            self._unhook([key for key, known in self._models.items() if not known.was_called])
+            uncalled = [key for key, model in self._models.items() if not model.was_called]
+            take_off(self._models, uncalled)
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
@@ -266,71 +276,64 @@ class Loop:
     def _is_reported_elsewhere(self) -> bool:
         return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
-    def _look(self, optimizer: Any) -> None:
+    def _find_models(self, optimizer: Any) -> None:
         """Look once for the models that an optimizer trains."""
-        if optimizer in self._looked_for or not hasattr(optimizer, "param_groups"):
+        if optimizer in self._seen_optimizers or not hasattr(optimizer, "param_groups"):
             return
-        self._looked_for.add(optimizer)
-        with self._looking():
+        self._seen_optimizers.add(optimizer)
+        with self._searching():
             subjects = self._monitor.attribution.subjects
-            found = trained_by(optimizer, subjects.all()[0]) or searched_for(optimizer) or []
-            self._take(optimizer, found)
+            models = trained_by(optimizer, subjects.all()[0]) or searched_for(optimizer) or []
+            self._take(optimizer, models)
 
-    def _take(self, optimizer: Any, found: Iterable[Any]) -> None:
+    def _take(self, optimizer: Any, models: Iterable[Any]) -> None:
         """Take the models of an optimizer, and what may be called instead: parts, as of a LightningModule."""
         self._optimizer = weakref.ref(optimizer)
-        self._monitor.attribution.follow(*found)
-        self._hook(found)
-        self._hook((child for one in found for child in children_of(one)), 1)
+        self._monitor.attribution.follow(*models)
+        self._hook(models)
+        self._hook((child for model in models for child in children_of(model)), 1)
 
-    def _look_closer(self) -> None:
+    def _find_what_is_called(self) -> None:
         """After a step without a forward pass, look for what is called: a wrapper, or a part of a model."""
         optimizer = self._optimizer()
-        with self._looking():
-            if optimizer is not None and optimizer not in self._searched_for:
-                found = searched_for(optimizer)
-                if found is not None:
-                    self._searched_for.add(optimizer)
-                if found:
-                    self._monitor.attribution.follow(*found)
-                    self._unhook(tuple(self._models))
-                    self._hook(found)
+        with self._searching():
+            if optimizer is not None and optimizer not in self._searched_optimizers:
+                models = searched_for(optimizer)
+                if models is not None:
+                    self._searched_optimizers.add(optimizer)
+                if models:
+                    self._monitor.attribution.follow(*models)
+                    take_off(self._models, self._models)
+                    self._hook(models)
                     return
-            for key, known in tuple(self._models.items()):
-                module = known.module()
-                if module is not None and known.depth < DEEPEST:
-                    self._unhook((key,))
-                    self._hook(children_of(module), known.depth + 1)
+            for key, model in tuple(self._models.items()):
+                module = model.module()
+                if module is not None and model.depth < DEEPEST:
+                    take_off(self._models, (key,))
+                    self._hook(children_of(module), model.depth + 1)
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _searching(self) -> Iterator[None]:
         """Keep what is done once out of what the steps cost."""
         began = self._clock()
         yield
-        self._looked += self._clock() - began
-
-    def _unhook(self, keys: Iterable[int]) -> None:
-        for key in keys:
-            # Forgotten once they are off: what a fault interrupts is done again.
-            if (hooks := self._models[key].hooks) is not None:
-                hooks.remove()
-            del self._models[key]
+        self._searched += self._clock() - began
 
     def _hook(self, modules: Iterable[Any], depth: int = 0) -> None:
         for module in modules:
             if id(module) in self._models or len(self._models) >= MOST_HOOKED:
                 continue
             # Known before they are on: what a fault interrupts is taken off again.
-            model = self._models[id(module)] = _Model(weakref.ref(module), depth)
+            model = self._models[id(module)] = HookedModule(weakref.ref(module), depth)
             model.hooks = ModelHooks(
                 module,
                 before=partial(_forward_begins, model),
-                after=lambda _error: tell(Loop.forward_ended, begins=False),
-                rests=rests,
+                after=lambda _error: notify_loop(Loop.forward_ended, begins=False),
+                unless=in_group,
             )
 
 
-class _Rest:
+class StepCounter:
     """While a group of steps goes by on a thread, the ends of optimizers' steps are all that is noted."""
 
     loop: Loop | None = None
@@ -341,11 +344,11 @@ class _Rest:
         """Begin to count alone; so many optimizers' steps make one of the loop."""
         self.optimizer_steps, self.optimizers_per_step = 0, optimizers_per_step
         self.loop, self.thread = loop, threading.get_ident()
-        quiet[self.thread] = loop.open_ids
+        threads_in_group[self.thread] = loop.open_ids
 
     def end(self) -> None:
         """Do everything again."""
-        quiet.pop(self.thread, None)
+        threads_in_group.pop(self.thread, None)
         self.loop, self.thread = None, 0
         self.optimizer_steps, self.optimizers_per_step = 0, 1
 
@@ -354,79 +357,76 @@ class _Rest:
         return self.optimizer_steps // self.optimizers_per_step
 
 
-rest = _Rest()
+step_counter = StepCounter()
 
 
-def rests() -> bool:
+def in_group() -> bool:
     """Return whether nothing is to be done on this thread but to count optimizers' steps."""
-    return bool(quiet.get(threading.get_ident()))
+    return bool(threads_in_group.get(threading.get_ident()))
 
 
-def wakes() -> bool:
+def count_step() -> bool:
     """Count the end of an optimizer's step; return whether it is time to do everything again."""
-    if rest.loop is None or not rest.loop.open_ids:
+    if step_counter.loop is None or not step_counter.loop.open_ids:
         return False
-    rest.optimizer_steps += 1
-    return rest.optimizer_steps % rest.optimizers_per_step == 0 and rest.loop.group_is_over()
+    step_counter.optimizer_steps += 1
+    return (
+        step_counter.optimizer_steps % step_counter.optimizers_per_step == 0
+        and step_counter.loop.group_is_over()
+    )
 
 
-class _Model:
-    """A module whose calls are seen."""
+@dataclass(slots=True)
+class ActiveLoops(Installed):
+    """Whose steps are followed, with hooks on their models."""
 
-    __slots__ = ("depth", "hooks", "module", "was_called")
-
-    def __init__(self, module: weakref.ref[Any], depth: int) -> None:
-        self.module, self.depth = module, depth
-        self.was_called = False
-        self.hooks: ModelHooks | None = None
-
-
-_loops: dict[int, Loop] = {}
-"""By the `id` of the session."""
-
-_trainings: list[TrainingRun] = []
-"""The trainings that tell the steps of their sessions by themselves, the innermost last."""
+    # By the `id` of the session.
+    loops: dict[int, Loop] = field(default_factory=dict)
+    # Those that report the steps of their sessions by themselves, the innermost last.
+    trainings: list[TrainingRun] = field(default_factory=list)
 
 
 def _training_of(session: Session | None) -> TrainingRun | None:
-    return next((run for run in reversed(_trainings) if run.session is session), None)
+    trainings = reversed(process_state(ActiveLoops).trainings)
+    return next((run for run in trainings if run.session is session), None)
 
 
-def tell(event: Callable[[Loop], object], *, begins: bool = True) -> None:
+def notify_loop(event: Callable[[Loop], object], *, begins: bool = True) -> None:
     """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
-    monitor = running_monitor()
-    session = monitor.current if monitor is not None else None
-    if monitor is None or session is None or _training_of(session) is not None:
+    if (watch := current_watch()) is None:
+        return
+    monitor, session = watch
+    if _training_of(session) is not None:
         return
     # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
     if not monitor.opened_here(session):
         return
-    loop = _loops.get(id(session))
+    loops = process_state(ActiveLoops).loops
+    loop = loops.get(id(session))
     if loop is None or loop.is_over():
         if not begins:
             return
         end_loops(only_over=True)
-        loop = _loops[id(session)] = Loop(monitor, session)
+        loop = loops[id(session)] = Loop(monitor, session)
     loop.timed(event)
 
 
 def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
     """Begin a forward pass of a model that is watched by name; return whether it is one of a step."""
-    loop = _loops.get(id(session))
-    if loop is None or rests() or not wants_gradients():
+    loop = process_state(ActiveLoops).loops.get(id(session))
+    if loop is None or in_group() or not wants_gradients():
         return False
-    begun: list[bool] = []
-    loop.timed(lambda loop: begun.append(loop.forward_begins(counts)))
-    if begun == [False]:
+    begins = loop.timed(lambda loop: loop.forward_begins(counts))
+    if begins is False:
         loop.timed(Loop.forward_ended)
-    return begun == [True]
+    return bool(begins)
 
 
 def begin_loop(monitor: Monitor, session: Session) -> None:
     """Follow the loop of a session from its first step, if its optimizer is known: one of the notebook's."""
     optimizers = monitor.attribution.subjects.all()[1]
     if optimizers:
-        loop = _loops[id(session)] = Loop(monitor, session)
+        loop = process_state(ActiveLoops).loops[id(session)] = Loop(monitor, session)
         for optimizer in optimizers:
             loop.optimizer_is_made(optimizer)
 
@@ -435,33 +435,34 @@ def end_loop(session: Session, outcome: str = "done") -> None:
     """End the loop of a session, if there is one."""
     while (run := _training_of(session)) is not None:
         resume_steps(run)
-    loop = _loops.get(id(session))
+    loops = process_state(ActiveLoops).loops
+    loop = loops.get(id(session))
     if loop is not None:
         loop.ends(outcome)
-        _loops.pop(id(session), None)
+        loops.pop(id(session), None)
 
 
 def backward_begins() -> None:
     """Begin a backward pass of this thread, in the trainings that are followed or in the loop."""
-    monitor = running_monitor()
-    if monitor is None:
+    if (watch := current_watch()) is None:
         return
-    session = monitor.current
+    session = watch[1]
     # A watch within a step of a training has a session of its own.
-    for run in tuple(_trainings):
+    for run in tuple(process_state(ActiveLoops).trainings):
         # The run keeps out other threads. While another loop runs in that watch, none of its passes is open.
         is_its = run.session is session or run.is_forward
         if is_its and _training_of(run.session) is run:
             run.backward_begins()
     if _training_of(session) is None:
-        tell(Loop.backward_begins)
+        notify_loop(Loop.backward_begins)
 
 
 def yield_steps(run: TrainingRun) -> None:
     """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
-    _trainings.append(run)
+    followed = process_state(ActiveLoops)
+    followed.trainings.append(run)
     run.needs_events = False
-    loop = _loops.get(id(run.session))
+    loop = followed.loops.get(id(run.session))
     if loop is not None:
         loop.yields()
 
@@ -469,19 +470,19 @@ def yield_steps(run: TrainingRun) -> None:
 def resume_steps(run: TrainingRun) -> None:
     """Tell the steps of its session again; those of a training around it are still its own."""
     with suppress(ValueError):
-        _trainings.remove(run)
-        run.rouse()
+        process_state(ActiveLoops).trainings.remove(run)
+        run.leave_group()
 
 
 def end_loops(*, only_over: bool = False) -> None:
     """End all loops, or those whose sessions have ended by themselves."""
-    for loop in tuple(_loops.values()):
+    for loop in tuple(process_state(ActiveLoops).loops.values()):
         if not (only_over and loop.session.running):
             end_loop(loop.session)
 
 
-def _forward_begins(model: _Model, counts: Mapping[str, float]) -> None:
+def _forward_begins(model: HookedModule, counts: Mapping[str, float]) -> None:
     def begins(loop: Loop) -> None:
         model.was_called |= loop.forward_begins(counts)
 
-    tell(begins, begins=False)
+    notify_loop(begins, begins=False)

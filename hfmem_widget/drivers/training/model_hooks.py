@@ -6,14 +6,16 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
-from hfmem_widget.guard import NEVER, entry, is_for_user
+from hfmem_widget.guard import NO_THREADS, entry, is_for_user
 from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
 
@@ -22,13 +24,16 @@ SCRIPTING = "torch.jit._recursive"
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
-_surrounded: dict[tuple[type | ModuleType, str], set[int]] = {}
-"""What copies, writes or scripts modules that have hooks of ours, and by `id` whose these are."""
 
-_hooked: weakref.WeakSet[ModelHooks] = weakref.WeakSet()
+@dataclass(slots=True)
+class Hooked(Installed):
+    """The modules that have hooks of ours."""
 
-_traced: dict[int, weakref.ref[Any]] = {}
-"""By their `id`, the hooked modules whose calls torch.compile has traced: they get no hooks again."""
+    hooks: weakref.WeakSet[ModelHooks] = field(default_factory=weakref.WeakSet)
+    # What copies, writes or scripts such modules, and by `id` whose hooks these are.
+    surrounded: dict[tuple[type | ModuleType, str], set[int]] = field(default_factory=dict)
+    # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
+    traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
 
 def follow_compiling(module: ModuleType) -> None:
@@ -51,9 +56,9 @@ class ModelHooks:
 
     The module is the outermost one: hooks of an inner module would run in the replicas of
     ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
-    says of the batch, `after` what the pass raised, or None. Where `rests` returns True, neither is called.
+    says of the batch, `after` what the pass raised, or None. Where `unless` returns True, neither is called.
     `after` may be for `failures` alone. No interrupt can leave `before` half done on a thread for which what
-    is in `brief` is true.
+    is in `unguarded_on` is true.
     """
 
     def __init__(
@@ -62,22 +67,23 @@ class ModelHooks:
         *,
         before: Callable[[Mapping[str, float]], None],
         after: Callable[[Exception | None], None],
-        rests: Callable[[], bool] = bool,
+        unless: Callable[[], bool] = bool,
         failures: bool = False,
-        brief: Mapping[int, object] = NEVER,
+        unguarded_on: Mapping[int, object] = NO_THREADS,
     ) -> None:
         self.module: weakref.ref[Any] = weakref.ref(module)
         self._handles: list[Any] = []
         self._surrounded: list[tuple[type | ModuleType, str]] = []
         if getattr(module, "_compiled_call_impl", None) is not None:
             return
-        if (traced := _traced.get(id(module))) is not None and traced() is module:
+        hooked = process_state(Hooked)
+        if (traced := hooked.traced.get(id(module))) is not None and traced() is module:
             return
-        _hooked.add(self)
+        hooked.hooks.add(self)
         try:
             self._hide_from_copies(module)
-            before_hook, after_hook = _Before(before, rests), _After(after, rests)
-            before_hook.brief, after_hook.failures = brief, failures
+            before_hook, after_hook = _Before(before, unless), _After(after, unless)
+            before_hook.unguarded_on, after_hook.failures = unguarded_on, failures
             register = module.register_forward_pre_hook
             hooks = module._forward_pre_hooks  # noqa: SLF001  (torch has no other way to order them)
             ours = [key for key, hook in hooks.items() if isinstance(hook, _Hook)]
@@ -96,13 +102,14 @@ class ModelHooks:
         while self._handles:
             self._handles[-1].remove()
             self._handles.pop()
-        _hooked.discard(self)
+        hooked = process_state(Hooked)
+        hooked.hooks.discard(self)
         while self._surrounded:
             patched = self._surrounded[-1]
-            users = _surrounded.get(patched, set())
+            users = hooked.surrounded.get(patched, set())
             users.discard(id(self))
             if not users:
-                _surrounded.pop(patched, None)
+                hooked.surrounded.pop(patched, None)
                 restore(*patched)
             self._surrounded.pop()
 
@@ -117,16 +124,35 @@ class ModelHooks:
 
     def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
         self._surrounded.append((owner, name))
-        _surrounded.setdefault((owner, name), set()).add(id(self))
+        process_state(Hooked).surrounded.setdefault((owner, name), set()).add(id(self))
         surround(owner, name, around)
+
+
+@dataclass(eq=False, slots=True)
+class HookedModule:
+    """A module that is followed by hooks, and not kept."""
+
+    module: weakref.ref[Any]
+    depth: int = 0  # below the outermost one
+    hooks: ModelHooks | None = None  # None until they are on
+    was_called: bool = False
+    counts: Mapping[str, float] = field(default_factory=dict)  # of the pass that runs
+
+
+def take_off(modules: dict[int, HookedModule], keys: Iterable[int]) -> None:
+    """Take the hooks off some modules, by `id`; what a fault interrupts may be done again."""
+    for key in tuple(keys):
+        if (hooks := modules[key].hooks) is not None:
+            hooks.remove()
+        del modules[key]
 
 
 class _Hook:
     """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
 
-    def __init__(self, report: Callable[[Any], None], rests: Callable[[], bool]) -> None:
+    def __init__(self, report: Callable[[Any], None], unless: Callable[[], bool]) -> None:
         self._report = report
-        self._rests = rests
+        self._unless = unless
         # While torch.compile or torch.jit is tracing, a hook must not get into what it makes.
         torch = sys.modules["torch"]
         self._compiled: Callable[[], bool] = torch.compiler.is_compiling
@@ -138,16 +164,16 @@ class _Hook:
 
 
 class _Before(_Hook):
-    brief: Mapping[int, object] = NEVER
+    unguarded_on: Mapping[int, object] = NO_THREADS
 
     def __call__(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         # torch leaves them out where another thread is putting the hook on, or taking it off.
-        if kwargs is None or self._compiled() or self._rests() or self._traced():
+        if kwargs is None or self._compiled() or self._unless() or self._traced():
             return
-        if not self.brief.get(threading.get_ident()):
-            self._tell(args, kwargs)
+        if not self.unguarded_on.get(threading.get_ident()):
+            self._report_guarded(args, kwargs)
             return
         # Holding signals back takes longer than all that a short step needs.
         try:
@@ -157,7 +183,7 @@ class _Before(_Hook):
                 raise
 
     @entry()
-    def _tell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _report_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._report(shape_of(args, kwargs))
 
 
@@ -167,12 +193,12 @@ class _After(_Hook):
     def __call__(self, _module: object, _args: object, result: object) -> None:
         if (self.failures and result is not None) or self._compiled():
             return
-        if self._rests() or self._traced():
+        if self._unless() or self._traced():
             return
-        self._tell(result)
+        self._report_guarded(result)
 
     @entry()
-    def _tell(self, result: object) -> None:
+    def _report_guarded(self, result: object) -> None:
         # Where the pass raised, torch calls from the clause that caught it, without a result.
         error = sys.exception() if result is None else None
         self._report(error if isinstance(error, Exception) else None)
@@ -210,18 +236,19 @@ def _without_hooks(
 ) -> AbstractContextManager[object]:
     """Take our hooks off the modules that code may call which torch.compile begins to trace."""
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
-    if _hooked and not is_ours:
+    hooked = process_state(Hooked)
+    if hooked.hooks and not is_ours:
         roots = [*locals_.values(), *map(globals_.get, code.co_names)]
         roots += [value for cell in more[1] for value in gc.get_referents(cell)]
         inside = {id(inner) for root in roots for inner in _modules_near(root)}
         if "forward" in code.co_name:  # a whole one, or what follows a graph break
             # A module that runs its own forward pass was called before: its hooks are not traced.
             inside.discard(id(locals_.get("self")))
-        for key in [key for key, module in _traced.items() if module() is None]:
-            del _traced[key]
-        for hooks in [hooks for hooks in _hooked if id(hooks.module()) in inside]:
+        for key in [key for key, module in hooked.traced.items() if module() is None]:
+            del hooked.traced[key]
+        for hooks in [hooks for hooks in hooked.hooks if id(hooks.module()) in inside]:
             hooks.remove()
-            _traced[id(hooks.module())] = hooks.module
+            hooked.traced[id(hooks.module())] = hooks.module
     return nullcontext()
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
@@ -15,6 +15,7 @@ from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
 from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
+from hfmem_widget.monitor.process import threads_in_group
 from hfmem_widget.session import NO_STEP, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.session.steps import size_of
@@ -30,13 +31,6 @@ _LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
 _IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
 
 P = ParamSpec("P")
-
-
-quiet: dict[int, Collection[int]] = {}
-"""The open spans of a session, by the thread on which nothing else is looked at but the edges of its steps.
-
-Where the session has ended there are none, so who finds some there has nothing to do.
-"""
 
 
 def _harmless(
@@ -119,7 +113,7 @@ class TrainingRun:
         # Else the session was ended on another thread in the middle of this, and the run with it.
         if self.session.running:
             self._open_ids = ()
-            self.rouse()
+            self.leave_group()
             warn(
                 f"the steps of this training are no longer recorded ({type(error).__name__}: {error})"
             )
@@ -188,7 +182,7 @@ class TrainingRun:
             attribution.rests = True
             # Without a counter a peak is the highest sample: one comes with a backward pass.
             if not self.needs_events and self._ledger.in_use:
-                quiet[self._thread] = self._open_ids
+                threads_in_group[self._thread] = self._open_ids
         self._begin("step", f"step {number}")
         if grouping.is_group:
             self._monitor.group_begins(self.session, self._end_between)
@@ -264,13 +258,13 @@ class TrainingRun:
     def optimizer_begins(self) -> None:
         """Turn to the optimizer: the gradients are ready."""
         # The guard takes longer than everything else that a short step needs.
-        if self._tells_phases or "substep" in self._open:
+        if self._has_phases or "substep" in self._open:
             self._turn_to_optimizer()
 
     @_harmless
     def _turn_to_optimizer(self) -> None:
         self._close("substep")
-        if self._tells_phases:
+        if self._has_phases:
             self._turn("optimizer")
 
     def optimizer_ended(self) -> None:
@@ -319,7 +313,7 @@ class TrainingRun:
         """End everything, however it ended; ending again does nothing."""
         self._close_all(outcome)
         self.grouping.stops()
-        self.rouse()
+        self.leave_group()
         # A session outlives the run that it ended under.
         if self._recorder is not None:
             self._recorder.off_step(self._remember)
@@ -365,13 +359,13 @@ class TrainingRun:
             )
         return figures
 
-    def rouse(self) -> None:
+    def leave_group(self) -> None:
         """Look at everything again."""
-        quiet.pop(self._thread, None)
+        threads_in_group.pop(self._thread, None)
         self._attribution.rests = False
 
     @property
-    def _tells_phases(self) -> bool:
+    def _has_phases(self) -> bool:
         return "step" in self._open and not self.grouping.is_group
 
     def _remember(self, step: Span) -> None:
@@ -423,7 +417,7 @@ class TrainingRun:
             counts = self._counts_of_step(how) if inner == "step" else {}
             self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
             if inner == "step":
-                self.rouse()
+                self.leave_group()
                 steps = 0 if how == NO_STEP else size_of(counts)
                 # Of steps that a loop counts there is next to nothing.
                 events = 0 if self._ended is None else steps * UNSEEN_GUARDS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 
 from hfmem_widget.features.judgement import Subject, subject_of
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.options import WatchOptions
@@ -16,9 +16,6 @@ from hfmem_widget.view.screen import Screen
 
 EVERY = 1.0  # seconds between two looks while the code runs
 PATIENCE = 5.0  # seconds that the end of a watch waits for the function
-
-_watching: list[Alerts] = []
-"""The companions that have begun and not ended."""
 
 
 class Alerts(Companion):
@@ -38,13 +35,13 @@ class Alerts(Companion):
         self._session = recorder.session
         earlier = (each for each in self._session.findings if each.span_id != span.id)
         self._alerted.update(map(subject_of, earlier))
-        _watching.append(self)
+        begun(Alerts).append(self)
         self._ticker.start()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer while nothing runs."""
-        if self in _watching:
-            _watching.remove(self)
+        if self in (alerts := begun(Alerts)):
+            alerts.remove(self)
         self._ticker.stop(0.0)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -66,7 +63,7 @@ class Alerts(Companion):
                 # An error about memory goes through all watches around it, and each finds it.
                 if finding.kind == "oom" and _error(finding) in self._reported_within:
                     continue
-                for around in _watching:
+                for around in begun(Alerts):
                     if around._function == self._function:  # noqa: SLF001  (one of its own kind)
                         around._reported_within.append(_error(finding))  # noqa: SLF001
                 try:

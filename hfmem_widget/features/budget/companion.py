@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hfmem_widget.monitor import ending
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
@@ -115,13 +114,14 @@ class Budget(Companion):
         recorder.subscribe(self._look)
         recorder.on_step(self._step_ended)
         if self._stop:
-            ending.listen(self._should_end)
+            begun(Budget).append(self)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         recorder.unsubscribe(self._look)
         recorder.off_step(self._step_ended)
-        ending.forget(self._should_end)
+        if self in begun(Budget):
+            begun(Budget).remove(self)
         self._session = None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
@@ -162,7 +162,8 @@ class Budget(Companion):
                     session, Crossing(device, "between samples", peak.value, seconds, where)
                 )
 
-    def _should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+    def should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
+        """Return whether a training is to end after a step; `alone` if it has one process."""
         session = self._session
         if session is None:
             return False
@@ -247,3 +248,10 @@ def _name_of(step: Span, session: Session) -> str:
     """Return what a step is called, with its number where it was given none."""
     number = step.counts.get("step", session.steps.count + 1)
     return f"step {number:.0f}" if step.label == "step" else step.label
+
+
+def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
+    """Return whether a training is to end after a step, because a watch asks for it; all are asked."""
+    budgets = tuple(begun(Budget))
+    answers = [budget.should_end(step, alone=alone, is_last=is_last) for budget in budgets]
+    return any(answers)

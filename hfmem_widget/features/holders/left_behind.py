@@ -12,6 +12,7 @@ from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.readings import known_of
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Finding, Recorder, Session, Span
@@ -42,8 +43,9 @@ Holding = Sequence[tuple["Holder", int]]
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
 
-_seen: dict[str, Holders] = {}
-"""What was held at the last search, by device: texts and figures alone."""
+
+class LastSearch(dict[str, "Holders"]):
+    """What was held at the last search, by device: texts and figures alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,14 @@ class LeftBehindHolders(Companion):
             most_objects=MOST_OBJECTS * longer,
             most_seconds=MOST_SECONDS * longer,
         )
-        new = self._noted.new(variables, others)
+        new, last = self._noted.new(variables, others), process_state(LastSearch)
         for left in much:
-            noted = NotedBefore(new, _seen.get(left.device), raised=self._raised)
+            noted = NotedBefore(new, last.get(left.device), raised=self._raised)
             finding = named(left, holders, noted, span.id)
             if finding is not None:
                 session.findings.append(finding)
             if not holders.bound:
-                _seen[left.device] = holders.of(left.device)
+                last[left.device] = holders.of(left.device)
         return {}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfmem_widget.features.oom.observer import OBSERVER, OomObserver
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span, inside
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 MOST_KEPT = 4  # events of one watch that are kept: the last ones
 MOST_MARKS = 8  # marks of one watch on the chart: the last ones
-
-_watching: list[OutOfMemory] = []
-"""The companions that have begun and not ended."""
 
 
 class OutOfMemory(Companion):
@@ -74,15 +71,16 @@ class OutOfMemory(Companion):
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to listen to the allocator, as soon as a tick finds that CUDA is up."""
         self._monitor, self._recorder, self._root = monitor, recorder, span.id
-        _watching.append(self)
+        begun(OutOfMemory).append(self)
         self._observer.listen(self._note)
         if not self._observer.settled:
             recorder.subscribe(self._attach)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Note what the error says."""
-        if self in _watching:
-            _watching.remove(self)
+        others = begun(OutOfMemory)
+        if self in others:
+            others.remove(self)
         self._observer.leave(self._note)
         recorder.unsubscribe(self._attach)
         monitor, self._monitor, self._recorder = self._monitor, None, None
@@ -102,7 +100,7 @@ class OutOfMemory(Companion):
             events = [event for event, *_ in self._events if belongs_to(failure.error_text, event)]
             device = device_of(session, failure.error_text, events[-1] if events else None, span)
             self._failure = replace(failure, seen=seen_in(error, device.key, optimizers))
-        for around in _watching:
+        for around in others:
             if self._shows:
                 around.shown_within = failure.error_text
             if self._folder is not None:

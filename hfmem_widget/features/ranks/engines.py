@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.session import Rank
 from hfmem_widget.text import plain
 
@@ -74,16 +76,17 @@ def leave() -> None:
     resolve("hfmem_widget.drivers.follow:end")()
 
 
-_in_use: Engines | None = None
+@dataclass(slots=True)
+class _InUse(Part):
+    engines: Engines | None = None
 
 
 def take(client: Any | None) -> Engines | None:
     """Have the engines of a client be ranks of whatever is watched from now on; with None those of none."""
-    global _in_use  # noqa: PLW0603  (a notebook has one cluster at a time)
-    _in_use = None if client is None else Engines(client)
-    return _in_use
+    engines = process_state(_InUse).engines = None if client is None else Engines(client)
+    return engines
 
 
 def engines_in_use() -> Engines | None:
     """Return the engines that are ranks of what is watched."""
-    return _in_use
+    return process_state(_InUse).engines

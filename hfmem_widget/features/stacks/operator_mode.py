@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfmem_widget.guard import harmless
+from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.patch import restore, surround
 
 TRIED = 50  # operators that are run to see what following them costs
 
 _PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
-
-_watches: list[ProfilerWatch] = []
-"""The watches that have begun and not ended."""
 
 
 def mode_class(torch: Any) -> Any:
@@ -149,21 +147,22 @@ class ProfilerWatch:
         self._module = module = getattr(getattr(torch, "autograd", None), "profiler", None)
         if module is None:
             return False
-        _watches.append(self)
+        begun(ProfilerWatch).append(self)
         for name in _PROFILERS:
             surround(module, name, functools.partial(_calling_back, name))
         return bool(getattr(module, "_is_profiler_enabled", False))
 
     def end(self) -> None:
         """Call back no more."""
-        if self in _watches:
-            _watches.remove(self)
-            for name in () if _watches else _PROFILERS:
+        watches = begun(ProfilerWatch)
+        if self in watches:
+            watches.remove(self)
+            for name in () if watches else _PROFILERS:
                 restore(self._module, name)
 
 
 @contextmanager
 def _calling_back(name: str) -> Iterator[None]:
-    for watch in tuple(_watches):
+    for watch in tuple(begun(ProfilerWatch)):
         harmless(watch.calls[name])
     yield

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from hfmem_widget.ci import runner  # noqa: F401  (a run within pytest forgets what it has imported itself)
-from hfmem_widget.monitor import shared
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
@@ -28,7 +28,7 @@ class Play:
 
     def use(self, allocator: Allocator, *sources: Source) -> None:
         """Let the monitor of this process read these."""
-        shared._shared = Monitor(Sampler(sources), PeakLedger(allocator))
+        process.this.monitor = Monitor(Sampler(sources), PeakLedger(allocator))
 
     def __call__(self, source: str, *args: str) -> pytest.RunResult:
         """Return the result of one run."""
@@ -51,7 +51,6 @@ def play(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run pytest on a machine with two GPUs."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("CI", raising=False)  # there pytest's summary says every message once more
-    monkeypatch.setattr(shared, "_shared", None)
     played = Play(pytester)
     played.use(played.allocator)
     return played

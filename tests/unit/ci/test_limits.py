@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.ci.limits import limits_of
 from hfmem_widget.ci.measure import Memory
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor import shared
+from hfmem_widget.monitor import process
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.source import FakeSource
@@ -338,7 +338,7 @@ def test_it(gpu): gpu.alloc(9 * MIB)
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["1 test could not be measured*test_it.py::test_it"])
-    assert shared._shared is not None
+    assert process.this.monitor is not None
 
 
 def test_the_fixture_reads_the_tests_memory(play: Play) -> None:

@@ -130,14 +130,14 @@ def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
 
 FAKE = """
 import pytest
-from hfmem_widget.monitor import shared
+from hfmem_widget.monitor import process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from tests.fakes.torch_cuda import FakeAllocator
 
 ALLOCATOR = FakeAllocator()
-shared._shared = Monitor(Sampler([]), PeakLedger(ALLOCATOR))
+process.this.monitor = Monitor(Sampler([]), PeakLedger(ALLOCATOR))
 
 @pytest.fixture
 def gpu(): return ALLOCATOR

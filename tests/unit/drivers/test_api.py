@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from contextlib import ExitStack, suppress
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,7 +21,6 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.shared import (
     read_once,
-    release_monitor,
     running_monitor,
     shared_monitor,
 )
@@ -134,12 +134,21 @@ def test_a_label_may_be_given_either_way(model: torch.nn.Module) -> None:
     assert labels == ["one", "two", "three"]
 
 
-def test_anything_else_is_an_error_that_says_what_is_allowed() -> None:
-    """Before anything is watched."""
-    with pytest.raises(OptionError, match="a label, a torch module or a Trainer, not int"):
-        hfmem_widget.watch(7)
-    with pytest.raises(OptionError, match=r"not function; as a decorator, write @watch\(\)"):
-        hfmem_widget.watch(lambda: None)
+@pytest.mark.parametrize(
+    ("subject", "options", "message"),
+    [
+        (7, {}, "a label, a torch module or a Trainer, not int"),
+        (len, {}, r"not builtin_function_or_method; as a decorator, write @watch\(\)"),
+        ("a", {"label": "b"}, "given twice, as 'a' and as label='b'"),
+        ("", {"budget": "20GB"}, r"budget must be a size .* not '20GB'; did you mean 20GiB\?"),
+    ],
+)
+def test_anything_else_is_an_error_that_says_what_is_allowed(
+    subject: Any, options: dict[str, Any], message: str
+) -> None:
+    """Before anything is watched, and with what was probably meant; nothing is dropped in silence."""
+    with pytest.raises(OptionError, match=message):
+        hfmem_widget.watch(subject, **options)
 
 
 def test_everything_can_be_read_once() -> None:
@@ -167,12 +176,6 @@ def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Mo
     assert session.value(before, "cpu/optimizer") >= states
 
 
-def test_a_label_that_is_given_twice_is_an_error() -> None:
-    """Neither is dropped in silence."""
-    with pytest.raises(OptionError, match="given twice, as 'a' and as label='b'"):
-        hfmem_widget.watch("a", label="b")
-
-
 @pytest.mark.parametrize("devices", ["cpu", ["cpu"], None])
 def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> None:
     """A text is one device and not its letters; None is all."""
@@ -180,14 +183,6 @@ def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> N
         pass
 
     assert "cpu" in [device.key for device in session.devices]
-
-
-def test_a_budget_in_other_units_is_an_error_that_says_what_is_allowed() -> None:
-    """And what was probably meant."""
-    with pytest.raises(
-        OptionError, match=r"budget must be a size .* not '20GB'; did you mean 20GiB\?"
-    ):
-        hfmem_widget.watch(budget="20GB")
 
 
 def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
@@ -261,7 +256,6 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     def refuse(_: Ticker) -> None:
         raise RuntimeError("can't start new thread")
 
-    release_monitor()
     monkeypatch.setattr(Ticker, "start", refuse)
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
         kept = bytearray(50_000_000)

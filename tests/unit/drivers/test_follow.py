@@ -15,8 +15,10 @@ import pytest
 import hfmem_widget
 from hfmem_widget.drivers import follow as follows
 from hfmem_widget.drivers import install
+from hfmem_widget.drivers.follow import OwnRank, directory_here
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor import shared
+from hfmem_widget.monitor import process
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.ranks.directory import streams
 from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent
 from hfmem_widget.ranks.process_group import leave_groups
@@ -28,9 +30,9 @@ follow = hfmem_widget.follow
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
-    monkeypatch.setattr(shared, "_shared", Bench().monitor)
-    monkeypatch.setattr(follows, "_registered", lambda pid: pid)
-    monkeypatch.setattr(follows, "truth", lambda: None)
+    process.this.monitor = Bench().monitor
+    process_state(OwnRank).has_exit_hooks = True
+    monkeypatch.setattr(follows, "rank_in_group", lambda: None)
     for name in [*os.environ]:
         if name.startswith(("HFMEM_", "SLURM_", "RANK", "WORLD_SIZE", "OMPI_", "PMI")):
             monkeypatch.delenv(name)
@@ -46,7 +48,12 @@ def recorded(run: Path) -> list[Any]:
 
 
 def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
-    monkeypatch.setattr(follows, "truth", lambda: (rank, world))
+    monkeypatch.setattr(follows, "rank_in_group", lambda: (rank, world))
+
+
+def in_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +109,7 @@ def test_a_forked_child_leaves_the_rank_alone(
         forked.setattr(os, "getpid", lambda: pid + 1)
         follows.end()
 
-    assert follows._rank_watch is not None
-    assert follows._rank_watch.watch._session is not None
+    assert directory_here() == tmp_path / "run"
 
 
 def test_the_notebook_that_lends_is_no_rank(
@@ -126,11 +132,11 @@ def test_without_a_run_the_line_in_a_script_does_nothing(
     """`follow()` may stay in it: where it is started by hand, nobody follows it."""
     monkeypatch.chdir(tmp_path)
     follow()
-    assert follows._rank_watch is None
+    assert directory_here() is None
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     follow()
 
-    assert follows._rank_watch is not None
+    assert directory_here() is not None
 
 
 def test_a_function_is_followed_while_it_runs(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_a_followed_function_travels_as_the_function_does(function: Any) -> None
     there = pickle.loads(pickle.dumps(function))
 
     assert there(1) == function(1)
-    assert follows._rank_watch is None
+    assert directory_here() is None
 
 
 def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
@@ -202,10 +208,10 @@ def test_the_options_of_the_cell_are_the_ranks(
     monkeypatch.setenv(OPTIONS, '{"interval":0.5,"ledger":false}')
     follow(tmp_path / "run")
 
-    assert follows._rank_watch is not None
-    assert follows._rank_watch.watch._options.ledger is False
-    assert follows._rank_watch.watch._options.interval == 0.5
-    assert follows._rank_watch.watch._options.quiet
+    watch = process_state(OwnRank).watch
+    assert watch is not None
+    options = watch._options
+    assert (options.ledger, options.interval, options.quiet) == (False, 0.5, True)
 
 
 def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
@@ -270,12 +276,13 @@ def test_a_script_without_a_launcher_is_followed_as_the_only_one(
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
     follows.begin_alone()
     assert os.environ[SOLO] == f"pid-{os.getpid()}"
+    parent = process.replace(process.this.child())
     with monkeypatch.context() as child:
-        child.setattr(follows, "_rank_watch", None)
         follows.begin_alone()
         in_group(child, 0, 1)
         follows.joined()
-        assert follows._rank_watch is None
+        assert directory_here() is None
+    process.replace(parent)
     in_group(monkeypatch, 1, 2)
     follows.joined()
     follows.end()
@@ -311,28 +318,22 @@ def test_a_launcher_is_no_rank(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it imports torch first of all."""
-    monkeypatch.setenv(RUN, str(tmp_path / "run"))
-    monkeypatch.setenv(SOLO, "1")
+    in_environment(monkeypatch, {RUN: str(tmp_path / "run"), SOLO: "1"})
     monkeypatch.setattr(sys, "orig_argv", command)
     follows.begin_alone()
 
-    assert follows._rank_watch is None
+    assert directory_here() is None
 
 
 def test_a_process_that_slurm_has_started_waits_for_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one of several, and not alone."""
-    for name, value in {
-        RUN: str(tmp_path / "run"),
-        SOLO: "1",
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+    run = {RUN: str(tmp_path / "run"), SOLO: "1", "RANK": "1", "WORLD_SIZE": "2"}
+    in_environment(monkeypatch, run)
     follows.begin_alone()
 
-    assert follows._rank_watch is None
+    assert directory_here() is None
 
 
 class Caught(Exception):

@@ -19,7 +19,8 @@ from hfmem_widget.drivers import loading
 from hfmem_widget.drivers.loading import follow_loading, leave_loading
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.patch import surround
-from hfmem_widget.monitor.shared import release_monitor, running_monitor
+from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 
 Load = Callable[[str], object]
@@ -61,8 +62,7 @@ def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
 def nothing_left() -> Iterator[None]:
     """End what was watched."""
     yield
-    release_monitor()
-    assert loading._loads == []
+    assert process_state(loading.Loads).calls == []
 
 
 @pytest.fixture
@@ -74,6 +74,15 @@ def files(tmp_path: Path) -> list[str]:
     return paths
 
 
+def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
+    """Return the session of a watch in which a model was loaded from files."""
+    module = modeling(load, threads=threads)
+    follow_loading(module)
+    with hfmem_widget.watch(quiet=True) as session:
+        module.PreTrainedModel.from_pretrained(files)
+    return session
+
+
 def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
     """Return what is said of each span but the outermost."""
     return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
@@ -81,10 +90,7 @@ def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
 
 def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
     """With the bytes of each, from the headers of the files."""
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+    session = loaded(files)
 
     shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
     counts = {"shards": 3.0, "bytes": 1200.0}
@@ -105,10 +111,7 @@ def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
     """The load says all there is to say."""
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files[:1])
+    session = loaded(files[:1])
 
     counts = {"shards": 1.0, "bytes": 400.0}
     assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
@@ -118,10 +121,7 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
     """What is not known of one file is not known of all."""
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"")
-    module = modeling()
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained([*files, str(pickled)])
+    session = loaded([*files, str(pickled)])
 
     assert session.spans[1].counts == {"shards": 4.0}
     assert [one.counts for one in session.spans[2:]] == [*3 * [{"bytes": 400.0}], {}]
@@ -129,10 +129,7 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
 
 def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None:
     """Several are open at once then, and the load is told alone."""
-    module = modeling(threads=True)
-    follow_loading(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+    session = loaded(files, threads=True)
 
     assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
 
@@ -285,5 +282,5 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
         with pytest.raises(KeyboardInterrupt):
             Model().load()
 
-        assert loading._loads == []
+        assert process_state(loading.Loads).calls == []
         assert [span.kind for span in session.open_spans] == ["block"]

@@ -15,10 +15,9 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_optimizers
-from hfmem_widget.drivers.training.loop import Loop, rest
+from hfmem_widget.drivers.training.loop import Loop, step_counter
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.shared import release_monitor, shared_monitor
+from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 
 torch = pytest.importorskip("torch")
@@ -52,7 +51,6 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, gradients and states of a model in a function's own variables are told."""
     # However long a busy machine takes to count.
     monkeypatch.setattr("hfmem_widget.monitor.attribution.ALLOWANCE", 1e9)
-    release_monitor()
     with hfmem_widget.watch("loop", quiet=True) as session:
         model, optimizer = train(watched="mine")
 
@@ -119,14 +117,6 @@ def test_a_fault_of_ours_leaves_the_step_alone(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-@pytest.fixture
-def fresh() -> Iterator[Monitor]:
-    """Give a monitor that has counted nothing yet, to this test alone."""
-    release_monitor()
-    yield shared_monitor()
-    release_monitor()
-
-
 def stepped() -> tuple[Any, Any]:
     """Return a model and its optimizer after a step that has no span."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
@@ -174,22 +164,23 @@ def stepped_by_hand() -> tuple[Any, Any]:
     return model, optimizer
 
 
-def test_what_an_optimizer_told_ends_with_the_cell(fresh: Monitor) -> None:
+def test_what_an_optimizer_told_ends_with_the_cell() -> None:
     """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
-    session = fresh.begin(WatchOptions())
-    with fresh.span(session, "cell"):
+    monitor = shared_monitor()
+    session = monitor.begin(WatchOptions())
+    with monitor.span(session, "cell"):
         stepped_by_hand()
     at_end = session.latest("cpu/unattributed")
-    with fresh.span(session, "cell"):
+    with monitor.span(session, "cell"):
         pass
 
     assert not math.isnan(at_end)  # it is 0 where Python gave more back than the step took
     assert math.isnan(session.latest("cpu/unattributed"))
 
 
-def test_the_first_step_of_an_optimizer_tells_already(fresh: Monitor) -> None:
+def test_the_first_step_of_an_optimizer_tells_already() -> None:
     """In a loop without spans the first step ends too, though nothing was counted before it."""
-    assert fresh.attribution.source.series == ()
+    assert shared_monitor().attribution.source.series == ()
     with hfmem_widget.watch(quiet=True) as session:
         stepped_by_hand()
 
@@ -248,21 +239,21 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
     assert ended == [True] * 30
 
 
-def test_a_quiet_step_is_none_of_another_threads_group() -> None:
+def test_a_step_is_none_of_another_threads_group() -> None:
     """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
     monitor = shared_monitor()
     with hfmem_widget.watch(quiet=True) as session:
-        rest.begin(loop := Loop(monitor, session), optimizers_per_step=1)
+        step_counter.begin(loop := Loop(monitor, session), optimizers_per_step=1)
         loop._run.grouping.until = math.inf
         try:
             _stepped(None, (), {})
-            of_its_own = rest.optimizer_steps
-            rest.thread += 1
+            of_its_own = step_counter.optimizer_steps
+            step_counter.thread += 1
             _stepped(None, (), {})
-            assert (of_its_own, rest.optimizer_steps) == (1, 1)
+            assert (of_its_own, step_counter.optimizer_steps) == (1, 1)
         finally:
-            rest.thread -= 1
-            rest.end()
+            step_counter.thread -= 1
+            step_counter.end()
 
 
 def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(

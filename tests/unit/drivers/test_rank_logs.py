@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.drivers.rank_logs import figures_of
+from hfmem_widget.drivers.trainer import figures_of
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun

@@ -15,10 +15,10 @@ import torch.utils._python_dispatch as dispatch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.features.oom import companion as oom
+from hfmem_widget.features.budget.companion import Budget
+from hfmem_widget.features.oom.companion import OutOfMemory
 from hfmem_widget.guard import CHANGED
-from hfmem_widget.monitor import ending
-from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Session
 
 STEPS = """
@@ -54,14 +54,19 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
     assert [one.bytes for one in session.stacks.peaks] == [20_000]
 
 
+def left() -> tuple[int, ...]:
+    """Return what of ours there is beside the session."""
+    return len(sys.meta_path), modes(), len(begun(OutOfMemory)), len(begun(Budget))
+
+
 def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
     """`%unload_ext` and `%memwatch off` in a cell that is watched leave nothing of ours behind."""
-    before = len(sys.meta_path), modes(), len(oom._watching), len(ending.asked)
+    before = left()
     for end in ("%reload_ext hfmem_widget", "x = 1\n%memwatch off"):
         shell.run_cell("%memwatch on --stacks --quiet --budget 1GiB --stop")
         shell.run_cell("import torch; torch.zeros(3)")
         shell.run_cell(end)
-        assert (len(sys.meta_path), modes(), len(oom._watching), len(ending.asked)) == before
+        assert left() == before
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -178,7 +183,6 @@ def test_a_cell_has_the_number_beside_it(cells: list[str], labels: list[str]) ->
     finally:
         shell.run_cell("%unload_ext hfmem_widget")
         InteractiveShell.clear_instance()
-        release_monitor()
 
 
 def test_a_cell_that_is_not_stored_does_not_move_the_numbers(shell: InteractiveShell) -> None:

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks import environment
 from hfmem_widget.ranks.environment import (
     CLAIMED,
     OPTIONS,
@@ -32,7 +31,7 @@ DIRECTORY = Path("/shared/run1")
 def nothing_left() -> Iterator[None]:
     yield
     leave_groups()
-    assert not environment._lent_by
+    assert not lends()
 
 
 @pytest.mark.parametrize("before", [{}, {PATH: ""}, {PATH: "/a:/b"}, {PATH: "/a", "OTHER": "x"}])
@@ -100,8 +99,6 @@ def test_who_lends_is_no_rank() -> None:
     assert lends()
     with mock.patch("os.getpid", return_value=1):
         assert not lends()
-        lent_there = environment._lent_by
-        assert lent_there
     lent.end()
 
     assert not lends()
@@ -112,11 +109,10 @@ def test_a_forked_child_takes_nothing_back() -> None:
     environ: dict[str, str] = {}
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
-    pid = os.getpid()
     with mock.patch("os.getpid", return_value=1):
         lent.end()
     assert environ[RUN] == str(DIRECTORY)
-    environment._lent_by.pop(pid)
+    lent.end()
 
 
 def test_some_options_are_the_ranks_too() -> None:

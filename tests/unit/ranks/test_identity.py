@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.identity import ENGINES, runs_here, safe_host, who
+from hfmem_widget.ranks.identity import ENGINES, rank_of_process, runs_here, safe_host
 from hfmem_widget.session.rank_records import Rank
 
 TORCH = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
@@ -56,7 +56,7 @@ def test_every_launcher_is_known_by_what_it_sets(
     engine: str, attempt: int, environ: Mapping[str, str]
 ) -> None:
     """Rank 5 of 8, the second on its host, whoever has started it."""
-    rank = who(environ, host="node0001", pid=4711)
+    rank = rank_of_process(environ, host="node0001", pid=4711)
 
     assert rank == Rank(5, 1, 8, attempt, "node0001", 4711, engine)
 
@@ -68,7 +68,7 @@ def test_every_launcher_has_a_row_here() -> None:
 
 def test_a_process_without_a_launcher_is_no_rank() -> None:
     """A kernel, a script in a terminal."""
-    assert who({"PATH": "/bin", "WORLD_SIZE": "8"}) is None
+    assert rank_of_process({"PATH": "/bin", "WORLD_SIZE": "8"}) is None
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
@@ -79,7 +79,7 @@ def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
     """Negative, huge, no number, or beyond the world."""
     environ = {**dict.fromkeys(engine.sets, "1"), engine.rank: bad, engine.world: "8"}
 
-    assert who(environ) is None
+    assert rank_of_process(environ) is None
 
 
 @pytest.mark.parametrize("bad", ["", "-1", "x", "9" * 20])
@@ -87,15 +87,17 @@ def test_what_else_makes_no_sense_is_passed_over(bad: str) -> None:
     """Without a number on its host it has its own, without a count of restarts there were none."""
     environ = ELASTIC | {"LOCAL_RANK": bad, "TORCHELASTIC_RESTART_COUNT": bad}
 
-    assert who(environ, host="h", pid=1) == Rank(5, 5, 8, 0, "h", 1, "torchrun")
+    assert rank_of_process(environ, host="h", pid=1) == Rank(5, 5, 8, 0, "h", 1, "torchrun")
 
 
 def test_torch_is_believed_before_the_environment() -> None:
     """What Slurm's variables say of a job step of one task is not what the group has."""
     stale = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
 
-    assert who(stale, (3, 4), host="h", pid=1) == Rank(3, 0, 4, 0, "h", 1, "Slurm")
-    assert who({}, (3, 4), host="h", pid=1) == Rank(3, 3, 4, 0, "h", 1, "torch.distributed")
+    assert rank_of_process(stale, (3, 4), host="h", pid=1) == Rank(3, 0, 4, 0, "h", 1, "Slurm")
+    assert rank_of_process({}, (3, 4), host="h", pid=1) == Rank(
+        3, 3, 4, 0, "h", 1, "torch.distributed"
+    )
 
 
 @given(
@@ -106,7 +108,7 @@ def test_torch_is_believed_before_the_environment() -> None:
 )
 def test_no_environment_raises(environ: dict[str, str]) -> None:
     """Whatever the variables say, it is a rank within its world or none."""
-    rank = who({**environ, "RANK": "0"}, host="h", pid=1)
+    rank = rank_of_process({**environ, "RANK": "0"}, host="h", pid=1)
 
     assert rank is None or 0 <= rank.rank < rank.world
 
@@ -130,7 +132,7 @@ def test_hosts_are_safe_in_names_of_files(host: str, safe: str) -> None:
 
 def test_a_process_of_this_host_runs_until_it_has_ended() -> None:
     """One that has ended and was not waited for runs no more."""
-    here = who({"RANK": "0", "WORLD_SIZE": "1"})
+    here = rank_of_process({"RANK": "0", "WORLD_SIZE": "1"})
     assert here is not None
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         other = replace(here, pid=child.pid)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.drivers import follow, install
-from hfmem_widget.ranks.process_group import follow_groups, leave_groups, truth
+from hfmem_widget.ranks.process_group import follow_groups, leave_groups, rank_in_group
 
 
 @pytest.fixture
@@ -94,12 +94,11 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
     (group / "distributed_c10d.py").write_text("def init_process_group(): pass\n")
     (group / "__init__.py").write_text("from .distributed_c10d import init_process_group\n")
     code = (
-        "import sys; from hfmem_widget.ranks.process_group import follow_groups as f\n"
-        "from hfmem_widget.ranks.process_group import leave_groups; f(); f()\n"
+        "import sys; from hfmem_widget.drivers.install import attach, detach; attach(); attach()\n"
         "assert not any(name.startswith('torch') for name in sys.modules)\n"
         "import torch, torch.distributed as d, torch.distributed.distributed_c10d as home\n"
         "assert d.init_process_group.__wrapped__ is home.init_process_group.__wrapped__\n"
-        "leave_groups(); assert d.init_process_group is home.init_process_group"
+        "detach(); assert d.init_process_group is home.init_process_group"
     )
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     run = subprocess.run(
@@ -117,6 +116,6 @@ def test_the_truth_is_that_of_the_group(
     """Rank and world once it is up; before that, and without torch, none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 
-    assert truth() == ((1, 2) if up else None)
+    assert rank_in_group() == ((1, 2) if up else None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
-    assert truth() is None
+    assert rank_in_group() is None

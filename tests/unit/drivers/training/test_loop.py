@@ -16,6 +16,7 @@ from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import Session
 from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
 
 torch = pytest.importorskip("torch")
@@ -26,7 +27,6 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each step followed by itself, however busy the machine is."""
     gc.collect()  # models of other tests are models, too
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "_next_search", 0.0)
     monkeypatch.setattr(models, "SHARE", 1e9)
 
 
@@ -150,12 +150,15 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
     assert outlined(session) == f"{STEP} {STEP}"
 
 
-def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where following each would cost too much, every step is still counted, and each group has a peak."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(grouping, "SHARE", 1e-9)
-    monkeypatch.setattr(grouping, "LEAST_GROUP", 0.0)
-    monkeypatch.setattr(grouping, "MOST_GROUP", 0.0)
+def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Session:
+    """Return the session of a loop of 20 steps whose groups last so many seconds."""
+    for name, value in {
+        "ALLOWANCE": 0.0,
+        "SHARE": 1e-9,
+        "LEAST_GROUP": least,
+        "MOST_GROUP": most,
+    }.items():
+        monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)
@@ -163,6 +166,12 @@ def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) ->
             loss_of(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
+    return session
+
+
+def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where following each would cost too much, every step is still counted, and each group has a peak."""
+    session = grouped(monkeypatch, 0.0, 0.0)
 
     assert session.steps.count == 20
     assert [group.last for group in session.steps][-1] == 20
@@ -171,16 +180,7 @@ def test_very_short_steps_are_told_in_groups(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a group only the first batch would be seen, and that is not what all of its steps took."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(grouping, "SHARE", 1e-9)
-    monkeypatch.setattr(grouping, "LEAST_GROUP", 1e9)
-    monkeypatch.setattr(grouping, "MOST_GROUP", 1e9)
-    with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
-        for batch in batches(20):
-            loss_of(model, batch).backward()
-            optimizer.step()
+    session = grouped(monkeypatch, 1e9, 1e9)
 
     samples = [group.samples for group in session.steps if group.last > group.first]
     assert samples
@@ -192,16 +192,7 @@ def test_a_loop_of_groups_leaves_nothing_of_its_tail(
     monkeypatch: pytest.MonkeyPatch, least: float
 ) -> None:
     """A group that is open when the watch ends counts what has stepped in it, whatever the cell did since."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
-    monkeypatch.setattr(grouping, "SHARE", 1e-9)
-    monkeypatch.setattr(grouping, "LEAST_GROUP", least)
-    monkeypatch.setattr(grouping, "MOST_GROUP", 1e9)
-    with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
-        for batch in batches(20):
-            loss_of(model, batch).backward()
-            optimizer.step()
+    session = grouped(monkeypatch, least, 1e9)
 
     assert session.steps.count == 20
-    assert not following.rests()
+    assert not following.in_group()

@@ -197,27 +197,19 @@ def test_a_session_that_has_ended_is_left_alone(
     assert sum(span.kind == "step" for span in session.spans) == 1
 
 
-def test_an_evaluation_outside_a_training_leaves_nothing_in_the_session(
-    bench: Bench, session: Session
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_run_that_has_ended_leaves_nothing_in_its_session(
+    bench: Bench, session: Session, *, trains: bool
 ) -> None:
-    """Each has a run of its own, and a session of every cell may see thousands."""
+    """Neither a training that outlives it, nor an evaluation, of which a session may see thousands."""
     run = TrainingRun(bench.monitor, session)
-    with run.aside("evaluate", "evaluate"):
-        pass
-    left = weakref.ref(run)
-    del run
-
-    assert left() is None
-
-
-def test_a_run_that_outlives_its_session_leaves_nothing_in_it(
-    bench: Bench, session: Session
-) -> None:
-    """A session that the user keeps does not keep what followed its training."""
-    run = TrainingRun(bench.monitor, session)
-    run.train_begins("train", {})
-    bench.monitor.end(session)
-    run.ended()
+    if trains:
+        run.train_begins("train", {})
+        bench.monitor.end(session)
+        run.ended()
+    else:
+        with run.aside("evaluate", "evaluate"):
+            pass
     left = weakref.ref(run)
     del run
 

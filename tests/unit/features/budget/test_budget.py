@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features import companions_for
-from hfmem_widget.features.budget.companion import NO_STEP_LEFT, NONE_TO_STOP, NOT_ALONE, Budget
+from hfmem_widget.features.budget.companion import (
+    NO_STEP_LEFT,
+    NONE_TO_STOP,
+    NOT_ALONE,
+    Budget,
+    should_end,
+)
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.monitor import ending
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import (
     Device,
@@ -209,16 +214,16 @@ def test_nothing_listens_afterwards() -> None:
     watched = Watched(stop=True)
     watched.end()
     assert watched.recorder.subscribers == ()
-    assert not ending.should_end(1, alone=True)
+    assert not should_end(1, alone=True)
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
     """With `--stop` the training ends with the step that crossed, and the finding says so."""
     watched = Watched(stop=True)
-    assert not ending.should_end(1, alone=True)
+    assert not should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
         watched.pass_by(22.0)
-    assert ending.should_end(2, alone=True)
+    assert should_end(2, alone=True)
     (told,) = watched.end()
     assert told.title.endswith("; training was ended after step 2, with a checkpoint")
     assert told.evidence["ended_after_step"] == 2
@@ -230,10 +235,10 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
     watched = Watched(stop=True)
     watched.hold(22.0)
     watched.hold(1.0)
-    assert ending.should_end(1, alone=True)
-    assert not ending.should_end(1, alone=True)
+    assert should_end(1, alone=True)
+    assert not should_end(1, alone=True)
     watched.hold(22.0)
-    assert ending.should_end(2, alone=True)
+    assert should_end(2, alone=True)
     watched.end()
 
 
@@ -241,7 +246,7 @@ def test_without_stop_no_training_is_ended() -> None:
     """Without `--stop` a crossing is a warning, and the training goes on."""
     watched = Watched()
     watched.hold(22.0)
-    assert not ending.should_end(1, alone=True)
+    assert not should_end(1, alone=True)
     assert watched.end()[0].advice == ()
 
 
@@ -250,11 +255,11 @@ def test_why_nothing_was_ended_is_told() -> None:
     plain, late, several = (Watched(stop=True) for _ in range(3))
     plain.hold(22.0)
     assert plain.end()[0].advice == (NONE_TO_STOP,)
-    ending.should_end(1, alone=True)
+    should_end(1, alone=True)
     late.hold(22.0)
     assert late.end()[0].advice == (NO_STEP_LEFT,)
     several.hold(22.0)
-    assert not ending.should_end(1, alone=False)
+    assert not should_end(1, alone=False)
     assert several.end()[0].advice == (NOT_ALONE,)
 
 
@@ -278,7 +283,7 @@ def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> N
             for listener in stage.recorder.subscribers:
                 listener(stage.session, (stage.session.last_sample,))
         if ask:
-            assert ending.should_end(7, alone=True)
+            assert should_end(7, alone=True)
         budget.end(stage.recorder, span, None)
     budget.report(stage.session, stage.session.span(span.id))
 

@@ -20,6 +20,7 @@ from hfmem_widget.features.holders.left_behind import (
     NotedBefore,
     named,
 )
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
@@ -178,7 +179,6 @@ class Kept:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    monkeypatch.setattr(left_behind, "_seen", {})
     found = Kept(3 * GIB)
     monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", found)
     return found
@@ -245,8 +245,7 @@ def test_a_quiet_watch_has_none() -> None:
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
-    seen: dict[str, Holders] = {}
-    monkeypatch.setattr(left_behind, "_seen", seen)
+    seen = process_state(left_behind.LastSearch)
     monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
     module = SimpleNamespace(losses=[])
     monkeypatch.setitem(sys.modules, "__main__", module)
