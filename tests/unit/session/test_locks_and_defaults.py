@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.oom.model import Blocks
+from hfmem_widget.features.oom.observer import Blocks
 from hfmem_widget.session import Device, Recorder, Sample, Series, Steps
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from tests.unit.session.test_steps import one_step
