@@ -71,7 +71,7 @@ class Machine:
         )
         self.now()
         release_monitor()
-        room._sources.cache_clear()
+        room.opened_sources.cache_clear()
         for module in (sources, sources.host):
             patch.setattr(module, "find_memory", lambda: LinuxMemory(folder, folder / "cgroup"))
         self.has_torch(FakeTorch(self.memory))
@@ -113,7 +113,7 @@ def machine(
     """Return a machine as it was posted."""
     yield Machine(tmp_path, monkeypatch, request.param)
     release_monitor()
-    room._sources.cache_clear()
+    room.opened_sources.cache_clear()
 
 
 def on(posted: Posted) -> pytest.MarkDecorator:
