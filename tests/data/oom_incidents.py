@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.features.oom.model import (
-    Blocks,
     Cache,
     HostLimit,
     Incident,
-    LiveBlocks,
     ModelFacts,
     OtherModels,
     Seen,
 )
+from hfmem_widget.features.oom.observer import Blocks, LiveBlocks
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Part, Sample, Span, SpanKind
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.text import GIB, MIB

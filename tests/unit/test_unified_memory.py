@@ -70,7 +70,7 @@ class Machine:
             faults={} if posted.nvml_total else unsupported,
         )
         self.now()
-        room._sources.cache_clear()
+        room.opened_sources.cache_clear()
         for module in (sources, sources.host):
             patch.setattr(module, "find_memory", lambda: LinuxMemory(folder, folder / "cgroup"))
         self.has_torch(FakeTorch(self.memory))
@@ -111,7 +111,7 @@ def machine(
 ) -> Iterator[Machine]:
     """Return a machine as it was posted."""
     yield Machine(tmp_path, monkeypatch, request.param)
-    room._sources.cache_clear()
+    room.opened_sources.cache_clear()
 
 
 def on(posted: Posted) -> pytest.MarkDecorator:

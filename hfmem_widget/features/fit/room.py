@@ -77,7 +77,7 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 
     Nothing is initialised but NVML.
     """
-    cuda, nvml, *others = _sources()
+    cuda, nvml, *others = opened_sources()
     host = next(source for source in others if isinstance(source, HostSource))
     readings: dict[str, float] = {}
     for source in (cuda, nvml, host):
@@ -118,7 +118,7 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 
 
 @cache
-def _sources() -> tuple[Source, ...]:
+def opened_sources() -> tuple[Source, ...]:
     """Return the sources, opened once, since opening NVML again and again has been trouble."""
     return open_sources(os.environ, open_allocators()[:1])
 

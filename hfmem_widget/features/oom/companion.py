@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hfmem_widget.features.oom.observer import OBSERVER, OomObserver
+from hfmem_widget.features.oom.observer import OBSERVER, OomEvent, OomObserver
 from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -26,7 +26,7 @@ from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
-    from hfmem_widget.features.oom.model import Failure, OomEvent
+    from hfmem_widget.features.oom.model import Failure
     from hfmem_widget.features.oom.report import Noted
 
 MOST_KEPT = 4  # events of one watch that are kept: the last ones

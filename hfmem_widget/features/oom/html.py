@@ -8,7 +8,8 @@ from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.features.oom.advice import MEASURED_ON
 from hfmem_widget.features.oom.diagnosis import in_backward, recomputing
 from hfmem_widget.features.oom.errors import Origin
-from hfmem_widget.features.oom.model import Advice, Incident, LiveBlocks, OomDiagnosis
+from hfmem_widget.features.oom.model import Advice, Incident, OomDiagnosis
+from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Part
 from hfmem_widget.text import MIB, format_count, format_counted, size_text
 from hfmem_widget.view import html as kit

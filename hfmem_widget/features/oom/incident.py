@@ -12,8 +12,8 @@ from typing import Any
 from hfmem_widget.analysis.parts import parts_of
 from hfmem_widget.analysis.readings import key_of, known_of
 from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText, about_memory
-from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts, OomEvent
-from hfmem_widget.features.oom.observer import calls_of
+from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts
+from hfmem_widget.features.oom.observer import OomEvent, calls_of
 from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.heap.frames import outwards

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +12,7 @@ from hfmem_widget.features.oom.errors import (
     Origin,
     OutOfMemoryText,
 )
+from hfmem_widget.features.oom.observer import Blocks
 from hfmem_widget.session import Anatomy, Contents, Device, Finding, Sample, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.heap.model import Holder
@@ -41,47 +41,6 @@ NAMES: dict[Cause, str] = {
     "full": "memory full",
     "unknown": "cause unknown",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBlocks:
-    """Live blocks of one size that were allocated in one place."""
-
-    bytes: float  # of each
-    count: int
-    where: str = ""  # the user's own line and function, if stacks were recorded
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """A summary of a caching allocator's blocks; bytes."""
-
-    count: int = 0
-    # Of the free blocks that could have served the request: the largest, and all together.
-    largest_free: float = NOT_AVAILABLE
-    free: float = NOT_AVAILABLE
-    private_free: float = 0.0  # in private pools (CUDA graphs, a MemPool), which serve nobody else
-    expandable: bool = False  # whether any segment is
-    biggest: tuple[LiveBlocks, ...] = ()  # those with the most bytes together
-
-
-@dataclass(frozen=True, slots=True)
-class OomEvent:
-    """One request that a device's caching allocator could not serve; bytes, NaN if unknown."""
-
-    device: str  # its key
-    asked: float  # as the allocator rounds it up to a segment
-    ceiling: float  # what this process may use: the device's capacity, or less if a limit is set
-    free: float  # on the device, according to the driver
-    total: float = NOT_AVAILABLE  # the device's capacity according to CUDA
-    # The allocator's own counters: allocated, reserved, active, requested.
-    readings: Mapping[str, float] = field(default_factory=dict)
-    blocks: Blocks | None = None  # None if there were too many, or the allocator does not list them
-    # The functions that were running on the thread that asked, innermost first. On an autograd thread they
-    # are followed by those of the one thread that waits for it.
-    calls: tuple[str, ...] = ()
-    capability: tuple[int, ...] = ()  # the device's compute capability; empty if unknown
-    autocast: bool | None = None  # None on an autograd thread, where it says nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.guard import interrupts_deferred, warn
@@ -25,11 +26,6 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator, keys_of
 from hfmem_widget.sources.heap.frames import outwards
-
-if TYPE_CHECKING:
-    from hfmem_widget.features.oom.model import Blocks, OomEvent
-
-Listener = Callable[["OomEvent"], None]
 
 MOST_BLOCKS: Final = 100_000  # with more, they are not summed up
 MOST_BIGGEST: Final = 5
@@ -47,6 +43,50 @@ _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen",
 # Typed or generated code has a name in angle brackets; C++ has a library's, or none.
 _PYTHON: Final = re.compile(r"<.*|.*\.py", re.DOTALL)
 _CELL: Final = ("ipykernel_", "<ipython-input-")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBlocks:
+    """Live blocks of one size that were allocated in one place."""
+
+    bytes: float  # of each
+    count: int
+    where: str = ""  # the user's own line and function, if stacks were recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A summary of a caching allocator's blocks; bytes."""
+
+    count: int = 0
+    # Of the free blocks that could have served the request: the largest, and all together.
+    largest_free: float = NOT_AVAILABLE
+    free: float = NOT_AVAILABLE
+    private_free: float = 0.0  # in private pools (CUDA graphs, a MemPool), which serve nobody else
+    expandable: bool = False  # whether any segment is
+    biggest: tuple[LiveBlocks, ...] = ()  # those with the most bytes together
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """One request that a device's caching allocator could not serve; bytes, NaN if unknown."""
+
+    device: str  # its key
+    asked: float  # as the allocator rounds it up to a segment
+    ceiling: float  # what this process may use: the device's capacity, or less if a limit is set
+    free: float  # on the device, according to the driver
+    total: float = NOT_AVAILABLE  # the device's capacity according to CUDA
+    # The allocator's own counters: allocated, reserved, active, requested.
+    readings: Mapping[str, float] = field(default_factory=dict)
+    blocks: Blocks | None = None  # None if there were too many, or the allocator does not list them
+    # The functions that were running on the thread that asked, innermost first. On an autograd thread they
+    # are followed by those of the one thread that waits for it.
+    calls: tuple[str, ...] = ()
+    capability: tuple[int, ...] = ()  # the device's compute capability; empty if unknown
+    autocast: bool | None = None  # None on an autograd thread, where it says nothing
+
+
+Listener = Callable[[OomEvent], None]
 
 
 class OomObserver:
@@ -82,9 +122,6 @@ class OomObserver:
             return
         allocator = next((candidate for candidate in self._allocators if candidate.devices()), None)
         if allocator is not None:
-            # Now: where memory has run out is no place to import anything for the first time.
-            import hfmem_widget.features.oom.model  # noqa: F401
-
             self.settled, self._allocator = True, allocator
             allocator.observe(self._ran_out)
 
@@ -121,8 +158,6 @@ class OomObserver:
     def _event(
         self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
     ) -> OomEvent:
-        from hfmem_widget.features.oom.model import OomEvent
-
         began = self._clock()
         # Past the ledger of peaks, which may be in the middle of something on this very thread.
         stats = self._allocator.stats(device)
@@ -203,8 +238,6 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
     returns them.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
-    from hfmem_widget.features.oom.model import Blocks, LiveBlocks
-
     own = [segment for segment in segments if segment["device"] == device]
     private, free = 0, [0]
     live: Counter[tuple[int, str]] = Counter()

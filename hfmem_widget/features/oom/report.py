@@ -11,8 +11,8 @@ from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import Advice, Failure, Incident, OomDiagnosis, OomEvent
-from hfmem_widget.features.oom.observer import OomObserver
+from hfmem_widget.features.oom.model import Advice, Failure, Incident, OomDiagnosis
+from hfmem_widget.features.oom.observer import OomEvent, OomObserver
 from hfmem_widget.session import Finding, Sample, Session, Span
 from hfmem_widget.text import size_text
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.features.fit import inputs
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.workspaces import prefers_cudnn, within
@@ -268,27 +267,3 @@ def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
 
     assert padded >= 2 * 49 * 56 * 4
     assert padded == pytest.approx(2 * 49 * 56 * 4, abs=2 * 64 * 4 + 64)
-
-
-def test_features_may_be_an_attribute_beside_the_output() -> None:
-    """As in Idefics3, where the output has no key for them; the rest of it is not counted."""
-
-    class Output(dict[str, Any]):
-        pooler_output = torch.empty(2, 3, 8)
-
-    class Model:
-        training = False
-
-        def get_image_features(self) -> Output:
-            return Output(last_hidden_state=torch.empty(2, 12, 8))
-
-        def get_input_embeddings(self) -> Any:
-            return torch.nn.Embedding(4, 8)
-
-        def eval(self) -> None:
-            pass
-
-        def train(self, mode: bool) -> None:
-            pass
-
-    assert inputs._features(Model(), "get_image_features", {}, 2) == 3

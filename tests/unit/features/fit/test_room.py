@@ -38,11 +38,11 @@ class Machine:
         self.sources = (torch_cuda, nvml, HostSource(), TensorSource())
 
     def rooms(self) -> Rooms:
-        with mock.patch.object(module, "_sources", return_value=self.sources):
+        with mock.patch.object(module, "opened_sources", return_value=self.sources):
             return rooms()
 
     def max_memory(self, *args: Any, **more: Any) -> dict[Any, Any]:
-        with mock.patch.object(module, "_sources", return_value=self.sources):
+        with mock.patch.object(module, "opened_sources", return_value=self.sources):
             return max_memory(*args, **more)
 
 

@@ -23,9 +23,8 @@ from hfmem_widget.features.oom.model import (
     NAMES,
     Incident,
     ModelFacts,
-    OomEvent,
 )
-from hfmem_widget.features.oom.observer import BACKWARD
+from hfmem_widget.features.oom.observer import BACKWARD, OomEvent
 from hfmem_widget.features.oom.report import caught_finding, finding_of, headline
 from hfmem_widget.session import Sample, Span
 from hfmem_widget.text import GIB, size_text

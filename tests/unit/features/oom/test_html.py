@@ -16,7 +16,8 @@ from hfmem_widget.features.oom.html import (
     figures_of,
     out_of_memory_bundle,
 )
-from hfmem_widget.features.oom.model import Incident, LiveBlocks
+from hfmem_widget.features.oom.model import Incident
+from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Device
 from hfmem_widget.text import GIB, size_text
 from tests.data.oom_incidents import CASES, Case, blocks, incident

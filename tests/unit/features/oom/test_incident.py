@@ -17,8 +17,8 @@ from hfmem_widget.features.oom.incident import (
     failure_of,
     incident_of,
 )
-from hfmem_widget.features.oom.model import Failure, ModelFacts, OomEvent
-from hfmem_widget.features.oom.observer import BACKWARD
+from hfmem_widget.features.oom.model import Failure, ModelFacts
+from hfmem_widget.features.oom.observer import BACKWARD, OomEvent
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
 from tests.data.oom_incidents import incident, spans

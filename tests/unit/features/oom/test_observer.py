@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.oom.model import LiveBlocks, OomEvent
-from hfmem_widget.features.oom.observer import BACKWARD, MOST_BLOCKS, OomObserver, summed_up
+from hfmem_widget.features.oom.observer import (
+    BACKWARD,
+    MOST_BLOCKS,
+    LiveBlocks,
+    OomEvent,
+    OomObserver,
+    summed_up,
+)
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_oom import FakeCuda, run_on_a_thread_of_c, wait_as_torch_does
 

@@ -11,8 +11,8 @@ import pytest
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
-from hfmem_widget.features.oom.model import Failure, OomEvent
-from hfmem_widget.features.oom.observer import OomObserver
+from hfmem_widget.features.oom.model import Failure
+from hfmem_widget.features.oom.observer import OomEvent, OomObserver
 from hfmem_widget.session import Device, Recorder, Sample, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import DATA

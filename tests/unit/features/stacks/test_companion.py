@@ -160,14 +160,6 @@ def test_the_poller_looks_for_cuda_only_while_the_code_runs(cuda: FakeTorch) -> 
     assert not watched.recorder.subscribers
 
 
-def test_what_is_not_watched_is_not_recorded(cuda: FakeTorch) -> None:
-    """`--devices cpu` leaves the GPU's allocator alone."""
-    watched = Watched("cpu")
-    watched.end()
-    watched.report()
-    assert cuda.calls == []
-
-
 def test_on_the_cpu_it_is_the_same_view() -> None:
     """Line, module and operator of what a cell's tensors were at their peak."""
     torch = pytest.importorskip("torch")
