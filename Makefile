@@ -10,8 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
-# CI's machines are shared, and busy at times: there what fails is tried again, and named where it then passes.
-PYTEST := $(PY) -m pytest -q $(if $(CI),--reruns 2 -rR)
+PYTEST := $(PY) -m pytest -q
 # Each of two processes has files of its own, and takes over some of the other's when it has done them. Threads
 # of OpenMP that wait for a core keep it from the other process.
 PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not full"
