@@ -10,8 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
-# CI's machines are shared, and busy at times: there what fails is tried again, and named where it then passes.
-PYTEST := $(PY) -m pytest -q $(if $(CI),--reruns 2 -rR)
+PYTEST := $(PY) -m pytest -q
 # Each of two processes has files of its own, and takes over some of the other's when it has done them. Threads
 # of OpenMP that wait for a core keep it from the other process.
 PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not full"
@@ -67,8 +66,8 @@ test-js: setup ## the front end's tests
 test-python: setup ## unit and contract tests, and those beside a real Trainer
 	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/loops tests/ranks
 
-test-full: setup ## what `make test` has only some of: every line that may fail, every type of model; long
-	@$(PYTEST_IN_TWO) -m full tests/unit tests/kernel
+test-full: setup ## what `make test` has only some of: every line that may fail, every type of model, many random instants; long
+	@$(PYTEST_IN_TWO) -m full tests/unit tests/kernel tests/trainer tests/loops
 
 test-kernel: setup $(HOSTS:%=$(PINS)/%/.made) ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Bundle, Screen
+from hfmem_widget.view.screen import Bundle, Screen, wants_live_views
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -42,7 +41,7 @@ class MarimoScreen(Screen):
     @property
     def live(self) -> bool:
         """Whether live views are wanted."""
-        return os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+        return wants_live_views()
 
     def bound(self, action: Callable[[], None]) -> Callable[[], None]:
         """Return what does it on a thread of marimo's, and waits for it."""

@@ -28,6 +28,11 @@ STAND_INS = str.maketrans(
 """For a terminal, a pipe or a file that is not UTF-8."""
 
 
+def wants_live_views() -> bool:
+    """Return whether the environment leaves live views on."""
+    return os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+
+
 def request_of(publisher: Any) -> str:
     """Return the id of the request whose outputs are shown now, on this thread; empty without one."""
     header = getattr(publisher, "parent_header", None) or {}
@@ -100,7 +105,7 @@ class Screen:
         """Whether an output can be shown now and replaced later: a kernel's, not a captured one."""
         return (
             self._is_kernels
-            and os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
+            and wants_live_views()
             and not is_caught(request_of(self._shell.display_pub))
             and replaces_outputs(self._request, os.environ)
         )
@@ -108,8 +113,7 @@ class Screen:
     @property
     def terminal(self) -> int | None:
         """The file descriptor of the terminal that IPython runs in; None elsewhere, or if turned off."""
-        is_wanted = os.environ.get("HFMEM_WIDGET", "") not in {"static", "off"}
-        if self._shell is None or self._is_kernels or not is_wanted:
+        if self._shell is None or self._is_kernels or not wants_live_views():
             return None
         from hfmem_widget.view.bottom import terminal_of
 

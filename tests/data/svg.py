@@ -95,14 +95,6 @@ class Drawing:
             for one in self.svg.iter("rect")
         ]
 
-    def signs(self) -> list[tuple[Point, str]]:
-        """Return where the small drawings of one size stand, and what pointing at them says."""
-        return [
-            ((self._x(one.get("x", "0")), float(one.get("y", "0"))), one.findtext(".//title") or "")
-            for one in self.svg.findall("svg")
-            if one.get("viewBox") is None
-        ]
-
     def legend(self) -> list[tuple[str, Path | str]]:
         """Return name and key of each entry: a path as the lines are, or a colour."""
         found: list[tuple[str, Path | str]] = []

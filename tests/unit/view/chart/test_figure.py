@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from functools import cache
 from typing import Any
 
@@ -17,9 +16,7 @@ from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import (
-    LEGEND_ROW,
     PLOTLY_MIME,
-    TICKS,
     chart_bundle,
     figure,
     figure_dict,
@@ -221,21 +218,6 @@ def test_the_height_is_the_charts_own() -> None:
     shown = drawn("training")
     assert "responsive" not in shown["config"]
     assert shown["layout"]["height"] > 200
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_legend_grows_away_from_the_plot_into_room_that_is_there(name: str) -> None:
-    """Its place is a share of a height that nothing changes, and a narrow notebook's rows fit below it."""
-    shown = drawn(name)
-    margin, legend = shown["layout"]["margin"], shown["layout"]["legend"]
-    plot = shown["layout"]["height"] - margin["t"] - margin["b"]
-    rows = math.ceil(sum(one.get("showlegend", True) for one in shown["data"]) / 3)
-    assert margin["autoexpand"] is False
-    assert (legend["yanchor"], legend["y"]) == ("top", pytest.approx(-TICKS / plot))
-    assert legend["x"] == 0
-    assert TICKS >= 16
-    assert plot > 200
-    assert margin["b"] >= TICKS + rows * LEGEND_ROW
 
 
 def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:

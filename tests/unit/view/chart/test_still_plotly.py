@@ -192,30 +192,6 @@ def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     assert mark["marker"]["color"] == palette.PEAK
 
 
-def test_a_gap_is_hatched_from_its_begin_to_its_end() -> None:
-    """As high as the plot, and last in the legend, which says what it is: pointing finds it from afar."""
-    chart = Shown("hour with gaps")
-    hatched = chart.named("not sampled")
-    edges = [
-        ((middle - wide / 2) / chart.second, (middle + wide / 2) / chart.second)
-        for middle, wide in zip(hatched["x"], hatched["width"], strict=True)
-    ]
-
-    assert len(edges) == len(chart.scene.gaps) == 3
-    for drawn, gap in zip(edges, chart.scene.gaps, strict=True):
-        assert drawn == pytest.approx(gap, abs=1.5 * chart.fine)
-    assert hatched["y"] == [chart.layout["yaxis"]["range"][1]] * 3
-    assert "base" not in hatched
-    assert "yaxis" not in hatched
-    assert (hatched["marker"]["pattern"]["shape"], hatched["marker"]["color"]) == (
-        "/",
-        "rgba(0,0,0,0)",
-    )
-    assert hatched.get("showlegend", True)
-    assert hatched["legendrank"] == max(one.get("legendrank", 1000) for one in chart.data)
-    assert hatched["hoverinfo"] == "skip"
-
-
 def test_a_break_lies_between_the_readings_about_it() -> None:
     """The missing value is at the middle of the gap, so that the order of time is kept."""
     line = Shown("hour with gaps").named("allocated")
@@ -226,25 +202,6 @@ def test_a_break_lies_between_the_readings_about_it() -> None:
     assert all(one <= two for one, two in pairwise(x.tolist()))
     for at in breaks:
         assert x[at] == pytest.approx((x[at - 1] + x[at + 1]) / 2, rel=1e-5)
-
-
-def test_guides_are_drawn_between_their_ends() -> None:
-    """In small pieces, so that pointing anywhere at a line finds it; a trend within its band."""
-    session = run(budget(6.0), trend(), oom(4.0), findings=(crossing(4.25),))
-    chart = Shown(session)
-    level, mark = chart.named("budget 6.0 GiB"), chart.named("crossed")
-    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
-    duration = chart.scene.duration
-
-    assert chart.draws(level, [(at / 16 * duration, 6 * GIB) for at in range(17)])
-    assert chart.draws(line, [(2 + at / 2, (1 + at / 4) * GIB) for at in range(17)])
-    assert chart.draws(casing, [(2, GIB), (10, 5 * GIB)])
-    assert chart.draws(band, [(2, 1.5 * GIB), (10, 6 * GIB), (10, 4 * GIB), (2, 0.5 * GIB)])
-    assert (mark["x"], mark["y"]) == ([4.25], [6.0])
-    assert mark["hovertext"] == ["budget 6.0 GiB, crossed at 4.2 s"]
-    assert all(one["showlegend"] is False for one in (level, mark, band, casing, line))
-    assert band["line"]["width"] == 0
-    assert {one["hoverinfo"] for one in (band, casing)} == {"skip"}
 
 
 def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:

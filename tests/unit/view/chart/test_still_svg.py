@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import cache
 from itertools import pairwise
 
@@ -16,7 +15,7 @@ from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_columns, chart_html
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
-from tests.scenes import scripted_run, shared_run
+from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED
 from tests.unit.view.chart.test_guides import budget, oom, run, trend
 from tests.unit.view.chart.test_layers import session_of
@@ -281,39 +280,6 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
     assert alike(band.runs[0], chart.at(corners))
     assert band.closed
-
-
-@pytest.mark.parametrize(
-    ("time", "gib", "side", "above"),
-    [
-        (1.0, 5.0, "right", False),
-        (6.0, 5.0, "", False),
-        (11.0, 5.0, "left", False),
-        (6.0, 0.5, "", True),
-    ],
-)
-def test_where_memory_ran_out_stands_a_cross_with_its_word_beside_it(
-    time: float, gib: float, side: str, *, above: bool
-) -> None:
-    """The word in a box on the side that has room, above the cross or below it, touching neither."""
-    chart = shown(run(oom(time, gib=gib)))
-    ((x, y),) = [at for at, title in chart.drawing.signs() if title.startswith("out of memory")]
-    ((left, top, width, height),) = chart.drawing.boxes()
-
-    assert (x, y) == pytest.approx((chart.x(time), chart.y(gib * GIB)), abs=FINE)
-    assert left == pytest.approx({"right": x, "left": x - width, "": x - width / 2}[side], abs=1.0)
-    assert (top + height < y - 4) is above
-    assert (top > y + 4) is not above
-    assert abs(top + height / 2 - y) < 25
-
-
-def test_sizes_of_words_are_kept_for_them() -> None:
-    """The chart has room for its axis at the left and its times below."""
-    html = chart_html(scripted_run("training"))
-    gutters = re.search(r"padding:2px 20px 0 (\d+)px", html)
-    assert gutters is not None
-    least = max(len(one.text) for one in Drawing(html).words() if one.x == -6.0) * 6 + 6
-    assert int(gutters[1]) >= least
 
 
 def test_little_memory_is_drawn_in_its_own_unit() -> None:
