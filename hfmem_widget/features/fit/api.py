@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from os import PathLike, fspath
 from typing import Any, TypedDict, Unpack
@@ -20,11 +20,11 @@ from hfmem_widget.options import lists_options
 from hfmem_widget.text import plain
 
 MOST_TOKENS = 1 << 20  # the longest rows that are looked for
-TRIES = 6  # dry runs for these
-CLOSE = 64  # the part of them that is not looked for any more
-STEEP = 8  # times that a row's next tokens may cost less than its first ones
+TRIES = 6  # dry runs for these, and for the largest batch
+CLOSE = 64  # the part of either that is not looked for any more
+STEEP = 8  # times that the next tokens or rows may cost less than the first ones
 
-PROBE = 2  # rows of the larger of the two batches from which all others are extrapolated
+PROBE = 2  # rows of the larger of the two batches from which others are extrapolated
 
 STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 """What weights on disk are taken to be; float32 otherwise."""
@@ -106,13 +106,12 @@ def fit(
     setting = replace(setting, device="cuda" if gpus or setting.quantized else "cpu")
     subject = uncompiled(subject)
 
+    @cache  # several devices may have as much room
     def forecast_at(batch: int, length: int) -> Forecast:
         return predict(subject, replace(setting, batch=batch, length=length), partial=True)
 
     batch, length = setting.batch, setting.length
     forecast = forecast_at(batch, length)
-    one_row = forecast if batch == 1 else forecast_at(1, length)
-    more = forecast if batch == PROBE else forecast_at(PROBE, length)
     held = _held(subject)
     verdicts = []
     for gpu in gpus or here:
@@ -123,7 +122,9 @@ def fit(
         share = room.available * (1 - headroom) + there
         fits = None if math.isnan(room.available) else forecast.total <= share
         is_lower = forecast.bound == "lower"
-        largest = None if fits is None or is_lower else largest_batch(one_row, more, share)
+        largest = None
+        if fits is not None and not is_lower:
+            largest = largest_batch(lambda rows: forecast_at(rows, length), share)
         tokens = None
         if longest and largest is not None:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
@@ -140,31 +141,15 @@ def fit(
 def longest_rows(
     at: Callable[[int], Forecast], first: Forecast, room: float, most: int = MOST_TOKENS
 ) -> int:
-    """Return how many tokens of each row fit some bytes, by further forecasts at other lengths.
-
-    What is returned was forecast itself. A model takes `most`.
-    """
-    low, high = 0, most
-    length, total = first.setting.length, first.total
-    slope = total / length
-    for _ in range(TRIES):
-        if total <= room:
-            low = max(low, length)
-        else:
-            high = min(high, length - 1)
-        aimed = length + math.floor((room - total) / slope)
-        following = min(max(aimed, low + 1), high)
-        if following <= low or following - low < low // CLOSE:
-            break
-        before, length, last = total, following, length
-        total = at(length).total
-        slope = max((total - before) / (length - last), total / length / STEEP)
-    return max(low, length) if total <= room else low
+    """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
+    length = first.setting.length
+    return _most_that_fit(at, length, first.total / length, room, low=0, most=most)
 
 
-def largest_batch(one_row: Forecast, more: Forecast, room: float) -> int:
-    """Return how many rows fit some bytes, by forecasts of one row and of `PROBE` rows."""
-    rows = MOST_ROWS
+def largest_batch(at: Callable[[int], Forecast], room: float) -> int:
+    """Return how many rows fit some bytes, by forecasts at other batches."""
+    one_row, more = at(1), at(PROBE)
+    rows, bytes_a_row = MOST_ROWS, 0.0
     # Forward and backward grow with the batch; the optimizer's step does not.
     for phase, first in one_row.peaks.items():
         row = (more.peaks[phase] - first) / (PROBE - 1)
@@ -172,7 +157,33 @@ def largest_batch(one_row: Forecast, more: Forecast, room: float) -> int:
             return 0
         if row > 0:
             rows = min(rows, 1 + math.floor((room - first) / row))
-    return rows
+            bytes_a_row = max(bytes_a_row, row)
+    if rows == MOST_ROWS:
+        return rows
+    return _most_that_fit(at, rows, bytes_a_row, room, low=1, most=MOST_ROWS)
+
+
+def _most_that_fit(
+    at: Callable[[int], Forecast], size: int, slope: float, room: float, *, low: int, most: int
+) -> int:
+    """Return the largest size that fits some bytes: one that was forecast itself, or the `low` that does fit.
+
+    The search begins at a `size`, from where each further one takes `slope` bytes.
+    """
+    high, total = most, at(size).total
+    for _ in range(TRIES):
+        if total <= room:
+            low = max(low, size)
+        else:
+            high = min(high, size - 1)
+        aimed = size + math.floor((room - total) / slope)
+        following = min(max(aimed, low + 1), high)
+        if following <= low or following - low < low // CLOSE:
+            break
+        before, size, last = total, following, size
+        total = at(size).total
+        slope = max((total - before) / (size - last), total / size / STEEP)
+    return max(low, size) if total <= room else low
 
 
 def _held(model: Any) -> Counter[str]:

@@ -19,7 +19,7 @@ from hfmem_widget.features.fit.checkpoint import read_stored
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import MOST_ROWS, Forecast, Room
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.text import GIB
+from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, llama, one_layer
 from tests.data.forecasts import predict
 
@@ -194,9 +194,22 @@ def with_peaks(forward: int, backward: int, optimizer: int) -> Forecast:
 )
 def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> None:
     """Each row makes the forward and the backward pass higher, the optimizer's step it does not."""
-    one, two = with_peaks(50, 70, 90), with_peaks(60, 90, 90)
+    assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room) == rows
 
-    assert largest_batch(one, two, room) == rows
+
+def test_the_largest_batch_was_forecast_itself() -> None:
+    """Where further rows need more than the first ones do, and where they need less."""
+    assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000) == 34
+    assert largest_batch(lambda n: with_peaks(0, 500 + 20 * n - n * n // 10, 0), 1000) == 29
+
+
+def test_a_small_models_largest_batch_is_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows say little there, since blocks of the allocator are larger than what a row needs."""
+    with_rooms(monkeypatch, gpu(86 * MIB))
+    rows = fit(one_layer(), length=64, headroom=0.0).verdicts[0].largest_batch or 0
+
+    assert rows > 1
+    assert fit(one_layer(), length=64, batch=rows, headroom=0.0).verdicts[0].fits
 
 
 def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
