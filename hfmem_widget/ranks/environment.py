@@ -18,7 +18,7 @@ RUN = "HFMEM_RUN"
 OPTIONS = "HFMEM_OPTIONS"
 """Options of the watch that are the ranks' too, as JSON."""
 
-HANDED_ON = ("interval", "ledger", "phases", "resident_peak")
+HANDED_ON = ("interval", "ledger", "phases", "resident_peak", "steps")
 
 CLAIMED = "HFMEM_CLAIMED"
 """The process that is a rank: what it starts is none, a DataLoader's workers for one."""

@@ -44,7 +44,7 @@ from hfmem_widget.view.line import (
     reporting_text,
     size_text,
 )
-from hfmem_widget.view.one_line import NOTE_LENGTH, below, outcome_colour
+from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phases_html, worst_step_text
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
@@ -105,7 +105,7 @@ def card_bundle(
     for more in filter(None, (worst_step_text(session, span), pace_text(session, span))):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    return below(lead, card["text/html"], (text, *sentences, *findings_lines(findings)))
+    return kit.below(lead, card["text/html"], (text, *sentences, *findings_lines(findings)))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:

@@ -7,7 +7,7 @@ GitHub keep it as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -268,3 +268,10 @@ def bar(
 def size_text(size: float) -> str:
     """Return bytes as text, in which a few are not shown as none."""
     return f"<{format_bytes(0.01 * MIB)}" if 0 < size < 0.005 * MIB else format_bytes(size)
+
+
+def below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return a card with something above it, if anything is."""
+    above = lead or {"text/html": "", "text/plain": ""}
+    lines = (*([above["text/plain"]] if lead else []), *texts)
+    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}

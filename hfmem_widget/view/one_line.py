@@ -6,7 +6,7 @@ The first watched cell of a kernel waits for what this module imports.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import facts_of
 from hfmem_widget.analysis.findings import findings_of
@@ -79,14 +79,7 @@ def compact_bundle(
     )
     more = [f"  {untouched}"] if untouched else []
     texts = (line(session, span, brief=True), *more, *findings_lines(findings, in_sight=1))
-    return below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
-
-
-def below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return a card with something above it, if anything is."""
-    above = lead or {"text/html": "", "text/plain": ""}
-    lines = (*([above["text/plain"]] if lead else []), *texts)
-    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
+    return kit.below(lead, f"{_ON_ONE_LINE}{inside.html}</div>", texts)
 
 
 def outcome_colour(span: Span) -> str:

@@ -52,19 +52,6 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
         return {}
 
 
-def joined(so_far: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
-    """Return the counts of a step after one more of its batches."""
-    result = dict(so_far)
-    for name in ("samples", "tokens", "content_tokens"):
-        if name in batch:
-            result[name] = result.get(name, 0.0) + batch[name]
-    if "longest" in batch:
-        result["longest"] = max(result.get("longest", 0.0), batch["longest"])
-    if "tokens" in batch:
-        result["largest_batch"] = max(result.get("largest_batch", 0.0), batch["tokens"])
-    return result
-
-
 def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by name, as far as the first of them can be named."""
     if _is_ids(args[0]):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
-from hfmem_widget.drivers.training.batch import joined
 from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
 from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
@@ -426,7 +425,7 @@ class TrainingRun:
                 return
 
     def _counts_of_step(self, outcome: str) -> dict[str, float]:
-        counts = functools.reduce(joined, self._shapes, self._counts)
+        counts = functools.reduce(_with_batch, self._shapes, self._counts)
         if self._ended is not None:  # what has failed is the next
             counts["step"] = max(counts["first"], float(self._ended + (outcome != "done")))
         return counts
@@ -439,6 +438,19 @@ class TrainingRun:
         else:
             closing = self._open.pop(before)
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
+
+
+def _with_batch(counts: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
+    """Return the counts of a step after one more of its batches."""
+    result = dict(counts)
+    for name in ("samples", "tokens", "content_tokens"):
+        if name in batch:
+            result[name] = result.get(name, 0.0) + batch[name]
+    if "longest" in batch:
+        result["longest"] = max(result.get("longest", 0.0), batch["longest"])
+    if "tokens" in batch:
+        result["largest_batch"] = max(result.get("largest_batch", 0.0), batch["tokens"])
+    return result
 
 
 def wants_gradients() -> bool:

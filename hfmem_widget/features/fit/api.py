@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from os import PathLike, fspath
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import check_headroom, rooms
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options
 from hfmem_widget.text import plain
 
@@ -28,24 +28,6 @@ PROBE = 2  # rows of the larger of the two batches from which others are extrapo
 
 STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 """What weights on disk are taken to be; float32 otherwise."""
-
-
-class SettingKeywords(TypedDict, total=False):
-    """The options of a `Setting` as keyword arguments, in every form in which one may be given."""
-
-    training: bool
-    batch: int
-    length: int
-    precision: str | None
-    optimizer: str
-    checkpointing: bool
-    trainable: str | Iterable[str] | None
-    accumulation: int
-    quantized: str
-    lora: int | tuple[int, Iterable[str]] | str | None
-    image: int | None
-    kv: str
-    shards: str
 
 
 @partial(lists_options, declared=Setting, keywords=SettingKeywords)

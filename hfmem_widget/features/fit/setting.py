@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from hfmem_widget.options import Options, switch, value
 from hfmem_widget.text import plain, wrong_value
@@ -126,3 +126,21 @@ class Setting(Options):
         "Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
     )
     device: str = "cuda"
+
+
+class SettingKeywords(TypedDict, total=False):
+    """The options of a `Setting` as keyword arguments, in every form in which one may be given."""
+
+    training: bool
+    batch: int
+    length: int
+    precision: str | None
+    optimizer: str
+    checkpointing: bool
+    trainable: str | Iterable[str] | None
+    accumulation: int
+    quantized: str
+    lora: int | tuple[int, Iterable[str]] | str | None
+    image: int | None
+    kv: str
+    shards: str

@@ -118,7 +118,8 @@ def test_a_forked_child_takes_nothing_back() -> None:
 def test_some_options_are_the_ranks_too() -> None:
     """Who asked that the peak counters be left alone asked it for the ranks as well."""
     environ: dict[str, str] = {}
-    lent = Lent(DIRECTORY, WatchOptions(interval=0.5, ledger=False, label="cell"), environ)
+    options = WatchOptions(interval=0.5, ledger=False, steps="each", label="cell")
+    lent = Lent(DIRECTORY, options, environ)
     lent.begin()
 
     assert handed_on(environ) == {
@@ -126,6 +127,7 @@ def test_some_options_are_the_ranks_too() -> None:
         "ledger": False,
         "phases": "auto",
         "resident_peak": False,
+        "steps": "each",
     }
     lent.end()
     assert handed_on(environ) == {}

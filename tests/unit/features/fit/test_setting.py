@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.api import SettingKeywords, fit
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.api import fit
+from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.magics.memfit import SETTING, MemfitMagics
 
 
