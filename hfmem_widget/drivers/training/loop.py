@@ -432,8 +432,9 @@ def begin_loop(monitor: Monitor, session: Session) -> None:
 
 
 def end_loop(session: Session, outcome: str = "done") -> None:
-    """End the loop of a session, if there is one."""
+    """End the loop of a session, if there is one, and the trainings that go on in it."""
     while (run := _training_of(session)) is not None:
+        run.ended(outcome)
         resume_steps(run)
     loops = process_state(ActiveLoops).loops
     loop = loops.get(id(session))

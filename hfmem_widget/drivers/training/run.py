@@ -426,8 +426,9 @@ class TrainingRun:
 
     def _counts_of_step(self, outcome: str) -> dict[str, float]:
         counts = functools.reduce(_with_batch, self._shapes, self._counts)
-        if self._ended is not None:  # what has failed is the next
-            counts["step"] = max(counts["first"], float(self._ended + (outcome != "done")))
+        if self._ended is not None:
+            has_failed = self._in_step and outcome != "done"  # the one after
+            counts["step"] = max(counts["first"], float(self._ended + has_failed))
         return counts
 
     def _turn(self, kind: SpanKind) -> None:

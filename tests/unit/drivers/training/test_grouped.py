@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import run as running
-from hfmem_widget.drivers.training.loop import count_step, in_group, resume_steps, yield_steps
+from hfmem_widget.drivers.training.loop import (
+    count_step,
+    end_loop,
+    in_group,
+    resume_steps,
+    yield_steps,
+)
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
 from hfmem_widget.monitor import grouping
@@ -217,6 +223,21 @@ def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
         made += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
         made += [f"wait {seconds}", "step_ended", "free"]
     return made
+
+
+def test_a_watch_that_ends_within_a_training_has_all_its_steps() -> None:
+    """Those of the group that goes on are counted, and the group has its first and its last."""
+    training = Training()
+    yield_steps(training.run)
+    training.short_steps()
+    for _ in range(10):
+        training.one_step(1e-4)
+    end_loop(training.session, "interrupted")
+    training.bench.monitor.end(training.session)
+    steps = of_kind(training.session, "step")
+
+    assert sum(size_of(step.counts) for step in steps) == training.number
+    assert training.session.steps.count == training.number
 
 
 @settings(max_examples=25)
