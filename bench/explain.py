@@ -23,6 +23,7 @@ from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.trial import Checked
 from hfmem_widget.features.fit.workspaces import within
 
 MIB: Final = 2**20
@@ -149,13 +150,15 @@ def real_step(case: Case, config: Any, device: str) -> tuple[Moments, float, flo
             if isinstance(one, torch.Tensor)
         )
         if number < 2:
-            loss = loss_of(case, model, given_to(batch, device), device)
+            with Checked():
+                loss = loss_of(case, model, given_to(batch, device), device)
             loss.backward()
             clean = float(torch.cuda.max_memory_allocated()) if device == "cuda" else 0.0
         else:
             with mode:
                 mode.moments.phase = "forward"
-                loss = loss_of(case, model, given_to(batch, device), device)
+                with Checked():
+                    loss = loss_of(case, model, given_to(batch, device), device)
                 mode.moments.phase = "backward"
                 loss.backward()
         optimizer.step()

@@ -32,6 +32,7 @@ from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.trial import Checked
 
 STEPS: Final = 3
 WORKSPACES: Final = 66 << 20  # of cuBLAS, which may stay from the case before
@@ -62,12 +63,14 @@ def on_gpu(case: Case, config: Any) -> tuple[float, float]:
     model, batch = built(case, config, "cuda")
     if not case.options.get("training", True):
         torch.cuda.reset_peak_memory_stats()
-        forward(model, given_to(batch, "cuda"))
+        with Checked():
+            forward(model, given_to(batch, "cuda"))
         return float(torch.cuda.max_memory_allocated() - left), float(torch.cuda.memory_reserved())
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
-        loss = loss_of(case, model, given_to(batch, "cuda"), "cuda")
+        with Checked():
+            loss = loss_of(case, model, given_to(batch, "cuda"), "cuda")
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

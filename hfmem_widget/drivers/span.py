@@ -11,6 +11,7 @@ from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.patch import is_traced
 from hfmem_widget.session import SpanKind
+from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class SpanScope(Decorates):
         monitor, session, span = self._opened.pop()
         # A generator that is collected on the poller's thread ends there; its span ends with the one around.
         if session.running and not monitor.polls_here:
-            if not monitor.is_open(session, span.id):
+            # A step that is only supposed ends with an optimizer's call, which may be in a span of the user's.
+            if span.kind not in FINE_KINDS and not monitor.is_open(session, span.id):
                 monitor.recorder(session).note(OVERLAP_NOTE)
             if self._left_out:
                 note = NO_NUMBER_NOTE.format(", ".join(sorted(self._left_out)))

@@ -94,6 +94,7 @@ def fit(
 
     batch, length = setting.batch, setting.length
     forecast = forecast_at(batch, length)
+    known: dict[int, float] = {batch: forecast.total}
     held = _held(subject)
     verdicts = []
     for gpu in gpus or here:
@@ -106,7 +107,7 @@ def fit(
         is_lower = forecast.bound == "lower"
         largest = None
         if fits is not None and not is_lower:
-            largest = largest_batch(lambda rows: forecast_at(rows, length), share)
+            largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         tokens = None
         if longest and largest is not None:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
@@ -125,12 +126,31 @@ def longest_rows(
 ) -> int:
     """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
     length = first.setting.length
-    return _most_that_fit(at, length, first.total / length, room, low=0, most=most)
+    return _most_that_fit(
+        lambda size: at(size).total, length, first.total / length, room, low=0, high=most
+    )
 
 
-def largest_batch(at: Callable[[int], Forecast], room: float) -> int:
-    """Return how many rows fit some bytes, by forecasts at other batches."""
+def largest_batch(
+    at: Callable[[int], Forecast], room: float, known: dict[int, float]
+) -> int | None:
+    """Return how many rows fit some bytes, by forecasts at other batches; None where some are not complete.
+
+    `known` has the totals of batches that were forecast, and gets those that are forecast here. The first
+    guess goes by one row and `PROBE` rows. It stands where it has more than `MOST_TOKENS`: the batch of a
+    forecast takes memory of the host.
+    """
+
+    def total(rows: int) -> float:
+        if rows not in known:
+            forecast = at(rows)
+            if forecast.bound == "lower":
+                raise OptionError("a batch of that size has no complete forecast")
+            known[rows] = forecast.total
+        return known[rows]
+
     one_row, more = at(1), at(PROBE)
+    known |= {1: one_row.total, PROBE: more.total}
     rows, bytes_a_row = MOST_ROWS, 0.0
     # Forward and backward grow with the batch; the optimizer's step does not.
     for phase, first in one_row.peaks.items():
@@ -140,30 +160,38 @@ def largest_batch(at: Callable[[int], Forecast], room: float) -> int:
         if row > 0:
             rows = min(rows, 1 + math.floor((room - first) / row))
             bytes_a_row = max(bytes_a_row, row)
-    if rows == MOST_ROWS:
+    low = max(size for size, needed in known.items() if needed <= room)
+    high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
+    rows = min(max(rows, low), high)
+    if high <= low or not bytes_a_row or rows * one_row.setting.length > MOST_TOKENS:
         return rows
-    return _most_that_fit(at, rows, bytes_a_row, room, low=1, most=MOST_ROWS)
+    try:
+        return _most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
+    except OptionError:
+        return None
 
 
 def _most_that_fit(
-    at: Callable[[int], Forecast], size: int, slope: float, room: float, *, low: int, most: int
+    at: Callable[[int], float], size: int, slope: float, room: float, *, low: int, high: int
 ) -> int:
     """Return the largest size that fits some bytes: one that was forecast itself, or the `low` that does fit.
 
-    The search begins at a `size`, from where each further one takes `slope` bytes.
+    The search begins at a `size`, from where each further one takes `slope` bytes; none is above `high`.
     """
-    high, total = most, at(size).total
+    total = at(size)
     for _ in range(TRIES):
         if total <= room:
             low = max(low, size)
         else:
             high = min(high, size - 1)
         aimed = size + math.floor((room - total) / slope)
+        if aimed <= low and total > room:
+            aimed = math.isqrt(max(low, 1) * max(high, 1))
         following = min(max(aimed, low + 1), high)
         if following <= low or following - low < low // CLOSE:
             break
         before, size, last = total, following, size
-        total = at(size).total
+        total = at(size)
         slope = max((total - before) / (size - last), total / size / STEEP)
     return max(low, size) if total <= room else low
 

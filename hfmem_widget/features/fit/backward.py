@@ -171,7 +171,8 @@ class _Walk:
         self._accumulated(leaf)
 
 
-_users = torch._C._storage_Use_Count  # noqa: SLF001  (torch.multiprocessing's and CUDA graphs' way, too)
+# Before 2.8 only a torch that was built for CUDA has it; without it nothing is added up in place.
+_users = getattr(torch._C, "_storage_Use_Count", lambda _storage: _ITS_OWN + 1)  # noqa: SLF001
 _ITS_OWN = 2
 """Users of a storage that one tensor has: that tensor, and the object in Python."""
 

@@ -10,6 +10,8 @@ import gc
 from typing import Any, Final
 
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import (
@@ -105,7 +107,7 @@ def _run(config: Any, setting: Setting, device: str) -> None:
         model = type(ghost)._from_config(ghost.config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
     model.train(setting.training)
     if not setting.training:
-        with torch.no_grad():
+        with torch.no_grad(), Checked():
             model(**_real(batch, device), **generation_options(model))
         return
     if setting.checkpointing:
@@ -117,7 +119,7 @@ def _run(config: Any, setting: Setting, device: str) -> None:
     autocast = HALVES.get(setting.precision)
     for _ in range(STEPS):
         for _ in range(setting.accumulation):
-            with torch.autocast(device, autocast, enabled=autocast is not None):
+            with torch.autocast(device, autocast, enabled=autocast is not None), Checked():
                 outputs = model(**_real(batch, device))
             if autocast is not None:
                 cast_to_float(outputs)
@@ -140,3 +142,32 @@ def _real(batch: Batch, device: str) -> dict[str, Any]:
         return tensor.to(device, copy=True)
 
     return {name: real(one) for name, one in batch.given.items()}
+
+
+class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Raises OptionError where tokens of a batch do not fit a model: after that, no call of CUDA works.
+
+    Labels always fit.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name, message = getattr(func, "__name__", "").removesuffix("_"), ""
+        if name == "embedding":
+            # torch.embedding, which the other calls, takes them the other way round.
+            rows, weight = args[:2] if func is functional.embedding else args[1::-1]
+            has_values = rows.numel() and not rows.is_meta
+            least, most = (int(rows.amin()), int(rows.amax())) if has_values else (0, -1)
+            count = weight.shape[0]
+            if least < 0 or most >= count:
+                index = least if least < 0 else most
+                message = f"an embedding of {count:,} rows is asked for number {index:,}"
+        elif name == "masked_scatter" and len(args) == 3:
+            whole, mask, source = args
+            places, has = int(mask.expand_as(whole).sum()), source.numel()
+            if places > has:
+                message = f"{places:,} elements stand for an image or a sound, which has {has:,}"
+        if message:
+            raise OptionError(message)
+        return func(*args, **(kwargs or {}))

@@ -194,13 +194,39 @@ def with_peaks(forward: int, backward: int, optimizer: int) -> Forecast:
 )
 def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> None:
     """Each row makes the forward and the backward pass higher, the optimizer's step it does not."""
-    assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room) == rows
+    assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room, {}) == rows
 
 
 def test_the_largest_batch_was_forecast_itself() -> None:
     """Where further rows need more than the first ones do, and where they need less."""
-    assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000) == 34
-    assert largest_batch(lambda n: with_peaks(0, 500 + 20 * n - n * n // 10, 0), 1000) == 29
+    assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000, {}) == 34
+    assert largest_batch(lambda n: with_peaks(0, 500 + 20 * n - n * n // 10, 0), 1000, {}) == 29
+
+
+def test_a_batch_that_fits_is_not_above_the_largest() -> None:
+    """What was asked for is known, and a device with as much room as another needs no more runs."""
+    runs: list[int] = []
+
+    def at(rows: int) -> Forecast:
+        runs.append(rows)
+        return with_peaks(0, 1000 * rows, 0)
+
+    known = {700: 700_000.0}
+    assert largest_batch(at, 705_000, known) == 705
+    before = len(runs)
+    assert largest_batch(at, 704_500, known) == 704
+    assert largest_batch(at, 704_400, known) == 704
+    assert runs[before:] == [1, 2, 704, 1, 2]
+
+
+def test_where_a_larger_batch_has_no_complete_forecast_the_largest_is_unknown() -> None:
+    """One without activations would fit by its weights alone."""
+
+    def at(rows: int) -> Forecast:
+        forecast = with_peaks(0, 20 * rows, 0)
+        return forecast if rows < 5 else replace(forecast, left_out=("activations",), total=1)
+
+    assert largest_batch(at, 1000, {}) is None
 
 
 def test_a_small_models_largest_batch_is_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
