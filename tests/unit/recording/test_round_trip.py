@@ -72,6 +72,23 @@ def contents(session: Session) -> dict[str, Any]:
     return known
 
 
+def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> None:
+    """The host's figure was malloc's heap in use once, which its card and its columns still say."""
+    with hfmem_widget.watch(quiet=True) as session:
+        pass
+    file = session.save(tmp_path / "new.hfmem.jsonl")
+    before = file.read_text().replace("private memory", "heap in use")
+    old = tmp_path / "old.hfmem.jsonl"
+    old.write_text(before)
+    opened = hfmem_widget.open(old)
+
+    assert opened.series[opened.index("cpu/allocated") or 0].label == "heap in use"
+    assert "heap in use" in card_bundle(opened, opened.spans[0], with_chart=False)["text/plain"]
+    assert opened.latest("cpu/allocated") == pytest.approx(
+        session.latest("cpu/allocated"), rel=1e-6
+    )
+
+
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
     """Samples, spans, steps, phases, findings and all else come back, whatever the run, also compressed."""

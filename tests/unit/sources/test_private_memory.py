@@ -21,6 +21,7 @@ pytestmark = [
 FORKS = """
 import ctypes, json, os, sys
 import numpy as np
+from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.malloc import find_glibc_heap
 
@@ -40,7 +41,8 @@ def measure(code):
     exec(code, kept)
     after, most_after = read()
     change = {name: after[name] - before.get(name, 0.0) for name in after}
-    print(json.dumps([float(kept["OBJECTS"]), most_after - most_before, change]), flush=True)
+    held = sum(scan({"kept": kept["kept"]}, is_thorough=True).explained().values())
+    print(json.dumps([float(kept["OBJECTS"]), most_after - most_before, change, held]), flush=True)
 
 for line in sys.stdin:
     code = json.loads(line)
@@ -70,6 +72,9 @@ PARTS = {
 WITHOUT_A_BOUND = {"what malloc has given back"}
 """After ``malloc_trim`` malloc counts as free what the system has; less that, it is too little."""
 
+WITHOUT_A_HOLDER = {"a block of shared memory"}
+"""A block itself has no row; arrays and tensors in one have."""
+
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[subprocess.Popen[str]]:
@@ -82,15 +87,20 @@ def process() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_kept_is_in_the_figure(process: subprocess.Popen[str], kind: str) -> None:
-    """Never less than the objects take, nor more than is private and not free in malloc; it has its part."""
+    """Never less than the objects take, nor more than is private and not free in malloc; it has its part.
+
+    Who holds it is known, but for a twentieth.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(KINDS[kind]) + "\n")
     process.stdin.flush()
-    objects, most, change = json.loads(process.stdout.readline())
+    objects, most, change, held = json.loads(process.stdout.readline())
     told = change["allocated"]
 
     assert told >= 0.97 * objects - 8 * MIB
+    if kind not in WITHOUT_A_HOLDER:
+        assert held >= 0.95 * objects - MIB
     if kind not in WITHOUT_A_BOUND:
         assert told <= 1.03 * most + 8 * MIB
     if "freed" in kind or "given back" in kind or "nobody wrote" in kind:
