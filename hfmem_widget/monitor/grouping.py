@@ -20,13 +20,13 @@ ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
 
 LEAST_GROUP, MOST_GROUP = 0.05, 0.75
-"""Seconds that a group of steps lasts, until it comes to a round number."""
+"""Seconds that a group of steps lasts; it then goes on to the next round number."""
 
 LONG_STEP = 0.1
 """Seconds from which on a step shares its span with none: its own peak took 0.6 ms on an H100's machine."""
 
 MOST_WITHOUT = 50
-"""Long steps without phases, after which one has them whatever else was measured."""
+"""Long steps in a row without phases, after which the next one has them."""
 
 UNSEEN_GUARDS = 6
 """What no clock of ours sees of a step (ways in, hooks on model and optimizer), in times of an event's guard:

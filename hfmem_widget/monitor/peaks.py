@@ -5,8 +5,8 @@ reads the counter, takes it into the user's own *shadow* peak, resets it, and fo
 Every window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where one
 ends, the counter is only read: all open windows are at least as old as its last reset, so what it has counted
 since belongs to each of them. An edge is the instant of the reading: a window that ends there has its peak,
-one that begins there begins with what was current. An edge of which an interrupt
-kept the folding is folded before anything else is read.
+one that begins there begins with what was current. After an
+interrupt, an edge that was not folded yet is folded before anything else is read.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.

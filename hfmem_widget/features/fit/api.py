@@ -136,18 +136,17 @@ def largest_batch(
 ) -> int | None:
     """Return how many rows fit some bytes, by forecasts at other batches; None where some are not complete.
 
-    `known` has the totals of batches that were forecast, and gets those that are forecast here. The first
-    guess goes by one row and `PROBE` rows. It stands where it has more than `MOST_TOKENS`: the batch of a
-    forecast takes memory of the host.
+    `known` maps each batch that was forecast to its total; those that are forecast here are added. The first
+    guess is extrapolated from one row and `PROBE` rows. A guess of more than `MOST_TOKENS` tokens is returned
+    without a forecast, whose batch would take too much of the host's memory.
     """
 
     def total(rows: int) -> float:
-        if rows not in known:
-            forecast = at(rows)
-            if forecast.bound == "lower":
-                raise OptionError("a batch of that size has no complete forecast")
-            known[rows] = forecast.total
-        return known[rows]
+        forecast = at(rows)
+        if forecast.bound == "lower":
+            raise OptionError("a batch of that size has no complete forecast")
+        known[rows] = forecast.total
+        return forecast.total
 
     one_row, more = at(1), at(PROBE)
     known |= {1: one_row.total, PROBE: more.total}
@@ -160,7 +159,7 @@ def largest_batch(
         if row > 0:
             rows = min(rows, 1 + math.floor((room - first) / row))
             bytes_a_row = max(bytes_a_row, row)
-    low = max(size for size, needed in known.items() if needed <= room)
+    low = max((size for size, needed in known.items() if needed <= room), default=0)
     high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
     rows = min(max(rows, low), high)
     if high <= low or not bytes_a_row or rows * one_row.setting.length > MOST_TOKENS:
@@ -174,9 +173,9 @@ def largest_batch(
 def _most_that_fit(
     at: Callable[[int], float], size: int, slope: float, room: float, *, low: int, high: int
 ) -> int:
-    """Return the largest size that fits some bytes: one that was forecast itself, or the `low` that does fit.
+    """Return the largest size that fits some bytes. It was forecast itself, or is the `low` that fits.
 
-    The search begins at a `size`, from where each further one takes `slope` bytes; none is above `high`.
+    The search begins at `size`, from which each further one takes `slope` bytes. It does not go above `high`.
     """
     total = at(size)
     for _ in range(TRIES):

@@ -127,8 +127,11 @@ class _Walk:
         for at, (following, number) in enumerate(edges):
             self._keep(following, node)
             if at < len(made) and made[at] is not None:
-                made[at] = None if following is None else _as_expected(following, number, made[at])
-                self._holders[id(made[at])] += made[at] is not None
+                if following is None:
+                    made[at] = None
+                    continue
+                made[at] = _as_expected(following, number, made[at])
+                self._holders[id(made[at])] += 1
         # The engine keeps what came in until all that comes out has its shape and type.
         while grads:
             self._let_go(grads.pop())
@@ -171,7 +174,7 @@ class _Walk:
         self._accumulated(leaf)
 
 
-# Before 2.8 only a torch that was built for CUDA has it; without it nothing is added up in place.
+# torch 2.6 has it only where it was built for CUDA; without it nothing is added in place.
 _users = getattr(torch._C, "_storage_Use_Count", lambda _storage: _ITS_OWN + 1)  # noqa: SLF001
 _ITS_OWN = 2
 """Users of a storage that one tensor has: that tensor, and the object in Python."""
