@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, CDPSession, Page
 
-from tests.browser.lab import THEMES, Lab
+from tests.browser.lab import THEMES, Lab, take
 from tests.browser.test_anatomy_live import LOAD, SHOW
 from tests.scenes import scripted_run
 
@@ -87,7 +87,7 @@ def test_a_report_fits(
     page.goto(scripted_run(run).report(tmp_path / "run.html").as_uri())
     page.locator("#hfmem-chart .main-svg").first.wait_for()
     page.locator(".hfmem-tab").last.wait_for()
-    page.screenshot(path=shots / f"report-{run.replace(' ', '-')}-{width}.png", full_page=True)
+    take(page, shots / f"report-{run.replace(' ', '-')}-{width}.png", full_page=True)
     found = page.evaluate(MISPLACED)
     scrolls = page.locator(".hfmem-tabs").evaluate("it => it.scrollWidth - it.clientWidth")
     page.close()
