@@ -67,7 +67,8 @@ test-python: setup ## unit and contract tests, and those beside a real Trainer
 	@$(PYTEST_IN_TWO) tests/unit tests/contract tests/trainer tests/loops tests/ranks
 
 test-full: setup ## what `make test` has only some of: every line that may fail, every type of model, many random instants; long
-	@$(PYTEST_IN_TWO) -m full tests/unit tests/kernel tests/trainer tests/loops
+	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && \
+		$(PYTEST_IN_TWO) -m full tests/unit tests/kernel tests/trainer tests/loops tests/browser
 
 test-kernel: setup $(HOSTS:%=$(PINS)/%/.made) ## tests that drive a real ipykernel
 	@$(PYTEST_IN_TWO) tests/kernel

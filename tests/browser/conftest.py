@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
-from tests.browser.jupyter import JupyterLab, find_chromium
-from tests.browser.kernels import Kernels
+from tests.browser.jupyter import PYTHON, TRAINING, JupyterLab, find_chromium
+from tests.browser.kernels import FOR_TRAINING, Kernels
 from tests.browser.lab import WINDOW, Lab
 
 # Root cannot use Chromium's sandbox; the rest keeps it from talking to anyone else.
@@ -32,10 +32,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def jupyter_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+def python_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
+    """Return the kernels of most notebooks."""
+    with Kernels(tmp_path_factory.mktemp("kernels"), PYTHON) as kernels:
+        yield kernels
+
+
+@pytest.fixture(scope="session")
+def training_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
+    """Return those that begin with the libraries that train, once a test has asked for `training`."""
+    with Kernels(tmp_path_factory.mktemp("kernels"), TRAINING, *FOR_TRAINING) as kernels:
+        yield kernels
+
+
+@pytest.fixture(scope="session")
+def jupyter_server(
+    tmp_path_factory: pytest.TempPathFactory, python_kernels: Kernels, training_kernels: Kernels
+) -> Iterator[JupyterLab]:
     home = tmp_path_factory.mktemp("jupyter")
-    with Kernels(home) as kernels, JupyterLab(home, kernel=kernels.command) as server:
+    commands = {one.name: one.command for one in (python_kernels, training_kernels)}
+    python_kernels.start()
+    with JupyterLab(home, kernels=commands) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def training(training_kernels: Kernels) -> str:
+    """Return what a notebook calls a kernel that begins with the libraries that train."""
+    training_kernels.start()
+    return training_kernels.name
 
 
 @pytest.fixture(scope="session")
@@ -64,9 +89,11 @@ def dense_browser(browser: BrowserContext) -> BrowserContext:
 
 @pytest.fixture(scope="session")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where screenshots go; ``HFMEM_SHOTS`` names another folder."""
+    """Return where screenshots go: the folder that ``HFMEM_SHOTS`` names, else one that is not there."""
     wanted = os.environ.get("HFMEM_SHOTS")
-    folder = Path(wanted) if wanted else tmp_path_factory.mktemp("shots")
+    if not wanted:
+        return tmp_path_factory.getbasetemp() / "nobody-wants-shots"
+    folder = Path(wanted)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

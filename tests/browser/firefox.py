@@ -117,9 +117,10 @@ class Firefox:
         self._of_page("input.performActions", actions=[pointer])
 
     def screenshot(self, path: Path) -> None:
-        """Take a picture of what is seen."""
-        taken = self._of_page("browsingContext.captureScreenshot")
-        path.write_bytes(base64.b64decode(taken["data"]))
+        """Take a picture of what is seen, where somebody wants one: a folder for it is there."""
+        if path.parent.is_dir():
+            taken = self._of_page("browsingContext.captureScreenshot")
+            path.write_bytes(base64.b64decode(taken["data"]))
 
     def _of_page(self, method: str, **params: Any) -> dict[str, Any]:
         return self._call(method, context=self._page, **params)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,10 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 240.0
+PYTHON = "python3"
+"""What a notebook calls its kernel, unless a test is about more than ours."""
+TRAINING = "training"
+"""What it calls one that begins with the libraries that train."""
 ENOUGH = "enough"
 """The file that ends a cell which is busy until a test has seen what it wanted; the cell takes it away."""
 
@@ -90,8 +94,9 @@ class JupyterLab:
         What begins its command line.
     whole : bool
         With all parts of JupyterLab, as it is installed.
-    kernel : sequence of str
-        The command line that begins a kernel; by default ipykernel's own.
+    kernels : mapping of str to sequence of str
+        The command lines that begin kernels, by what a notebook calls them; by default ipykernel's own alone,
+        as "python3".
 
     Attributes
     ----------
@@ -107,7 +112,7 @@ class JupyterLab:
         *options: str,
         program: Sequence[str] = PROGRAM,
         whole: bool = False,
-        kernel: Sequence[str] = (),
+        kernels: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.folder = home / "notebooks"
         self.folder.mkdir(parents=True)
@@ -122,10 +127,12 @@ class JupyterLab:
         left_out = {} if whole else {f"@jupyterlab/{name}": True for name in LEFT_OUT}
         config = {**PAGE_CONFIG, "disabledExtensions": left_out}
         for_pages.write_text(json.dumps(config), encoding="utf-8")
-        if kernel:
-            spec = prefix / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
+        for name, command in (kernels or {}).items():
+            spec = prefix / "share" / "jupyter" / "kernels" / name / "kernel.json"
             spec.parent.mkdir(parents=True)
-            about = {"argv": [*kernel], "display_name": "Python 3", "language": "python"}
+            language = "python" if name == PYTHON else name
+            # Of one language there is one kernel: else JupyterLab asks which, where a notebook names none.
+            about = {"argv": [*command], "display_name": name, "language": language}
             spec.write_text(json.dumps(about), encoding="utf-8")
         install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
         subprocess.run(install, check=True)
@@ -169,15 +176,28 @@ class JupyterLab:
         """What the server wrote to its terminal."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def write_notebook(self, name: str, *cells: str) -> str:
+    def write_notebook(self, name: str, *cells: str, kernel: str = PYTHON) -> str:
         """Write a notebook of code cells and return its path as the server knows it."""
         notebook = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+            metadata={"kernelspec": {"name": kernel, "display_name": kernel}},
         )
         path = self.folder / f"{name}.ipynb"
         nbformat.write(notebook, path)
         return path.name
+
+    def copy_notebook(
+        self, source: Path, changes: Mapping[tuple[int, str], str], *, kernel: str = PYTHON
+    ) -> str:
+        """Write a copy of a notebook that has other words in some cells, and return its path."""
+        notebook = nbformat.read(source, as_version=4)
+        notebook.metadata.kernelspec = {"name": kernel, "display_name": kernel}
+        for (cell, before), after in changes.items():
+            code = notebook.cells[cell].source
+            assert code.count(before) == 1, before
+            notebook.cells[cell].source = code.replace(before, after)
+        nbformat.write(notebook, self.folder / source.name)
+        return source.name
 
     def read_notebook(self, path: str) -> Any:
         """Return a notebook as it is on disk."""

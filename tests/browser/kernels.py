@@ -31,6 +31,15 @@ IMPORTED = (
     "pynvml",
     "widgetsnbextension",
 )
+# What else the notebooks that train import for the longest. What asks whether it is in a notebook as it is
+# imported, as transformers and tqdm do, is left to the kernel.
+FOR_TRAINING = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.tensor",
+    "torch.export",
+)
 LOOK = 0.1
 """Seconds between looks at whether a kernel has ended."""
 
@@ -41,30 +50,49 @@ class Kernels:
     Parameters
     ----------
     home : Path
-        An empty folder.
+        A folder; what is in it is named after these kernels.
+    name : str
+        What a notebook calls these kernels.
+    *also : str
+        Modules that it imports besides, of the libraries that a test is about.
+
+    Attributes
+    ----------
+    command : list of str
+        The command line that begins a kernel, once `start` was called.
     """
 
-    def __init__(self, home: Path) -> None:
-        place = str(home / "kernels")
-        self.command = [sys.executable, "-S", "-E", __file__, "begin", place, "{connection_file}"]
-        with (home / "kernels.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, "serve", place],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+    def __init__(self, home: Path, name: str, *also: str) -> None:
+        self.name = name
+        self._place = str(home / name)
+        self._log = home / f"{name}.log"
+        self._also = also
+        begin = ["begin", self._place, "{connection_file}"]
+        self.command = [sys.executable, "-S", "-E", __file__, *begin]
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def start(self) -> None:
+        """Have everything imported, unless it is already."""
+        if self._process is None:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, __file__, "serve", self._place, *self._also],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+            assert self._process.stdout is not None
+            assert self._process.stdout.readline() == b"ready\n"
 
 
 def begin(place: str, connection_file: str) -> int:
@@ -80,11 +108,11 @@ def begin(place: str, connection_file: str) -> int:
         return int(answers.readline() or 1)
 
 
-def serve(place: str) -> None:
+def serve(place: str, *also: str) -> None:
     """Make copies of this process, one for each that asks."""
     # A kernel ends when its parent does, of which ipykernel reads as it is imported.
     os.environ["JPY_PARENT_PID"] = str(os.getpid())
-    for name in IMPORTED:
+    for name in (*IMPORTED, *also):
         importlib.import_module(name)
     kernels: dict[socket.socket, int] = {}
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as all_:
@@ -154,6 +182,6 @@ def run(wanted: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(sys.argv[2])
+        serve(*sys.argv[2:])
     else:
         sys.exit(begin(*sys.argv[2:]))

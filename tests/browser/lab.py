@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page, ViewportSize
 
-from tests.browser.jupyter import ENOUGH, JupyterLab
+from tests.browser.jupyter import ENOUGH, PYTHON, JupyterLab
 
 WINDOW: ViewportSize = {"width": 1400, "height": 900}
 TIMEOUT = 240.0
@@ -22,6 +22,17 @@ while not os.path.exists({enough!r}):
         blocks.append(bytearray(2_000_000))
     time.sleep(0.05)
 os.remove({enough!r})
+"""
+UNTIL_SEEN = """
+import os, time
+from transformers import TrainerCallback
+
+class UntilSeen(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        while state.global_step == {step} and not os.path.exists({enough!r}):
+            time.sleep(0.05)
+
+trainer.add_callback(UntilSeen())
 """
 
 # The one notebook of the page, wherever the focus is; and whether that of the page's address was opened: the
@@ -52,7 +63,9 @@ LEAVE = """async () => {
     shell.expandLeft();
     shell.collapseRight();
     for (const widget of [...shell.widgets('main')]) widget.dispose();
-    await commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' });
+    const light = 'JupyterLab Light';
+    if (document.body.dataset.jpThemeName !== light)
+        await commands.execute('apputils:change-theme', { theme: light });
     localStorage.clear();
     sessionStorage.clear();
 }"""
@@ -84,9 +97,20 @@ Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, Theme] = ("light", "dark")
 
 
+def until_seen(step: int) -> str:
+    """Return code that has `trainer` wait until `Lab.let_end`, within the step after so many."""
+    return UNTIL_SEEN.format(step=step, enough=ENOUGH)
+
+
 def busy(options: str = "--label busy") -> str:
     """Return a watched cell that works until `Lab.let_end`, or until it is interrupted."""
     return BUSY.format(options=options, enough=ENOUGH)
+
+
+def take(of: Page | Locator, path: Path, **options: Any) -> None:
+    """Take a picture of a page or an element, where somebody wants one: a folder for it is there."""
+    if path.parent.is_dir():
+        of.screenshot(path=path, **options)
 
 
 class Lab:
@@ -98,7 +122,7 @@ class Lab:
         An empty page.
     server : JupyterLab
     shots : Path
-        Where screenshots go.
+        Where screenshots go; none are taken where there is no such folder.
 
     Attributes
     ----------
@@ -118,9 +142,10 @@ class Lab:
         page.on("console", self._on_console)
         page.on("pageerror", self._on_page_error)
 
-    def open(self, *cells: str, name: str = "") -> None:
+    def open(self, *cells: str, kernel: str = PYTHON) -> None:
         """Write a notebook of these cells and open it."""
-        self.open_path(self.server.write_notebook(name or f"notebook-{uuid4().hex[:8]}", *cells))
+        name = f"notebook-{uuid4().hex[:8]}"
+        self.open_path(self.server.write_notebook(name, *cells, kernel=kernel))
 
     def open_path(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
@@ -213,11 +238,13 @@ class Lab:
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
 
     def theme(self, name: Theme) -> None:
-        """Switch JupyterLab's theme."""
+        """Switch JupyterLab's theme, where it is another."""
         theme = f"JupyterLab {name.title()}"
-        self.command("apputils:change-theme", {"theme": theme})
-        self.wait_for("theme => document.body.dataset.jpThemeName === theme", arg=theme)
-        self._wait_for_splash()
+        is_there = "theme => document.body.dataset.jpThemeName === theme"
+        if not self.page.evaluate(is_there, theme):
+            self.command("apputils:change-theme", {"theme": theme})
+            self.wait_for(is_there, arg=theme)
+            self._wait_for_splash()
 
     def let_end(self) -> None:
         """Have the busy cell end that runs, and wait until the kernel is idle."""
@@ -256,7 +283,7 @@ class Lab:
     def screenshot(self, name: str, of: Locator | None = None) -> Path:
         """Take a picture of the page, or of one element, and return where it is."""
         path = self._shots / f"{name}.png"
-        (of or self.page).screenshot(path=path)
+        take(of or self.page, path)
         return path
 
     def _run(self, command: str, *, wait: bool, timeout: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page
 
 from tests.browser.jupyter import ROOT
-from tests.browser.lab import THEMES, Lab
+from tests.browser.lab import THEMES, Lab, take
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD, run_over_budget
 from tests.scenes import scripted_run
@@ -96,7 +96,7 @@ def test_a_report(browser: BrowserContext, tmp_path: Path, shots: Path, run: str
         page.locator("#hfmem-chart .main-svg").first.wait_for()
         page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
         found[theme] = violations(page)
-        page.screenshot(path=shots / f"accessibility-report-{run}-{theme}.png", full_page=True)
+        take(page, shots / f"accessibility-report-{run}-{theme}.png", full_page=True)
     page.close()
 
     assert found == {"light": [], "dark": []}

@@ -124,9 +124,9 @@ while not os.path.exists("enough"):
 
 
 @pytest.mark.slow
-def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab) -> None:
+def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab, training: str) -> None:
     """In a real kernel weights, optimizer states and gradients are told apart before the cell has ended."""
-    lab.open(LOAD, LOOP)
+    lab.open(LOAD, LOOP, kernel=training)
     lab.run_all(wait=False)
     chart = lab.cell(1).locator(".hfmem-root")
     for part in ("weights", "optimizer", "activations"):
@@ -157,9 +157,11 @@ texts = model.generate(ids, max_new_tokens=900, do_sample=False, stopping_criter
 
 
 @pytest.mark.slow
-def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(lab: Lab) -> None:
+def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(
+    lab: Lab, training: str
+) -> None:
     """A layer of its own, live; the card tells its bytes a token, and the phases of `generate`."""
-    lab.open(LOAD, GENERATE)
+    lab.open(LOAD, GENERATE, kernel=training)
     lab.run_all(wait=False)
     chart = lab.cell(1).locator(".hfmem-root")
     chart.locator(".hfmem-legend-part:visible", has_text="KV cache").wait_for()

@@ -30,8 +30,8 @@ for bundle in (
     display(bundle, raw=True)
 """
 HOLD = """
-import torch
-kept = {"$a$ and $b$": torch.ones(64 << 20)}
+import numpy
+kept = {"$a$ and $b$": numpy.ones(64 << 20)}
 %memholders
 """
 COMPARE = "%memcompare"

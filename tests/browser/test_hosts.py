@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser.hosts import PYTHON, Marimo, program
 from tests.browser.jupyter import ENOUGH, JupyterLab
-from tests.browser.lab import SCRIPT, TIMEOUT, Lab, busy
+from tests.browser.lab import SCRIPT, TIMEOUT, Lab, busy, take
 
 LOAD = "%load_ext hfmem_widget"
 DRAWN = "[data-hfmem-draws]"
@@ -116,15 +116,15 @@ def test_notebook_7(browser: Any, tmp_path: Path, shots: Path) -> None:
         for place in (".jp-Cell-outputArea", "#hfmem-panel"):
             wait_for_draws(page, within=place)
         page.evaluate("() => notebook().context.save()")
-        page.screenshot(path=shots / "notebook7-live.png")
+        take(page, shots / "notebook7-live.png")
         page.reload()
         page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
         page.evaluate("() => jupyterapp.commands.execute('hfmem-widget:show').then(() => null)")
         wait_for_draws(page, within="#hfmem-panel")
-        page.screenshot(path=shots / "notebook7-reloaded.png")
+        take(page, shots / "notebook7-reloaded.png")
         server.let_end()
         page.locator(".jp-Cell-outputArea").get_by_text("left behind").first.wait_for()
-        page.screenshot(path=shots / "notebook7-done.png")
+        take(page, shots / "notebook7-done.png")
         page.evaluate("() => notebook().context.save()")
         left = outputs(server, path)
 
@@ -144,13 +144,13 @@ def test_the_classic_notebook(browser: Any, tmp_path: Path, shots: Path) -> None
         page.wait_for_function("() => window.Jupyter?.notebook?.kernel?.is_connected()")
         page.evaluate("() => { Jupyter.notebook.execute_all_cells() }")
         wait_for_draws(page, within=".output_area")
-        page.screenshot(path=shots / "nbclassic-live.png")
+        take(page, shots / "nbclassic-live.png")
         pause(page)
         red = page.locator(".hfmem-root").evaluate(RED_OF_TEXT)
         server.let_end()
         page.locator(".output_area").get_by_text("left behind").first.wait_for()
         page.locator(".output_area svg").first.wait_for()
-        page.screenshot(path=shots / "nbclassic-done.png")
+        take(page, shots / "nbclassic-done.png")
         page.evaluate("() => Jupyter.notebook.save_notebook().then(() => null)")
         left = outputs(server, path)
 
@@ -173,7 +173,7 @@ def test_voila(browser: Any, tmp_path: Path, shots: Path) -> None:
         page.goto(f"{server.url}voila/render/{path}")
         page.get_by_text("left behind").first.wait_for()
         page.locator(".js-plotly-plot").first.wait_for()
-        page.screenshot(path=shots / "voila-done.png")
+        take(page, shots / "voila-done.png")
         chart = page.locator(".js-plotly-plot").bounding_box()
         card = page.get_by_text("left behind").first.locator(CARD).bounding_box()
 
@@ -230,7 +230,7 @@ def test_marimo(browser: Any, tmp_path: Path, shots: Path, scheme: str) -> None:
         page.get_by_text("hfmem_widget.watch").first.wait_for()
         page.keyboard.press("Control+Shift+r")
         wait_for_draws(page)
-        page.screenshot(path=shots / f"marimo-live-{scheme}.png")
+        take(page, shots / f"marimo-live-{scheme}.png")
         pause(page)
         red = page.locator(".hfmem-root").evaluate(RED_OF_TEXT)
         page.reload()
@@ -239,7 +239,7 @@ def test_marimo(browser: Any, tmp_path: Path, shots: Path, scheme: str) -> None:
         page.get_by_text("left behind").first.wait_for()
         page.get_by_text('memwatch "broken"').first.wait_for()
         page.set_viewport_size({"width": 1280, "height": 1500})
-        page.screenshot(path=shots / f"marimo-done-{scheme}.png")
+        take(page, shots / f"marimo-done-{scheme}.png")
         drawn = page.locator(DRAWN).count()
 
     assert red < 64  # marimo's page is light, whatever the system is

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, CDPSession, Page
 
-from tests.browser.lab import THEMES, Lab
+from tests.browser.lab import THEMES, Lab, take
 from tests.browser.test_anatomy_live import LOAD, SHOW
 from tests.scenes import scripted_run
 
@@ -87,7 +87,7 @@ def test_a_report_fits(
     page.goto(scripted_run(run).report(tmp_path / "run.html").as_uri())
     page.locator("#hfmem-chart .main-svg").first.wait_for()
     page.locator(".hfmem-tab").last.wait_for()
-    page.screenshot(path=shots / f"report-{run.replace(' ', '-')}-{width}.png", full_page=True)
+    take(page, shots / f"report-{run.replace(' ', '-')}-{width}.png", full_page=True)
     found = page.evaluate(MISPLACED)
     scrolls = page.locator(".hfmem-tabs").evaluate("it => it.scrollWidth - it.clientWidth")
     page.close()
@@ -146,6 +146,8 @@ CUT_OR_COVERED = """root => {
 }"""
 WIDTHS = ((1920, 1), (1280, 1), (900, 1), (320, 1), (640, 2), (450, 2))
 """Widths of the window in CSS pixels, and how many of the screen's are one of these."""
+NARROWEST = ((900, 1), (320, 1), (450, 2))
+"""Those of them that leave eight devices the least room: beside a panel, on a phone, at 200 %."""
 IN_BOTH = 320
 """The width that is seen in both themes: what is drawn has the same places in each."""
 
@@ -169,8 +171,18 @@ def resize(lab: Lab, devtools: CDPSession, width: int, scale: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["leak", "eight gpus"])
-def test_a_live_chart_and_the_panel_fit(lab: Lab, devtools: CDPSession, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("leak", WIDTHS),
+        ("eight gpus", NARROWEST),
+        pytest.param("eight gpus", WIDTHS, marks=pytest.mark.full),
+    ],
+    ids=["leak", "eight gpus where it is narrowest", "eight gpus"],
+)
+def test_a_live_chart_and_the_panel_fit(
+    lab: Lab, devtools: CDPSession, name: str, widths: tuple[tuple[int, int], ...]
+) -> None:
     """Every text is whole and by itself, with a warning and with eight devices; each width has its chart."""
     resize(lab, devtools, *WIDTHS[0])
     lab.open(LOAD, SHOW.format(name=name))
@@ -178,7 +190,7 @@ def test_a_live_chart_and_the_panel_fit(lab: Lab, devtools: CDPSession, name: st
     lab.run_cell(0)
     chart, panel = lab.cell(1).locator(".hfmem-root"), lab.page.locator("#hfmem-panel")
     found = {}
-    for width, scale in WIDTHS:
+    for width, scale in widths:
         lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
         lab.command("notebook:clear-all-cell-outputs")
         chart.wait_for(state="detached")

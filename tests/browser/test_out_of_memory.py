@@ -21,10 +21,10 @@ def cells() -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_reason_stands_above_the_traceback(lab: Lab) -> None:
+def test_the_reason_stands_above_the_traceback(lab: Lab, training: str) -> None:
     """It is the first thing of the cell's output, in either theme, and the error comes below it."""
     lab.page.set_viewport_size({"width": 1280, "height": 900})
-    lab.open(*cells())
+    lab.open(*cells(), kernel=training)
     for cell in range(RUNS_OUT + 1):
         lab.run_cell(cell)
     lab.wait_for_text(RUNS_OUT, "Out of memory")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
+from tests.browser.lab import take
 from tests.scenes import scripted_run
 
 HOSTILE = "</script><script>alert(1)</script> \u2028 <img src=x onerror=alert(1)>"
@@ -72,7 +73,7 @@ def test_the_chart_is_the_live_one(opened: Opened, path: Path, shots: Path) -> N
     page.get_by_role("button", name="reset the zoom").click()
     page.get_by_role("button", name="reserved", exact=True).click()
     page.locator("button[aria-pressed=false][title='show reserved']").wait_for()
-    page.screenshot(path=shots / "report.png", full_page=True)
+    take(page, shots / "report.png", full_page=True)
 
     assert not opened.shows("#still")
     assert not opened.shows(".hfmem-pause")

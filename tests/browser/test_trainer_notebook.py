@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import Page
 
 from tests.browser.jupyter import JupyterLab
-from tests.browser.lab import Lab
+from tests.browser.lab import Lab, until_seen
 from tests.browser.panel import Panel
 from tests.kernel.test_notebooks import LEAK, said
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02-trainer.ipynb"
 SETUP, TRAINING, TABLE, OWN_LOOP = 3, 5, 7, 13
 LOSSES = "Training Loss"
+MADE = 'trainer = make_trainer(arguments={"eval_strategy": "epoch"})'
 
 
 @dataclass(frozen=True)
 class Trained:
     """The notebook after all of it has run, as JupyterLab saved it, and what was seen meanwhile."""
 
+    steps: int
     saved: Any
     rows: int
     live: str
@@ -33,12 +34,26 @@ class Trained:
     errors: list[str]
 
 
-@pytest.fixture(scope="module")
-def trained(jupyter_server: JupyterLab, browser: BrowserContext, shots: Path) -> Trained:
+@pytest.fixture(
+    scope="module",
+    params=[40, pytest.param(80, marks=pytest.mark.full)],
+    ids="{} steps".format,
+)
+def trained(
+    request: pytest.FixtureRequest,
+    jupyter_server: JupyterLab,
+    training: str,
+    used_page: Page,
+    shots: Path,
+) -> Trained:
     """Run the notebook once for all tests, with a look at the panel while it trains."""
-    lab = Lab(browser.new_page(), jupyter_server, shots)
-    shutil.copy(NOTEBOOK, lab.server.folder / "trainer.ipynb")
-    lab.open_path("trainer.ipynb")
+    steps = request.param
+    changes = {
+        (SETUP, "(128, 8, 80)"): f"(128, 8, {steps})",
+        (SETUP, MADE): f"{MADE}\n{until_seen(step=5)}",
+    }
+    lab = Lab(used_page, jupyter_server, shots)
+    lab.open_path(jupyter_server.copy_notebook(NOTEBOOK, changes, kernel=training))
     lab.run_cell(1)
     lab.run_cell(SETUP)
     lab.run_cell(TRAINING, wait=False)
@@ -46,13 +61,13 @@ def trained(jupyter_server: JupyterLab, browser: BrowserContext, shots: Path) ->
     panel.element.wait_for()
     panel.wait_for_draws(3)
     panel.wait_for_path("epoch 1 of 2")
-    panel.wait_for_path(" of 80")
-    panel.element.locator(".hfmem-progress-part").filter(has_text=" of 80").wait_for()
+    panel.wait_for_path(f" of {steps}")
+    panel.element.locator(".hfmem-progress-part").filter(has_text=f" of {steps}").wait_for()
     rows, live = panel.rows, panel.element.inner_text()
     lab.screenshot("trainer-live")
-    lab.wait_until_idle()
+    lab.let_end()
     lab.wait_for_text(TRAINING, "left behind")
-    panel.element.get_by_text("80 steps", exact=True).wait_for()
+    panel.element.get_by_text(f"{steps} steps", exact=True).wait_for()
     done = lab.cell(TRAINING).inner_text()
     lab.screenshot("trainer-done")
     for cell in range(TRAINING + 1, OWN_LOOP + 1):
@@ -60,9 +75,8 @@ def trained(jupyter_server: JupyterLab, browser: BrowserContext, shots: Path) ->
     lab.wait_for_text(OWN_LOOP, "left behind")
     saved = lab.save()
     lab.leave()
-    lab.page.close()
     jupyter_server.reset()
-    return Trained(saved, rows, live, done, lab.errors)
+    return Trained(steps, saved, rows, live, done, lab.errors)
 
 
 @pytest.fixture
@@ -77,7 +91,7 @@ def opened(lab: Lab, trained: Trained) -> Lab:
 def test_the_panel_follows_the_steps_of_a_training(trained: Trained) -> None:
     """While `trainer.train()` is busy it draws and counts the steps; the Trainer's own table stays."""
     assert trained.rows > 0
-    assert " of 80" in trained.live
+    assert f" of {trained.steps}" in trained.live
     assert LOSSES in trained.done
     assert trained.errors == []
 
@@ -116,11 +130,10 @@ def test_the_notebook_finds_its_long_batch(trained: Trained) -> None:
     text = said(trained.saved)
     worst = trained.saved.cells[TABLE].outputs[0].data["text/plain"].splitlines()[2].split()
 
-    # On a CPU a peak is the highest of some samples, and one of the two long steps may be missed.
-    assert int(worst[0]) in {10, 50}
+    # Of all batches one alone is so long, in either epoch. Where steps are short, some share a row.
     assert worst[1] == "128.0"
     # Short steps have their phases measured on some.
-    assert "step         80" in text
+    assert f"step         {trained.steps}" in text
     assert re.search(r"optimizer +\d+ .* s ", text)
     assert "hfmem/peak_allocated_gib" in text
     assert 'memwatch "own loop"' in text

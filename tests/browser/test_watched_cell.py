@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.browser.lab import Lab, busy
+from tests.browser.lab import Lab, busy, until_seen
 from tests.kernel.test_notebooks import LEAK, said
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
-TRAINING = 5
+SETUP, TRAINING = 3, 5
+# A smaller model, that is trained until the page has seen what it wanted.
+QUICKER = {
+    (
+        SETUP,
+        '{"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}',
+    ): (
+        '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}'
+    ),
+    (SETUP, "train_dataset=Sentences(), data_collator=collate)"): (
+        f"train_dataset=Sentences(), data_collator=collate)\n{until_seen(step=20)}"
+    ),
+}
 LIVE = ".jp-OutputArea-output [data-hfmem-draws]"
 STILL = ".jp-RenderedPlotly, .jp-OutputArea .js-plotly-plot:not([data-hfmem-draws] *)"
 
@@ -64,13 +75,17 @@ def wait_for_chart(lab: Lab, index: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "changes", [QUICKER, pytest.param({}, marks=pytest.mark.full)], ids=["quicker", "whole"]
+)
+def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
+    lab: Lab, training: str, changes: dict[tuple[int, str], str]
+) -> None:
     """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel.
 
     Its training cell and its block are annotated, and nothing is said to leak.
     """
-    shutil.copy(QUICKSTART, lab.server.folder / "quickstart.ipynb")
-    lab.open_path("quickstart.ipynb")
+    lab.open_path(lab.server.copy_notebook(QUICKSTART, changes, kernel=training))
     lab.run_all(wait=False)
     # Running all moves to the last cell, and a chart that is out of sight is not drawn.
     lab.cell(TRAINING).scroll_into_view_if_needed()
@@ -81,7 +96,7 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None
     lab.screenshot("quickstart-live")
     assert rows(lab) > first_rows
 
-    lab.wait_until_idle()
+    lab.let_end()
     wait_for_still_chart(lab, TRAINING)
     assert lab.cell(TRAINING).locator(LIVE).count() == 0
     assert "left behind" in lab.cell(TRAINING).inner_text()
@@ -94,7 +109,7 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(lab: Lab) -> None
     lab.close()
     lab.server.shut_kernels_down()
 
-    lab.open_path("quickstart.ipynb", kernel=False)
+    lab.open_path(lab.path, kernel=False)
     wait_for_still_chart(lab, TRAINING)
     assert "left behind" in lab.cell(TRAINING).inner_text()
     lab.screenshot("quickstart-reopened")

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from tests.browser.contrast import below, contrasts
-from tests.browser.lab import TIMEOUT, busy
+from tests.browser.lab import TIMEOUT, busy, take
 from tests.browser.webview import THEMES, Webview
 from tests.data.drawn_cards import CARDS
 from tests.data.drawn_scenes import PAGES, compared
@@ -68,7 +68,7 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
     for theme in THEMES:
         view.dress(theme)
         found[theme] = contrasts(page, ".output")
-        page.screenshot(path=shots / f"webview-outputs-{theme}.png")
+        take(page, shots / f"webview-outputs-{theme}.png")
 
     assert all(len(texts) > 500 for texts in found.values())
     assert {theme: below(texts) for theme, texts in found.items()} == {
@@ -100,18 +100,18 @@ def test_it_is_live_while_the_kernel_answers_nothing(
     kernel.run(FROM_VS_CODE)
     view.run(busy("--label fine-tune"))
     read_until(view, f"{DRAWS} > 5")
-    page.screenshot(path=shots / f"webview-live-{theme}.png")
+    take(page, shots / f"webview-live-{theme}.png")
     live = contrasts(page, ".output")
     view.dress(later)
     draws = page.evaluate(DRAWS)
     read_until(view, f"{DRAWS} > {draws}")
-    page.screenshot(path=shots / f"webview-live-{later}.png")
+    take(page, shots / f"webview-live-{later}.png")
     live_later = contrasts(page, ".output")
     grounds = page.locator(".cell-output-ipywidget-background").evaluate_all(GROUNDS)
     (kernel.folder / "enough").touch()
     read_until(view, "document.body.innerText.includes('left behind')")
     read_until(view, "document.querySelector('[data-hfmem-draws]') === null")
-    page.screenshot(path=shots / f"webview-done-{later}.png")
+    take(page, shots / f"webview-done-{later}.png")
 
     assert min(len(live), len(live_later)) > 15
     assert below(live) == below(live_later) == {}
@@ -131,6 +131,6 @@ def test_a_host_that_is_not_known_gets_the_chart_when_its_cell_has_ended(
     kernel.run("%memwatch on --min 0")
     view.run("import time\nkept = bytearray(10_000_000)\ntime.sleep(12)")
     read_until(view, "document.body.innerText.includes('still loading')")
-    page.screenshot(path=shots / "webview-loading.png")
+    take(page, shots / "webview-loading.png")
     read_until(view, f"{DRAWS} > 0")
-    page.screenshot(path=shots / "webview-loaded.png")
+    take(page, shots / "webview-loaded.png")

@@ -35,9 +35,9 @@ for _ in range(200):
 """
 
 
-def test_workers_and_arrays_are_told(lab: Lab) -> None:
+def test_workers_and_arrays_are_told(lab: Lab, training: str) -> None:
     """How many workers there were and what they held; which arrays this process has."""
-    lab.open(SETUP, TRAIN, "%memanatomy", "%memholders")
+    lab.open(SETUP, TRAIN, "%memanatomy", "%memholders", kernel=training)
     lab.run_all()
     lab.wait_for_text(1, "2 DataLoader workers held up to")
     lab.wait_for_text(2, "2 DataLoader workers (PSS)")
