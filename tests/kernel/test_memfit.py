@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.kernel.drive import Kernel
 
+WITH_TORCH = True
 CONFIG = """
 from transformers import LlamaConfig
 config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, intermediate_size=128,

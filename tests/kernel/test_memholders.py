@@ -10,6 +10,8 @@ import pytest
 from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
 
+WITH_TORCH = True
+
 
 def told(kernel: Kernel, line: str = "%memholders") -> dict[str, Any]:
     result = kernel.run(line)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.data import ROOT
 from tests.data.pages import BLOCKS, PAGES, Block
-from tests.kernel.over_ipc import notebook_client
+from tests.kernel.over_ipc import run_notebook
 
 TO_RUN = [page for page in PAGES if any(one.page == page and not one.why_not for one in BLOCKS)]
 
@@ -45,7 +45,7 @@ with hfmem_widget.watch("before", quiet=True) as session:
 
 
 @pytest.mark.slow
-def test_the_pages_run_from_top_to_bottom(tmp_path: Path) -> None:
+def test_the_pages_run_from_top_to_bottom(tmp_path: Path, torch_command: list[str]) -> None:
     """No block ends in an error, for a reader who has what the page assumes; one kernel runs them all."""
     blocks = []
     for page in TO_RUN:
@@ -54,9 +54,8 @@ def test_the_pages_run_from_top_to_bottom(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(block.code) for block in blocks]
     )
-    # pytest's own limit ends what hangs.
     place = {"metadata": {"path": str(tmp_path)}}
-    notebook_client(notebook, timeout=None, allow_errors=True, resources=place).execute()
+    run_notebook(notebook, torch_command, allow_errors=True, resources=place)
     errors = {
         block.place: f"{output.ename}: {output.evalue}"
         for block, cell in zip(blocks, notebook.cells, strict=True)

@@ -17,9 +17,9 @@ LEFT = "len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())"
 
 
 @pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
+def notebook(torch_command: list[str]) -> Iterator[Kernel]:
     """One kernel with torch imported, and past the imports of a first watch."""
-    with Kernel() as kernel:
+    with Kernel(command=torch_command) as kernel:
         kernel.run("%load_ext hfmem_widget\nimport sys, torch")
         kernel.run("%%memwatch --stacks --no-chart\nx = torch.ones(1)")
         yield kernel
