@@ -34,9 +34,9 @@ def start_kernel() -> Iterator[StartKernel]:
 
 
 @pytest.fixture
-def kernel(start_kernel: StartKernel) -> Kernel:
-    """Return a fresh kernel."""
-    return start_kernel()
+def kernel(start_kernel: StartKernel, bare_command: list[str]) -> Kernel:
+    """Return a kernel of its own, without torch."""
+    return start_kernel(command=bare_command)
 
 
 @contextmanager
