@@ -1,18 +1,21 @@
 """Kernels for tests: one for each, since the package patches the process it is loaded into.
 
-Where that does not matter, the tests of a file share one, and each begins with nothing left of the others.
+Where that does not matter, the tests of a file share one, and each begins with nothing left of the others. A
+shared kernel has imported torch and transformers as it begins where a file says ``WITH_TORCH = True``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.culprits import begin_anew
-from tests.kernel.drive import Kernel
+from tests.kernel.drive import KERNEL_PYTHON, Kernel, ipykernel_of
+from tests.kernel.warm import TRANSFORMERS, Warm
 
 StartKernel = Callable[..., Kernel]
 
@@ -31,15 +34,41 @@ def start_kernel() -> Iterator[StartKernel]:
 
 
 @pytest.fixture
-def kernel(start_kernel: StartKernel) -> Kernel:
-    """Return a fresh kernel."""
-    return start_kernel()
+def kernel(start_kernel: StartKernel, bare_command: list[str]) -> Kernel:
+    """Return a kernel of its own, without torch."""
+    return start_kernel(command=bare_command)
+
+
+@contextmanager
+def command_of(home: Path, *modules: str) -> Iterator[list[str]]:
+    """Have a process from which kernels begin; those of a host's Python begin by themselves."""
+    if sys.executable != KERNEL_PYTHON:
+        yield ipykernel_of()
+    else:
+        with Warm(home, *modules) as warm:
+            yield warm.command
+
+
+@pytest.fixture(scope="session")
+def bare_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Return what begins a kernel that has imported what every kernel needs."""
+    with command_of(tmp_path_factory.mktemp("bare")) as command:
+        yield command
+
+
+@pytest.fixture(scope="session")
+def torch_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Return what begins a kernel that has imported torch and transformers."""
+    with command_of(tmp_path_factory.mktemp("torch"), *TRANSFORMERS) as command:
+        yield command
 
 
 @pytest.fixture(scope="module")
-def shared_kernel() -> Iterator[Kernel]:
+def shared_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """Return one kernel for all tests of a file."""
-    with Kernel() as kernel:
+    with_torch = getattr(request.module, "WITH_TORCH", False)
+    command = request.getfixturevalue("torch_command" if with_torch else "bare_command")
+    with Kernel(command=command) as kernel:
         yield kernel
 
 

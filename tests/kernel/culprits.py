@@ -248,9 +248,9 @@ CASES = {
 
 def begin_anew(kernel: Kernel, device: str = "cpu") -> None:
     """Leave nothing of what ran before, and make tensors on a device from now on."""
-    # A small error takes the place of the last one; an empty result that of the last result.
     prepare = PREPARE + ("" if device == "cpu" else f"torch.set_default_device({device!r})\n")
-    for cell in (FORGET, "import sys; sys.modules.pop('helpers', None)", "1 / 0", FORGET, prepare):
+    # A small error takes the place of the last one; an empty result that of the last result.
+    for cell in ("import sys; sys.modules.pop('helpers', None); 1 / 0", FORGET, prepare):
         kernel.run(cell)
 
 

@@ -19,11 +19,10 @@ from typing import Any, Self
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from tests.kernel.messages import Message, Result
-from tests.kernel.over_ipc import KernelOverIpc
+from tests.kernel.over_ipc import KernelOverIpc, OneCommand
 
 __all__ = ["Kernel", "Message", "Result", "Running"]
 
@@ -44,27 +43,32 @@ class Running:
     """Where its messages begin in `Kernel.published`."""
 
 
-class OnePython(KernelSpecManager):
-    """Knows one kernel: ipykernel under one interpreter."""
-
-    def __init__(self, python: str = KERNEL_PYTHON) -> None:
-        super().__init__()
-        self._python = python
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [self._python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+def ipykernel_of(python: str = KERNEL_PYTHON) -> list[str]:
+    """Return the command that begins a kernel under an interpreter."""
+    return [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 
 class Kernel:
-    """An ipykernel process and a client of it."""
+    """An ipykernel process and a client of it.
+
+    Parameters
+    ----------
+    env : mapping, optional
+        Variables of its environment besides ours; None takes one away.
+    command : sequence of str, optional
+        What begins it, instead of a new interpreter.
+    """
 
     def __init__(
-        self, env: Mapping[str, str | None] | None = None, *, python: str = KERNEL_PYTHON
+        self,
+        env: Mapping[str, str | None] | None = None,
+        *,
+        command: Sequence[str] | None = None,
     ) -> None:
         self.published: list[Message] = []  # on IOPub since the start
-        self._home = TemporaryDirectory(prefix="kernel-")
-        self._manager = KernelOverIpc(kernel_spec_manager=OnePython(python))
+        # A copy of a process may end a moment after the one that stands in for it.
+        self._home = TemporaryDirectory(prefix="kernel-", ignore_cleanup_errors=True)
+        self._manager = KernelOverIpc(kernel_spec_manager=OneCommand(command or ipykernel_of()))
         self._manager.start_kernel(env=self._environment(env or {}), cwd=self._home.name)
         self._client: BlockingKernelClient = self._manager.blocking_client()
         self._client.start_channels()

@@ -6,15 +6,29 @@ comes between, such as the kernel of another test, has them then (jupyter_client
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 from uuid import uuid4
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
 from traitlets import HasTraits, Unicode, default
+
+
+class OneCommand(KernelSpecManager):
+    """Knows one kernel: what one command begins."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__()
+        self._command = command
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        return KernelSpec(argv=[*self._command], display_name=kernel_name, language="python")
 
 
 class _OverIpc(HasTraits):
@@ -35,8 +49,18 @@ class AsyncKernelOverIpc(_OverIpc, AsyncKernelManager):
     """For nbclient."""
 
 
-def notebook_client(notebook: nbformat.NotebookNode, **options: Any) -> NotebookClient:
-    """Return what runs a notebook's cells as nbclient, nbconvert and papermill do."""
-    return NotebookClient(
-        notebook, kernel_name="python3", kernel_manager_class=AsyncKernelOverIpc, **options
-    )
+def run_notebook(
+    notebook: nbformat.NotebookNode, command: Sequence[str], **options: Any
+) -> nbformat.NotebookNode:
+    """Run a notebook's cells as nbclient, nbconvert and papermill do, and return it with its outputs."""
+    with TemporaryDirectory(prefix="ipython-", ignore_cleanup_errors=True) as home:
+        client = NotebookClient(
+            notebook,
+            timeout=None,  # pytest's own limit ends what hangs
+            kernel_name="python3",
+            kernel_manager_class=AsyncKernelOverIpc,
+            ipython_hist_file="",  # that is an argument, and a copy of a process takes none
+            **options,
+        )
+        client.create_kernel_manager().kernel_spec_manager = OneCommand(command)
+        return client.execute(env={**os.environ, "IPYTHONDIR": home})

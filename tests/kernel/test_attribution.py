@@ -6,6 +6,7 @@ import pytest
 
 from tests.kernel.drive import Kernel
 
+WITH_TORCH = True
 MODEL = """
 import torch
 def build():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.drive import KERNEL_PYTHON, Kernel, Result
+from tests.kernel.drive import KERNEL_PYTHON, Kernel, Result, ipykernel_of
 from tests.kernel.pinned import python_of
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -61,7 +61,7 @@ def python(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def in_colab(python: str) -> Iterator[Kernel]:
-    with Kernel(python=python) as kernel:
+    with Kernel(command=ipykernel_of(python)) as kernel:
         assert kernel.run(COLAB).status == "ok"
         assert kernel.run("%load_ext hfmem_widget").status == "ok"
         yield kernel

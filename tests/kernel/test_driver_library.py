@@ -73,7 +73,7 @@ time.sleep(random.random() * 0.04)
 """
 
 
-@pytest.mark.parametrize("exits", [40, pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize("exits", [20, pytest.param(300, marks=pytest.mark.full)])
 def test_exits_at_random_moments(run_script: RunScript, exits: int) -> None:
     """Interpreters that end while a driver call is in flight end cleanly, whatever the moment."""
     done = run_script(EXITS, str(exits), NVML_STUB_SLEEP_MS="3")

@@ -18,8 +18,7 @@ from nbconvert import HTMLExporter
 import hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.view.live import CellView
-from tests.kernel.drive import OnePython
-from tests.kernel.over_ipc import notebook_client
+from tests.kernel.over_ipc import run_notebook
 
 WATCHED = """%%memwatch --label kept
 import time
@@ -29,24 +28,34 @@ time.sleep(1)
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
-def execute(*cells: str) -> nbformat.NotebookNode:
+def execute(command: list[str], *cells: str) -> nbformat.NotebookNode:
     """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = notebook_client(notebook, timeout=None)
-    client.create_kernel_manager().kernel_spec_manager = OnePython()
-    executed: nbformat.NotebookNode = client.execute()
-    return executed
+    return run_notebook(notebook, command)
 
 
-def test_nbclient_fails_where_the_cell_fails() -> None:
+def test_nbclient_fails_where_the_cell_fails(bare_command: list[str]) -> None:
     """A failing watched cell stops the run, and the cell after it is not reached."""
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
-        execute("%load_ext hfmem_widget", "%%memwatch\n1 / 0", "raise SystemError('reached')")
+        execute(
+            bare_command,
+            "%load_ext hfmem_widget",
+            "%%memwatch\n1 / 0",
+            "raise SystemError('reached')",
+        )
 
 
-def test_a_notebook_run_without_a_front_end_keeps_card_and_chart() -> None:
+@pytest.fixture(scope="module")
+def executed(bare_command: list[str]) -> nbformat.NotebookNode:
+    """Return a notebook with a watched cell, after a run without a front end."""
+    return execute(bare_command, "%load_ext hfmem_widget", WATCHED)
+
+
+def test_a_notebook_run_without_a_front_end_keeps_card_and_chart(
+    executed: nbformat.NotebookNode,
+) -> None:
     """The saved outputs are static, small, and have a plain-text line."""
-    outputs = execute("%load_ext hfmem_widget", WATCHED).cells[1].outputs
+    outputs = executed.cells[1].outputs
     types = [set(output.data) for output in outputs]
 
     assert types == [{"text/html", "text/plain"}, {PLOTLY, "text/html", "text/plain"}]
@@ -54,10 +63,10 @@ def test_a_notebook_run_without_a_front_end_keeps_card_and_chart() -> None:
     assert len(str(outputs)) < 80_000
 
 
-def test_nbconvert_shows_card_and_chart() -> None:
+def test_nbconvert_shows_card_and_chart(executed: nbformat.NotebookNode) -> None:
     """The HTML that nbconvert writes has the figures as text and the chart as SVG."""
     exporter: Any = HTMLExporter()  # type: ignore[no-untyped-call]
-    body, _ = exporter.from_notebook_node(execute("%load_ext hfmem_widget", WATCHED))
+    body, _ = exporter.from_notebook_node(executed)
     text = html.unescape(re.sub(r"<[^>]+>", " ", body))
 
     assert "left behind" in text

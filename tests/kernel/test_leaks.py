@@ -10,6 +10,7 @@ import pytest
 from tests.kernel.drive import Kernel, Running
 from tests.kernel.messages import Result
 
+WITH_TORCH = True
 LOOP = """
 import torch
 from hfmem_widget import span

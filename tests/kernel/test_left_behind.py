@@ -10,6 +10,8 @@ import pytest
 from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel
 
+WITH_TORCH = True
+
 ONE_PERCENT = """
 import hfmem_widget.features.holders.left_behind as _l
 _l.LEAST_SHARE = 0.0

@@ -6,6 +6,7 @@ import pytest
 
 from tests.kernel.drive import Kernel, Message
 
+WITH_TORCH = True
 MODEL = """
 import tempfile, time, torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, core_model_loading

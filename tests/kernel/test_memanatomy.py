@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernel.drive import Kernel, Result
 
+WITH_TORCH = True
 WATCH = """%%memwatch --label blocks --no-chart --interval 0.02 --output session
 import time
 def be_seen():

@@ -11,6 +11,7 @@ from nbconvert import HTMLExporter
 
 from tests.kernel.drive import Kernel, Result
 
+WITH_TORCH = True
 PLOTLY = "application/vnd.plotly.v1+json"
 WORK = """%%memwatch --label {label} --interval 0.01
 import time, torch

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel
 
+WITH_TORCH = True
 CONFIG = """
 from transformers import LlamaConfig
 config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, intermediate_size=128,
@@ -60,8 +62,9 @@ def test_what_does_not_work_is_one_line(reloaded: Kernel) -> None:
         assert said in result.reply["evalue"], line
 
 
-def test_loading_the_extension_still_loads_no_torch(kernel: Kernel) -> None:
+def test_loading_the_extension_still_loads_no_torch(start_kernel: StartKernel) -> None:
     """What a forecast needs is imported when one is asked for."""
+    kernel = start_kernel()
     kernel.run("%load_ext hfmem_widget")
 
     assert kernel.run("import sys; print('torch' in sys.modules)").text() == "False\n"

@@ -10,6 +10,7 @@ import pytest
 from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel, Result
 
+WITH_TORCH = True
 FAIL = """
 def train():
     activations = block(8)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tests.kernel.drive import Kernel, Result
+from tests.kernel.conftest import StartKernel
+from tests.kernel.drive import Result
 
 WATCHED = "%%memwatch --label leaky\nkept.append(torch.ones(8, 1024, 1024))"
 
@@ -15,8 +16,9 @@ def told(result: Result) -> str:
     return str(result.displays[-1].content["data"]["text/plain"])
 
 
-def test_the_history_of_a_notebook(kernel: Kernel) -> None:
+def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: list[str]) -> None:
     """Every watched cell once, re-runs with their drift; what was kept is there after a restart."""
+    kernel = start_kernel(command=torch_command)
     kernel.run("%load_ext hfmem_widget\nimport torch, hfmem_widget\nkept = []")
     for _ in range(3):
         kernel.run(WATCHED)

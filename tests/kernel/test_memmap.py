@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel
 from tests.kernel.messages import Message, Result
 
@@ -84,8 +85,9 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(reloaded: Kernel, line: str,
     assert not result.displays
 
 
-def test_it_loads_nothing_heavy(kernel: Kernel) -> None:
+def test_it_loads_nothing_heavy(start_kernel: StartKernel) -> None:
     """Neither torch nor plotly is imported for it."""
+    kernel = start_kernel()
     kernel.run(LOAD)
     kernel.run("%memmap")
     result = kernel.run("import sys; print({'torch', 'plotly'} & set(sys.modules))")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import nbclient
@@ -11,8 +13,9 @@ import pytest
 
 from tests.kernel.drive import Kernel, Result
 from tests.kernel.messages import points_at
-from tests.kernel.over_ipc import notebook_client
+from tests.kernel.over_ipc import run_notebook
 
+WITH_TORCH = True
 PREPARE = "%load_ext hfmem_widget\nimport torch"
 TOO_BIG = "def train():\n    return torch.empty(1 << 50, dtype=torch.uint8)\ntrain()"
 HEAD = "out of memory"
@@ -146,11 +149,11 @@ FAILING = {
 
 
 @pytest.fixture(scope="module")
-def saved() -> dict[str, list[Any]]:
+def saved(torch_command: list[str]) -> dict[str, list[Any]]:
     """Return the outputs of the failing cells, as they are saved."""
     sources = [PREPARE, *FAILING.values()]
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-    notebook_client(notebook, timeout=None, allow_errors=True).execute()
+    run_notebook(notebook, torch_command, allow_errors=True)
     return dict(zip(FAILING, (cell.outputs for cell in notebook.cells[1:]), strict=True))
 
 
@@ -175,26 +178,23 @@ def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: 
         assert shown[at].index("Out of memory") < shown[at].index("private memory, start")
 
 
-def test_a_script_is_told_in_plain_text(kernel: Kernel) -> None:
+def test_a_script_is_told_in_plain_text() -> None:
     """Where nothing can be shown in place, the reason and the line are printed before the traceback."""
-    result = kernel.run(
-        "import subprocess, sys\n"
-        "code = 'import torch, hfmem_widget\\nwith hfmem_widget.watch(\"s\"): torch.empty(1 << 50)'\n"
-        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout)"
-    )
-    said = result.text()
+    code = "import hfmem_widget\nwith hfmem_widget.watch('s'): bytearray(1 << 60)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    ).stdout
     assert said.startswith(HEAD)
     assert said.count("out of memory \u00b7") == 1
     assert 'memwatch "s"' in said
 
 
-def test_run_all_stops_at_the_cell() -> None:
+def test_run_all_stops_at_the_cell(torch_command: list[str]) -> None:
     """Run from outside, a notebook fails where the cell fails, and keeps the error and the card."""
     cells = (PREPARE, f"%%memwatch\n{TOO_BIG}", "never = 1")
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
-    client = notebook_client(notebook, timeout=None)
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="DefaultCPUAllocator"):
-        client.execute()
+        run_notebook(notebook, torch_command)
     outputs = notebook.cells[1].outputs
     assert [one.output_type for one in outputs].count("error") == 1
     assert any("Out of memory" in one.get("data", {}).get("text/html", "") for one in outputs)

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.kernel.drive import ROOT, Kernel, Result
+from tests.kernel.drive import ROOT, Kernel, Result, ipykernel_of
 from tests.kernel.pinned import HOSTS, python_of
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -59,7 +59,7 @@ def host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def loaded(host: str) -> Iterator[Kernel]:
-    with Kernel(python=python_of(host)) as kernel:
+    with Kernel(command=ipykernel_of(python_of(host))) as kernel:
         assert kernel.run("%load_ext hfmem_widget").status == "ok"
         yield kernel
 

@@ -28,7 +28,7 @@ def train():
     model = torch.nn.Linear(512, 512)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
     kept = torch.ones(accelerator.process_index << 24)
-    for step in range(12):
+    for step in range(8):
         with hfmem_widget.span("step"):
             model(torch.randn(256, 512)).square().mean().backward()
             optimizer.step()
@@ -65,12 +65,12 @@ def is_card(message: Message) -> bool:
 
 
 @pytest.fixture(scope="module")
-def launched() -> Any:
+def launched(torch_command: list[str]) -> Any:
     """Return a kernel in which a cell has started two ranks, and what came of that cell.
 
     Its session is `s`, for all tests of this file and in any order: none binds that name anew.
     """
-    with Kernel() as kernel:
+    with Kernel(command=torch_command) as kernel:
         assert kernel.run(TRAIN).status == "ok"
         launch = f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})"
         yield kernel, kernel.run(f"%%memwatch -o s --label two\n{launch}")
@@ -89,7 +89,7 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
 
     assert result.status == "ok", result.text("stderr")
     assert said(kernel, "[len(s.run.ranks), s.run.world, s.run.worst]") == [2, 2, 1]
-    assert said(kernel, "[s.run.session(rank).steps.count for rank in (0, 1)]") == [12, 12]
+    assert said(kernel, "[s.run.session(rank).steps.count for rank in (0, 1)]") == [8, 8]
     assert said(kernel, "s.run.running") is False
 
 
@@ -116,38 +116,38 @@ def test_nothing_is_left_of_what_was_lent(launched: tuple[Kernel, Result]) -> No
     assert said(kernel, "variables() == before")
 
 
-def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(tmp_path: Path) -> None:
-    """A script that knows nothing of it; another run in the same place gets a number."""
+def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(
+    tmp_path: Path, bare_command: list[str]
+) -> None:
+    """A script that knows nothing of it."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     module = f"torch.distributed.run --nproc-per-node 2 --master-port {free_port()}"
     torchrun = f"!{{sys.executable}} -m {module} {script}"
-    with Kernel({"OMP_NUM_THREADS": "1"}) as kernel:
+    with Kernel({"OMP_NUM_THREADS": "1"}, command=bare_command) as kernel:
         kernel.run("%load_ext hfmem_widget\nimport sys, json")
         first = kernel.run(f"%%memwatch -o s --ranks {tmp_path / 'run'}\n{torchrun}")
         found = said(kernel, "[len(s.run.ranks), s.run.directory.name]")
-        without = kernel.run(f"%%memwatch -o other --no-ranks\n{torchrun}")
-        second = said(kernel, "other.run")
         opened = kernel.run(f"%memwatch open {tmp_path / 'run'} -o back")
         back = said(kernel, "[len(back.ranks), back.running]")
 
-    assert [first.status, without.status, opened.status] == ["ok"] * 3
+    assert [first.status, opened.status] == ["ok"] * 2
     assert found == [2, "run"]
-    assert second is None
     assert back == [2, False]
     assert any(map(is_card, opened.displays))
 
 
-def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(
+    kernel: Kernel, tmp_path: Path
+) -> None:
     """`%memwatch open` of its directory draws it live, whoever keeps it; its card comes by itself."""
     run = SimulatedRun(Script(world=2), began=time.time() - 20)
     run.write(tmp_path / "run", 20.0, finish=False)
-    with Kernel() as kernel:
-        kernel.run("%load_ext hfmem_widget\nimport gc")
-        opened = kernel.run(f"%memwatch open {tmp_path / 'run'}\ngc.collect();")
-        live = kernel.wait_for(tells_of_ranks)
-        run.write(tmp_path / "run", 1.0)
-        card = kernel.wait_for(is_card)
+    kernel.run("%load_ext hfmem_widget\nimport gc")
+    opened = kernel.run(f"%memwatch open {tmp_path / 'run'}\ngc.collect();")
+    live = kernel.wait_for(tells_of_ranks)
+    run.write(tmp_path / "run", 1.0)
+    card = kernel.wait_for(is_card)
 
     assert opened.status == "ok"
     assert not any(map(is_card, opened.displays))
@@ -185,27 +185,39 @@ def waited_for(what: Callable[[], bool], seconds: float = 240.0) -> bool:
     return what()
 
 
-def test_ranks_outlive_the_extension_and_the_kernel(tmp_path: Path) -> None:
+def test_ranks_are_not_looked_for_where_nobody_wants_them(kernel: Kernel, tmp_path: Path) -> None:
+    """With `--no-ranks` the session has no run, whatever the cell starts."""
+    flag = tmp_path / "flag"
+    flag.touch()
+    kernel.run(BEHIND)
+    script = str(SCRIPTS / "until.py")
+    start = f"print([one.wait() for one in start({script!r}, {str(flag)!r})])"
+    result = kernel.run(f"%%memwatch -o other --no-ranks\n{start}")
+
+    assert "[0, 0]" in result.text()
+    assert said(kernel, "other.run") is None
+
+
+def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
     """They go on to write after `%unload_ext`, and after a restart; the new kernel shows them live."""
     run, flag = tmp_path / "run", tmp_path / "flag"
-    with Kernel() as kernel:
-        kernel.run(BEHIND)
-        begun = kernel.run(
-            f"%%memwatch -o s --ranks {run}\n"
-            f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})\n"
-            f"wait({str(run)!r})"
-        )
-        unloaded = kernel.run("%unload_ext hfmem_widget")
-        known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
-        kernel.restart()
-        kernel.run("%load_ext hfmem_widget\nimport json")
-        written = newest(run)
-        opened = kernel.run(f"%memwatch open {run} -o back")
-        live = kernel.wait_for(tells_of_ranks)
-        is_running = said(kernel, "back.running")
-        goes_on = waited_for(lambda: newest(run) > written)
-        flag.touch()
-        card = kernel.wait_for(is_card)
+    kernel.run(BEHIND)
+    begun = kernel.run(
+        f"%%memwatch -o s --ranks {run}\n"
+        f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})\n"
+        f"wait({str(run)!r})"
+    )
+    unloaded = kernel.run("%unload_ext hfmem_widget")
+    known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
+    kernel.restart()
+    kernel.run("%load_ext hfmem_widget\nimport json")
+    written = newest(run)
+    opened = kernel.run(f"%memwatch open {run} -o back")
+    live = kernel.wait_for(tells_of_ranks)
+    is_running = said(kernel, "back.running")
+    goes_on = waited_for(lambda: newest(run) > written)
+    flag.touch()
+    card = kernel.wait_for(is_card)
 
     assert [one.status for one in (begun, unloaded, opened)] == ["ok"] * 3
     assert known == [2, [None, None]]

@@ -20,16 +20,16 @@ from tests.kernel.drive import Kernel
 LOAD = "%load_ext hfmem_widget\nimport time"
 
 
-def test_a_cell_is_shown_again_in_another_kernel(tmp_path: Path) -> None:
+def test_a_cell_is_shown_again_in_another_kernel(bare_command: list[str], tmp_path: Path) -> None:
     """What one kernel recorded, the next one shows: the same card, its chart, and the session."""
     path = tmp_path / "run.hfmem.jsonl"
-    with Kernel() as kernel:
+    with Kernel(command=bare_command) as kernel:
         kernel.run(LOAD)
         cell = (
             f"%%memwatch --record {path} --label mine\nblock = bytearray(64 << 20); time.sleep(0.6)"
         )
         shown = kernel.run(cell)
-    with Kernel() as other:
+    with Kernel(command=bare_command) as other:
         other.run(LOAD)
         opened = other.run(f"%memwatch open {path} -o back")
         back = other.run("print(back.label, back.running, round(back.spans[0].duration, 1) > 0)")
@@ -44,13 +44,14 @@ def test_a_cell_is_shown_again_in_another_kernel(tmp_path: Path) -> None:
     assert back.text().strip() == "mine False True"
 
 
-def test_a_name_that_is_taken_is_refused_before_the_cell_runs(tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_refused_before_the_cell_runs(
+    kernel: Kernel, tmp_path: Path
+) -> None:
     """The cell's own code has not run, and the file is as it was."""
     path = tmp_path / "run.hfmem.jsonl"
     path.write_text("mine", encoding="utf-8")
-    with Kernel() as kernel:
-        kernel.run(LOAD)
-        refused = kernel.run(f"%%memwatch --record {path}\nprint('it ran')")
+    kernel.run(LOAD)
+    refused = kernel.run(f"%%memwatch --record {path}\nprint('it ran')")
 
     assert refused.status == "error"
     assert "never overwritten" in refused.text("stderr")

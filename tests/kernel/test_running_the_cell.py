@@ -378,9 +378,11 @@ def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
     assert_nothing_left(kernel)
 
 
-def test_the_library_off_switch_shows_no_widget(start_kernel: StartKernel) -> None:
+def test_the_library_off_switch_shows_no_widget(
+    start_kernel: StartKernel, bare_command: list[str]
+) -> None:
     """`HFMEM_WIDGET=static` gives the final card alone, for front ends that replace nothing."""
-    kernel = start_kernel(env={"HFMEM_WIDGET": "static"})
+    kernel = start_kernel({"HFMEM_WIDGET": "static"}, command=bare_command)
     kernel.run("%load_ext hfmem_widget")
     result = kernel.run("%%memwatch\nimport time\ntime.sleep(0.6)")
 
@@ -441,9 +443,11 @@ def test_help_is_shown_and_the_cell_is_not_run(reloaded: Kernel, line: str) -> N
     assert reloaded.run("print('ran' in globals())").text() == "False\n"
 
 
-def test_a_terminal_is_shown_the_end_alone(start_kernel: StartKernel) -> None:
+def test_a_terminal_is_shown_the_end_alone(
+    start_kernel: StartKernel, bare_command: list[str]
+) -> None:
     """`jupyter console` prints the first display and none of its updates."""
-    kernel = start_kernel(env={"JPY_SESSION_NAME": None})
+    kernel = start_kernel({"JPY_SESSION_NAME": None}, command=bare_command)
     kernel.run("%load_ext hfmem_widget")
     kernel.run("import hfmem_widget, time")
     for way in ("%%memwatch -l blk\n", "with hfmem_widget.watch('blk'): "):

@@ -17,9 +17,9 @@ LEFT = "len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())"
 
 
 @pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
+def notebook(torch_command: list[str]) -> Iterator[Kernel]:
     """One kernel with torch imported, and past the imports of a first watch."""
-    with Kernel() as kernel:
+    with Kernel(command=torch_command) as kernel:
         kernel.run("%load_ext hfmem_widget\nimport sys, torch")
         kernel.run("%%memwatch --stacks --no-chart\nx = torch.ones(1)")
         yield kernel
@@ -94,7 +94,8 @@ def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
     assert value(notebook, LEFT) == "0"
 
 
-def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
+@pytest.mark.parametrize("times", [6, pytest.param(30, marks=pytest.mark.full)])
+def test_an_interrupt_stays_the_cells_own(notebook: Kernel, times: int) -> None:
     """In the middle of operators that are followed, and of storages that go."""
     if notebook.run("import IPython; assert IPython.version_info >= (8,)").status == "error":
         pytest.skip("IPython 7 cannot format some tracebacks, and then the kernel does not reply")
@@ -103,7 +104,7 @@ def test_an_interrupt_stays_the_cells_own(notebook: Kernel) -> None:
         "import signal\n"
         "_ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))"
     )
-    for _ in range(15):
+    for _ in range(times):
         result = notebook.run(
             "%%memwatch --stacks --no-chart\nx = torch.ones(8)\n"
             f"signal.setitimer(signal.ITIMER_REAL, {instants.uniform(0.0005, 0.3)})\n"
