@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.features.leaks.comparable_points import A_STEP, ComparablePoints
+from hfmem_widget.features.leaks.trends import A_STEP, ComparablePoints
 from hfmem_widget.text import MIB
 
 Draw = Callable[[np.random.Generator, int], Any]

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmem_widget.features.leaks.comparable_points import ComparablePoints
-from hfmem_widget.features.leaks.trends import trend_in
+from hfmem_widget.features.leaks.trends import ComparablePoints, trend_in
 from hfmem_widget.text import MIB
 
 FILE = Path(__file__).with_name("leak_rows.txt")

@@ -23,7 +23,7 @@ from hfmem_widget.drivers import follow, generating
 from hfmem_widget.drivers.diffusion import follow_pipelines, leave_pipelines
 from hfmem_widget.drivers.loading import follow_loading, leave_loading
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.features.stacks.operator_mode import ProfilerWatch
+from hfmem_widget.features.stacks.dispatch_tracker import ProfilerWatch
 from hfmem_widget.monitor import patch
 from hfmem_widget.monitor.process import process_state
 from tests.trainer.tiny import tiny_model

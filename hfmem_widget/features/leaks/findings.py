@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hfmem_widget.features.leaks.comparable_points import A_SECOND, A_STEP
-from hfmem_widget.features.leaks.trends import Trend, trends_of
+from hfmem_widget.features.leaks.trends import A_SECOND, A_STEP, Trend, trends_of
 from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
-from hfmem_widget.features.leaks.slope import Floats
+from hfmem_widget.features.leaks.trends import Floats
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
 

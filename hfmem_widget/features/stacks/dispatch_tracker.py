@@ -6,37 +6,281 @@ free when the storage goes. A storage that an operator takes, and none has retur
 operator allocates and frees within itself is not seen.
 """
 
-# ruff: noqa: SLF001  (frames, storages' identities and the stack of modes are offered there only)
+# ruff: noqa: SLF001  (frames, storages' identities, modes and their stack are offered there only)
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from struct import Struct
 from types import CodeType, ModuleType
 from typing import Any
 
 from hfmem_widget.errors import chain_of
-from hfmem_widget.features.stacks import operator_mode
-from hfmem_widget.features.stacks.events import ACTIONS, NOWHERE, EventRing, Stack
-from hfmem_widget.features.stacks.operator_mode import (
-    ProfilerWatch,
-    mode_class,
-    put_back,
-    remove,
-    seconds_of_the_way,
-)
-from hfmem_widget.guard import raised_by_handler, warn
+from hfmem_widget.guard import harmless, raised_by_handler, warn
+from hfmem_widget.monitor.companion import begun
+from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.session.stacks import OPERATOR
+
+ACTIONS = ("alloc", "free_requested", "free_completed")
+
+Stack = tuple[tuple[CodeType, int], ...]
+"""Code and line of each Python frame, innermost first."""
+
+Frames = list[dict[str, Any]]
+
+NOWHERE = 0  # the place of a block of which neither operator nor stack is known
+
+_EVENT = Struct("<BQQdI")
+
+TRIED = 50  # operators that are run to see what following them costs
+
+_PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
 
 MOST_EVENTS = 400_000
 DEEPEST = 64  # the innermost Python frames of a stack
-OUR_FILES = (__file__, operator_mode.__file__)
 ALLOC, FREE_REQUESTED, FREE_COMPLETED = range(len(ACTIONS))
 _LIFTED = "aten::lift_fresh"  # how `torch.tensor` brings in tensors that were made out of sight
+
+
+class EventRing:
+    """Keeps the newest events; the oldest make room.
+
+    They are packed. A tuple for each would be an object that Python's garbage collector goes through: it
+    would collect far more often than the user's code alone makes it, and an interrupt that comes while it
+    collects can get lost.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.seen = 0  # how many there were
+        self._most = most
+        self._packed = bytearray()
+        # The numbers of operators with the stacks that led to them, in their order.
+        self._places: dict[tuple[str, Stack], int] = {("", ()): NOWHERE}
+
+    def __len__(self) -> int:
+        """Return how many are kept."""
+        return min(self.seen, self._most)
+
+    def place(self, operator: str, stack: Stack) -> int:
+        """Return the number of an operator and a stack, the same for equal ones."""
+        return self._places.setdefault((operator, stack), len(self._places))
+
+    def add(self, action: int, address: int, size: int, time: float, place: int = NOWHERE) -> None:
+        """Add an event, by the position of its action in `ACTIONS`."""
+        at = self.seen % self._most * _EVENT.size
+        if at == len(self._packed):
+            self._packed += bytes(_EVENT.size)
+        _EVENT.pack_into(self._packed, at, action, address, size, time, place)
+        self.seen += 1
+
+    def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
+        """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
+
+        `live` are the blocks that are live after it: address, bytes and place of each. Each is a segment of
+        its own: how the host's allocator lays them out is unknown.
+        """
+        # One list for all that share a stack, as the allocator's snapshot has it.
+        frames = [_frames(operator, stack) for operator, stack in self._places]
+        trace = []
+        for number in range(self.seen - len(self), self.seen):
+            at = number % self._most * _EVENT.size
+            action, address, size, time, place = _EVENT.unpack_from(self._packed, at)
+            event = {"action": ACTIONS[action], "addr": address, "size": size, "stream": 0}
+            trace.append(event | {"time_us": int(time * 1e6), "frames": frames[place]})
+        return {
+            "segments": [_segment(address, size, frames[place]) for address, size, place in live],
+            "device_traces": [trace],
+            "allocator_settings": {},
+            "external_annotations": [],
+        }
+
+
+def _frames(operator: str, stack: Stack) -> Frames:
+    innermost = [{"filename": OPERATOR, "line": 0, "name": operator}] if operator else []
+    return innermost + [
+        {"filename": code.co_filename, "line": line, "name": code.co_qualname}
+        for code, line in stack
+    ]
+
+
+def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
+    block = {
+        "address": address,
+        "size": size,
+        "requested_size": size,
+        "state": "active_allocated",
+        "frames": frames,
+    }
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": size,
+        "allocated_size": size,
+        "active_size": size,
+        "requested_size": size,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": [block],
+    }
+
+
+def mode_class(torch: Any) -> Any:
+    """Return the mode: a class of torch's, which exists only once torch does.
+
+    It calls `before(func, args, kwargs)` before each operator, which returns the operator's name, and
+    `after(name, result)` after it.
+    """
+    base: Any = torch.utils._python_dispatch.TorchDispatchMode
+
+    class FollowOperators(base):  # type: ignore[misc]  # torch is the user's own: no type to be had
+        def __init__(
+            self, before: Callable[[Any, Any, Any], str], after: Callable[[str, Any], None]
+        ) -> None:
+            super().__init__()
+            self.before, self.after = before, after
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            __tracebackhide__ = True  # IPython leaves out frames that have this
+            name = self.before(func, args, kwargs)
+            try:
+                result = func(*args, **(kwargs or {}))
+            except BaseException as error:
+                _without_our_frame(error)
+                raise
+            self.after(name, result)
+            return result
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # To have it skipped, torch would import all of its compiler, which takes seconds, and go through
+            # it at every operator. What is compiled is not traced into this, as a test holds.
+            return False
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            # What the user compiles stays compiled.
+            return True
+
+    return FollowOperators
+
+
+def _without_our_frame(error: BaseException) -> None:
+    """Take out of an error's traceback this mode's frame, and the one in which torch calls an operator."""
+    ours = error.__traceback__
+    inside = ours.tb_next if ours is not None else None
+    if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
+        inside = inside.tb_next
+    # Raised again by a bare `raise`, it goes on from here without this frame.
+    error.__traceback__ = inside
+
+
+def seconds_of_the_way(torch: Any) -> float:
+    """Return the least time that one operator takes to come through Python and back.
+
+    Zero if it cannot be tried: the user's own modes, or profiler, would see it.
+    """
+    profiler = getattr(torch.autograd, "profiler", None)
+    if (
+        _modes()
+        or torch._C._len_torch_function_stack()
+        or getattr(profiler, "_is_profiler_enabled", False)
+    ):
+        return 0.0
+    with torch.no_grad():
+        tensor = torch.zeros(1)
+        plain = _seconds_of_adding(tensor)
+        with mode_class(torch)(lambda *_: "", lambda *_: None):
+            followed = _seconds_of_adding(tensor)
+    return max(0.0, followed - plain)
+
+
+def _seconds_of_adding(tensor: Any) -> float:
+    tensor + tensor
+    began = time.thread_time()
+    for _ in range(TRIED):
+        tensor + tensor
+    return (time.thread_time() - began) / TRIED
+
+
+def remove(mode: Any) -> int:
+    """Take our mode off the thread's stack, and leave those above it; return how many are below.
+
+    -1 if it was not there.
+    """
+    depth = next((at for at, other in enumerate(_modes()) if other is mode), -1)
+    if depth >= 0:
+        _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
+    return depth
+
+
+def put_back(mode: Any, depth: int) -> None:
+    """Put our mode into the thread's stack again, above so many modes, and below the others."""
+    _without_those_above(depth, mode.__enter__)
+
+
+def _without_those_above(depth: int, change: Callable[[], object]) -> None:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    above = _modes()[depth:]
+    for _ in above:
+        dispatch._pop_mode()
+    change()
+    for mode in above:
+        dispatch._push_mode(mode)
+
+
+def _modes() -> list[Any]:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    return list(dispatch._get_current_dispatch_mode_stack())
+
+
+class ProfilerWatch:
+    """Calls back before a profiler of torch begins, and after it has ended, on its thread.
+
+    For its profilers of every kind, torch calls two functions of `torch.autograd.profiler` by their names
+    there, since version 2.1. They are surrounded while a watch needs to know.
+    """
+
+    def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
+        self.calls = dict(zip(_PROFILERS, (starts, stops), strict=True))
+        self._module: Any = None
+
+    def begin(self, torch: Any) -> bool:
+        """Begin to call back; return whether a profiler runs already."""
+        self._module = module = getattr(getattr(torch, "autograd", None), "profiler", None)
+        if module is None:
+            return False
+        begun(ProfilerWatch).append(self)
+        for name in _PROFILERS:
+            surround(module, name, functools.partial(_calling_back, name))
+        return bool(getattr(module, "_is_profiler_enabled", False))
+
+    def end(self) -> None:
+        """Call back no more."""
+        watches = begun(ProfilerWatch)
+        if self in watches:
+            watches.remove(self)
+            for name in () if watches else _PROFILERS:
+                restore(self._module, name)
+
+
+@contextmanager
+def _calling_back(name: str) -> Iterator[None]:
+    for watch in tuple(begun(ProfilerWatch)):
+        harmless(watch.calls[name])
+    yield
 
 
 class _Storage(weakref.ref[Any]):
@@ -227,7 +471,7 @@ class OperatorTracker:
             code = frame.f_code
             if code.co_name in {"run_code", "run_ast_nodes"} and "IPython" in code.co_filename:
                 break
-            if code.co_filename not in OUR_FILES:
+            if code.co_filename != __file__:
                 frames.append((code, frame.f_lineno))
             frame = frame.f_back
         return tuple(frames)
@@ -246,7 +490,7 @@ def without_frames_of_ours(error: BaseException) -> None:
     for cause in chain_of(error):
         before, entry = None, cause.__traceback__
         while entry is not None:
-            if entry.tb_frame.f_code.co_filename not in OUR_FILES:
+            if entry.tb_frame.f_code.co_filename != __file__:
                 before = entry
             elif before is None:
                 cause.__traceback__ = entry.tb_next

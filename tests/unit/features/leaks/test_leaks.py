@@ -12,14 +12,12 @@ import pytest
 
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.features.leaks.comparable_points import (
-    A_SECOND,
-    ComparablePoints,
-    comparable_points,
-)
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import (
+    A_SECOND,
+    ComparablePoints,
     Trend,
+    comparable_points,
     trend_in,
     trends_of,
 )

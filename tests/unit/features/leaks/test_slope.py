@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmem_widget.features.leaks.slope import (
+from hfmem_widget.features.leaks.trends import (
     Floats,
     goes_on,
     theil_sen,

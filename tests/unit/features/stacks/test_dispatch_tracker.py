@@ -14,11 +14,11 @@ from typing import Any, Self
 import pytest
 
 from hfmem_widget.features.stacks.dispatch_tracker import (
+    EventRing,
     OperatorTracker,
     Tracked,
     without_frames_of_ours,
 )
-from hfmem_widget.features.stacks.events import EventRing
 from hfmem_widget.features.stacks.live_at_peak import Replay, replay
 
 torch = pytest.importorskip("torch")
@@ -292,7 +292,7 @@ def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
 
 def test_frames_of_ours_are_taken_out_of_what_an_error_came_from() -> None:
     """Neither a cause nor the errors of a group show a frame of ours."""
-    mode = sys.modules["hfmem_widget.features.stacks.operator_mode"].__file__
+    mode = sys.modules["hfmem_widget.features.stacks.dispatch_tracker"].__file__
     namespace: dict[str, Any] = {}
     exec(compile("def ours():\n    raise KeyError\n", str(mode), "exec"), namespace)
     try:
