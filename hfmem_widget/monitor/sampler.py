@@ -54,29 +54,6 @@ class _Reader:
         return bool(self.source.devices) and not (self.source.blocks or self.source.secondary)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How the values of one source after the other become a row; replaced whole when series appear.
-
-    Attributes
-    ----------
-    adopted : tuple
-        The devices and the series of each source, to see by identity whether it has new ones.
-    columns : tuple of tuple of int
-        For each source, which columns of a row are its own.
-    order : tuple of int
-        For each column of a row, where it stands among the values of one source after the other.
-    """
-
-    adopted: tuple[tuple[tuple[Device, ...], tuple[Series, ...]], ...]
-    columns: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-
-    def in_order(self, row: Sequence[float]) -> tuple[float, ...]:
-        """Return the values of one source after the other as a row."""
-        return tuple(map(row.__getitem__, self.order))
-
-
 class Sampler:
     """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
 
@@ -92,7 +69,11 @@ class Sampler:
         self._notes: list[str] = []
         self._clock = clock
         self._readers = [_Reader(source) for source in sources]
-        self._layout = _Layout((((), ()),) * len(sources), ((),) * len(sources), ())
+        self._places: tuple[tuple[int, int], ...] = ()
+        """The index of each column's source, and of its value among those of that source."""
+        self._adopted: tuple[tuple[Sequence[Device], Sequence[Series]], ...]
+        self._adopted = (((), ()),) * len(sources)
+        """The devices and series of each source, to see by identity whether it has new ones."""
         self._adopting = threading.Lock()
 
     def poll(self, instant: Instant | None = None) -> tuple[float, ...]:
@@ -139,11 +120,11 @@ class Sampler:
     ) -> tuple[float, ...]:
         now = self._clock()
         read: list[Sequence[float]] = []
-        for reader, own in zip(self._readers, self._layout.columns, strict=True):
+        for reader, (_, series) in zip(self._readers, self._adopted, strict=True):
             source = reader.source
             values = None if instant is None or source.at is None else source.at(instant)
             # Devices that its source has not seen yet come in by a reading of its own.
-            if values is None or len(values) != len(own):
+            if values is None or len(values) != len(series):
                 if not at_edge:
                     age = reader.period
                 else:
@@ -156,11 +137,16 @@ class Sampler:
                     self._read(reader)
                 values = values or _latest(reader, now)
             read.append(values)
-        layout = self._layout_now()
-        row: list[float] = []
-        for values, own in zip(read, layout.columns, strict=True):
-            row += _fitted(values, len(own))
-        return layout.in_order(row)
+        for reader, (devices, series) in zip(self._readers, self._adopted, strict=True):
+            if reader.source.series is not series or reader.source.devices is not devices:
+                self._adopt()
+                break
+        return tuple(
+            [
+                values[place] if place < len(values := read[index]) else NOT_AVAILABLE
+                for index, place in self._places
+            ]
+        )
 
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
@@ -195,48 +181,29 @@ class Sampler:
         self._notes += sentences
         self.version += 1
 
-    def _layout_now(self) -> _Layout:
-        layout = self._layout
-        for reader, (devices, series) in zip(self._readers, layout.adopted, strict=True):
-            source = reader.source
-            if source.series is not series or source.devices is not devices:
-                return self._adopt()
-        return layout
-
-    def _adopt(self) -> _Layout:
+    def _adopt(self) -> None:
         # The poller and the user's thread may both come here while a device appears.
         with self._adopting:
-            series = list(self.series)
-            columns = []
             adopted = tuple(
                 (reader.source.devices, reader.source.series) for reader in self._readers
             )
-            for (_, series_read), own in zip(adopted, self._layout.columns, strict=True):
-                new = series_read[len(own) :]
-                columns.append((*own, *range(len(series), len(series) + len(new))))
-                series += new
+            columns, places = list(self.series), list(self._places)
+            for index, (_, series) in enumerate(adopted):
+                known = len(self._adopted[index][1])
+                places += ((index, place) for place in range(known, len(series)))
+                columns += series[known:]
             devices = merge_devices([devices for devices, _ in adopted])
-            places = [column for own in columns for column in own]
-            order = tuple(sorted(range(len(places)), key=places.__getitem__))
-            layout = _Layout(adopted, tuple(columns), order)
             # All of it once all is made: half of it would have every column twice the next time.
-            self.series, self.devices, self._layout = tuple(series), devices, layout
+            new = tuple(columns), devices, tuple(places), adopted
+            self.series, self.devices, self._places, self._adopted = new
             self.version += 1
             if any(reader.is_up for reader in self._readers):
                 for reader in self._readers:
                     reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
-            return layout
 
 
 def _latest(reader: _Reader, now: float) -> Sequence[float]:
     return reader.latest if reader.latest_at >= now - STALE_AFTER else ()
-
-
-def _fitted(values: Sequence[float], width: int) -> Sequence[float]:
-    """Return as many values, those that are missing as not available."""
-    if len(values) == width:
-        return values
-    return [*values[:width], *[NOT_AVAILABLE] * (width - len(values))]
 
 
 def merge_devices(devices_of_sources: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
