@@ -19,9 +19,8 @@ SHARE = 0.005
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
 
-LEAST_GROUP, MOST_GROUP = 0.05, 1.5
-"""Seconds that a group of steps lasts; it then goes on to the next round number. The longest pays for 7.5 ms:
-a step with phases took 4.1 ms beside a Trainer on an H100's machine, a group 1.3 ms."""
+LEAST_GROUP, MOST_GROUP = 0.05, 0.75
+"""Seconds that a group of steps lasts; it then goes on to the next round number."""
 
 LONG_STEP = 0.1
 """Seconds from which on a step shares its span with none: its own peak took 0.6 ms on an H100's machine."""
