@@ -6,7 +6,6 @@ that the same name always gives the same session.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Final
@@ -77,14 +76,7 @@ def scripted_run(name: str = "training") -> Session:
     if name not in _RUNS:
         message = f"there is no scripted run {name!r}; there is {', '.join(_RUNS)}"
         raise ValueError(message)
-    session: Session = pickle.loads(_pickled(name))
-    return session
-
-
-@cache
-def _pickled(name: str) -> bytes:
-    """Return a run that is played once: to read it anew takes a tenth of the time."""
-    return pickle.dumps(_RUNS[name]())
+    return _RUNS[name]()
 
 
 @cache
