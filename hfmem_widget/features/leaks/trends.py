@@ -96,21 +96,24 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
     return FittedLine(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
 
 
-def goes_on(y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
+def goes_on(x: Floats, y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
     """Return whether readings rise all the time: not in a few steps, up to a plateau, or in teeth.
 
-    There are at least 4, evenly spaced. `at_end` is the part of an even share that the last quarter must
-    contribute.
+    There are at least 4, in order of `x` and at any distances, as steps may share a reading. `at_end` is the
+    part of an even share that the last quarter must contribute.
     """
-    levels = np.array([np.median(quarter) for quarter in np.array_split(y, 4)])
+    even = np.linspace(x[0], x[-1], len(x))
+    levels = np.array([np.median(quarter) for quarter in np.array_split(np.interp(even, x, y), 4)])
     rises = np.diff(levels)
-    even = rises.sum() / 3
-    if even <= 0 or rises.min() < LEAST_RISE * even or rises[-1] < at_end * even:
+    share = rises.sum() / 3
+    if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < at_end * share:
         return False
+    # What happened between two readings is one step.
     lasting = np.minimum.accumulate(y[::-1])[::-1]
     grown = lasting[-1] - lasting[0]
     steps = np.diff(lasting)
-    ends = lasting[np.linspace(0, len(y) - 1, 5).astype(int)]
+    quarters = np.linspace(x[0], x[-1], 5) + 1e-9 * (x[-1] - x[0])
+    ends = lasting[np.searchsorted(x, quarters, side="right") - 1]
     if grown <= 0 or np.diff(ends).min() < LEAST_LASTING * grown / 4:
         return False
     return bool(np.sort(steps)[-2:].sum() <= MOST_IN_TWO * grown)
@@ -426,7 +429,7 @@ def _slows_down(x: Floats, y: Floats, begin: int) -> bool:
 
 
 def _grows(x: Floats, y: Floats, caution: _Caution, at_end: float) -> bool:
-    if not goes_on(y, at_end):
+    if not goes_on(x, y, at_end):
         return False
     line = theil_sen(x, y, caution.z)
     grown = line.slope * (x[-1] - x[0])

@@ -86,13 +86,32 @@ NONE = {
 @pytest.mark.parametrize("name", GROWTH)
 def test_growth_goes_on(name: str) -> None:
     """Each quarter has its share of it, and no two rises make most of it."""
-    assert goes_on(GROWTH[name])
+    assert goes_on(x(), GROWTH[name])
 
 
 @pytest.mark.parametrize("name", NONE)
 def test_what_else_rises_is_no_growth(name: str) -> None:
     """Steps, plateaus, teeth and noise have a slope too."""
-    assert not goes_on(NONE[name])
+    assert not goes_on(x(), NONE[name])
+
+
+SHARED = np.array([*range(12), 32, 33, 64, 65, 96, 97, 128, 129, 160, 161, 192, 193, 244.0])
+"""The steps that have readings where most share one."""
+
+
+def test_growth_goes_on_where_readings_are_far_apart() -> None:
+    """Each step keeps as much, and after the first ones most share a reading."""
+    assert goes_on(SHARED, 8.0 * SHARED)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [np.where(SHARED > 120, 80.0, 0.0), 1 - np.exp(-SHARED / 40), np.minimum(SHARED, 100)],
+    ids=["one step", "ever slower", "a plateau"],
+)
+def test_what_is_none_is_none_where_readings_are_far_apart(levels: Floats) -> None:
+    """What happened between two readings is one rise, however long they are apart."""
+    assert not goes_on(SHARED, levels)
 
 
 def test_thinning_takes_medians_and_keeps_the_newest() -> None:
