@@ -6,6 +6,7 @@ is sent to one reaches the other, and neither outlives the other. Nothing of our
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -114,6 +115,9 @@ def serve(place: str, *also: str) -> None:
     os.environ["JPY_PARENT_PID"] = str(os.getpid())
     for name in (*IMPORTED, *also):
         importlib.import_module(name)
+    # Else the first collection of each copy would copy every page.
+    gc.collect()
+    gc.freeze()
     kernels: dict[socket.socket, int] = {}
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as all_:
         listener.bind(place)

@@ -13,11 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.kernels import Kernels
 from tests.kernel.culprits import begin_anew
 from tests.kernel.drive import KERNEL_PYTHON, Kernel, ipykernel_of
-from tests.kernel.warm import TRANSFORMERS, Warm
 
 StartKernel = Callable[..., Kernel]
+
+TRANSFORMERS = (
+    "torch._dynamo",
+    "accelerate",
+    "transformers.core_model_loading",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
+)
+"""What a kernel with torch and transformers has imported as it begins."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,8 +56,9 @@ def command_of(home: Path, *modules: str) -> Iterator[list[str]]:
     if sys.executable != KERNEL_PYTHON:
         yield ipykernel_of()
     else:
-        with Warm(home, *modules) as warm:
-            yield warm.command
+        with Kernels(home, "python3", *modules) as kernels:
+            kernels.start()
+            yield kernels.command
 
 
 @pytest.fixture(scope="session")
