@@ -127,11 +127,12 @@ def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(reloaded: Kernel)
     )
     cleared = next(at for at, one in enumerate(result.outputs) if one.kind == "clear_output")
     after = [
-        one
+        one.kind
         for one in result.outputs[cleared:]
         if one.content.get("data", {}).get("text/plain", "").startswith("cpu")
     ]
-    assert [one.kind for one in after] == ["display_data"]
+    # A refresh of another thread may have been under way; front ends drop it.
+    assert after in (["display_data"], ["update_display_data", "display_data"])
 
 
 def test_a_failing_cell_fails_as_it_would(reloaded: Kernel) -> None:
