@@ -30,7 +30,7 @@ from hfmem_widget.text import MIB, format_bytes, plain
 Moment = str | int
 
 NOW, AT_THE_PEAK = "now", "peak"
-PEAK_MOMENT, END_MOMENT = "at the peak", "at the end"
+START_MOMENT, PEAK_MOMENT, END_MOMENT = "at the start", "at the peak", "at the end"
 
 MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
 """What each phase of a step makes."""
@@ -90,6 +90,11 @@ def peak_of(session: Session, span: Span, device: Device) -> Anatomy:
         stop = math.inf if span.stop is None else span.stop
         return here.at_highest_sample(PEAK_MOMENT, span.start, stop)
     return here.at_peak(PEAK_MOMENT, highest)
+
+
+def start_of(session: Session, span: Span, device: Device) -> Anatomy:
+    """Return a device's memory at the start of a span, part by part."""
+    return _OnDevice(session, device).at_sample(START_MOMENT, span.before)
 
 
 def end_of(session: Session, span: Span, device: Device) -> Anatomy:

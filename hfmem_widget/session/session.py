@@ -67,7 +67,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"_writer", "run"}
+_OF_HERE = {"_writer", "remarks", "run"}
 """Attributes that no copy has."""
 
 
@@ -125,6 +125,8 @@ class Session(Shown):
         Versions of Python and some libraries where it was recorded. Two sessions may be equal without them.
     ranks : Ranks or None
         How all ranks stand, if this is the overview of a distributed run.
+    remarks : dict of int to str
+        What the card of an outermost span says of it beside others, by span id. A copy has none.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -171,6 +173,7 @@ class Session(Shown):
         self.guides = list(guides)
         self.stacks = stacks
         self.ranks = ranks
+        self.remarks: dict[int, str] = {}
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -194,7 +197,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _writer=NOBODY, run=None)
+        vars(self).update(state, _writer=NOBODY, remarks={}, run=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -25,6 +25,12 @@ BESIDE = ("driver", "shared_memory", "others", "unexplained", "page_cache")
 BESIDE_UP_TO = 2.0
 """Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
 
+DRAWN_FROM = 0.15
+"""Share of the capacity from which on a bar of all of it shows more than a thin line."""
+
+LEAST_DRAWN = 0.003
+"""Share of a bar below which a part cannot be seen in it."""
+
 MOST_NAMES = 3
 ALL = 0.9995  # from this share on, all parameters are said to be trainable
 
@@ -113,23 +119,38 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
     full = _longest(anatomies, names)
     if not full > 0:
         return ""
-    rows = ""
-    for anatomy in anatomies:
-        moment = moment_text(anatomy)
-        pieces = (
-            (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
-            for part in anatomy.parts
-            if part.name in names
-        )
-        allocated = f"allocated {format_bytes(anatomy.allocated)}"
-        bar = kit.bar(pieces, full, f"{anatomy.device.key} {moment}: {allocated}")
-        rows += (
-            '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:0 10px;margin:0 0 4px">'
-            f'<span style="flex:0 0 122px">{kit.caption(moment)}</span> '
-            f'<span style="flex:1 1 180px;min-width:0">{bar}</span></div>'
-        )
+    rows = "".join(
+        '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:0 10px;margin:0 0 4px">'
+        f'<span style="flex:0 0 122px">{kit.caption(moment_text(anatomy))}</span> '
+        f'<span style="flex:1 1 180px;min-width:0">{_bar(anatomy, names, full)}</span></div>'
+        for anatomy in anatomies
+    )
     scale = "" if "free" in names else _scale(full, anatomies[0].device.total)
     return f"<div>{rows}{scale}</div>"
+
+
+def bar_html(anatomy: Anatomy, names: Sequence[str], capacity: float) -> str:
+    """Return these parts of one moment as a bar of the whole capacity, or of less where they are few."""
+    used = sum(part.bytes for part in anatomy.parts if part.name in names and part.name != "free")
+    if not used > 0:
+        return ""
+    full = capacity if used >= DRAWN_FROM * capacity else used
+    ground = f";background:{palette.PARTS['free']}"
+    bar = _bar(anatomy, names, max(full, used), height=18, style=ground)
+    return bar if full == capacity else f"{bar}{_scale(used, capacity)}"
+
+
+def _bar(
+    anatomy: Anatomy, names: Sequence[str], full: float, *, height: int = 16, style: str = ""
+) -> str:
+    pieces = (
+        (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        for part in anatomy.parts
+        if part.name in names and part.bytes >= LEAST_DRAWN * full
+    )
+    allocated = f"allocated {format_bytes(anatomy.allocated)}"
+    label = f"{anatomy.device.key} {moment_text(anatomy)}: {allocated}"
+    return kit.bar(pieces, full, label, height=height, style=style)
 
 
 def _scale(full: float, total: float) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import (
     Facts,
-    active_devices,
-    allocated_peak,
     facts_of,
     outcome_of,
     samples_in,
@@ -17,8 +15,7 @@ from hfmem_widget.analysis.facts import (
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.analysis.host import children_text, untouched_text
 from hfmem_widget.analysis.moved import Movement, movement
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import Anatomy, Device, Polling, Session, Span
+from hfmem_widget.session import Device, Polling, Session, Span
 from hfmem_widget.text import (
     format_bytes,
     format_change,
@@ -30,10 +27,10 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view import html as kit
-from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import libraries_text, text_if_known
+from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
+from hfmem_widget.view.headline import bar_of, headline, worst_of
 from hfmem_widget.view.kv_cache import kv_cache_text
 from hfmem_widget.view.line import (
     NAME,
@@ -45,7 +42,7 @@ from hfmem_widget.view.line import (
     size_text,
 )
 from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
-from hfmem_widget.view.phases import pace_text, phases_html, worst_step_text
+from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
 
@@ -56,8 +53,7 @@ MANY_MISSED = 0.05
 LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
 
-OF_USE = tuple(name for name in OF_ALLOCATED if name != "rounding")
-PASSING = {"activations"}  # the parts that nobody expects to stay
+_LARGE = "margin:4px 0 0;font-size:17px;line-height:1.4;overflow-wrap:anywhere"
 
 
 def card_bundle(
@@ -83,6 +79,10 @@ def card_bundle(
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))
+    remark = session.remarks.get(span.id, "")
+    notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
+    phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
+    pace = pace_text(session, span)
     card = kit.bundle(
         _header(
             session,
@@ -90,22 +90,25 @@ def card_bundle(
             span,
             [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
         ),
-        *_figures(session, facts, moved, picture),
+        *_lead(session, span, facts, moved),
+        kit.note(remark),
         kit.Fragment(findings_html(findings)),
-        ranks_html(session),
-        kit.Fragment(parts_html(session, span)),
-        kit.Fragment("" if session.ranks and session.ranks.phases else phases_html(session, span)),
-        kit.note(pace_text(session, span)),
         *kit.notes(sentences),
-        kit.NOTHING if moved.lead else picture,
-        *_notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES]),
+        ranks_html(session),
+        picture,
+        kit.folds(
+            ("steps and phases", [kit.Fragment(phases), kit.note(pace)] if phases else []),
+            (_all_figures(notes), [*_figures(session, facts, moved), *notes]),
+        ),
     )
     # The one line, with the worst step and the throughput where they fit, and a line for each finding.
     text = line(session, span)
-    for more in filter(None, (worst_step_text(session, span), pace_text(session, span))):
+    worst = next((f"worst {row.worst}" for row in phase_rows(session, span) if row.worst), "")
+    for more in filter(None, (worst, pace)):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    return kit.below(lead, card["text/html"], (text, *sentences, *findings_lines(findings)))
+    below = [*filter(None, [remark]), *sentences, *findings_lines(findings)]
+    return kit.below(lead, card["text/html"], (text, *below))
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:
@@ -113,7 +116,8 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     facts, moved = facts_of(session, span), movement(session, span)
     return kit.bundle(
         _header(session, span.kind, span, _about(session, span, facts, moved)),
-        *_figures(session, facts, moved, kit.NOTHING),
+        *_lead(session, span, facts, moved),
+        *_figures(session, facts, moved),
         *_notes(session, span, facts, session.portable_notes[:most_notes]),
     )["text/html"]
 
@@ -131,14 +135,43 @@ def _about(session: Session, span: Span, facts: tuple[Facts, ...], moved: Moveme
     return [duration_text(session, span), *devices, *_budgets(session, facts)]
 
 
-def _figures(
-    session: Session, facts: tuple[Facts, ...], moved: Movement, picture: kit.Fragment
+def _lead(
+    session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement
 ) -> list[kit.Fragment]:
+    """Return the sentence and the bar; where others filled the devices, how far."""
+    if moved.lead:
+        return list(_moved(moved))
+    sentence_ = headline(session, span, facts)
+    return [kit.block(_LARGE, sentence_), _bar(session, span, facts)]
+
+
+def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment:
+    """Return the parts at the peak of the device that the sentence is about."""
+    worst = session.ranks.worst if session.ranks is not None else None
+    if worst is not None:
+        of_rank = [each for each in session.devices if each.key == f"rank:{worst.rank}"]
+        return _bar_of(session, span, of_rank[0], worst.total) if of_rank else kit.NOTHING
+    if not facts:
+        return kit.NOTHING
+    most = worst_of(facts)
+    return _bar_of(session, span, most.device, most.capacity)
+
+
+def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
+    return bar_of(anatomies.peak_of(session, span, device), capacity)
+
+
+def _all_figures(notes: Sequence[kit.Fragment]) -> str:
+    count = sum(map(bool, notes))
+    return f"all figures, {format_counted(count, 'note')}" if count else "all figures"
+
+
+def _figures(session: Session, facts: tuple[Facts, ...], moved: Movement) -> list[kit.Fragment]:
     if session.ranks is not None:
         return [kit.figures(rank_figures(session.ranks))]
     own = kit.block(f"margin:10px 0 0;font-size:12px;{kit.FAINT}", "this process itself")
     return [
-        *((*_moved(moved), picture, own) if moved.lead else ()),
+        *([own] if moved.lead else ()),
         kit.figures(_columns(facts[0])) if len(facts) == 1 else _table(facts),
         *([kit.note(f"{moved.by_children}.")] if moved.by_children else []),
     ]
@@ -227,52 +260,6 @@ def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
 def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> kit.Fragment:
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(heads)]
     return table(columns, list(map(TableRow, rows)))
-
-
-def parts_html(session: Session, span: Span) -> str:
-    """Return the parts at a span's peak, and at its end where other parts are left.
-
-    Of several devices it is the one with the highest peak. Empty where nothing was found.
-    """
-    active = active_devices(session, span)
-    worst = session.ranks.worst if session.ranks is not None else None
-    if worst is not None:
-        active = tuple(each for each in session.devices if each.key == f"rank:{worst.rank}")
-    devices = [device for device in anatomies.devices_with_parts(session) if device in active]
-    if not devices:
-        return ""
-    device = max(devices, key=lambda device: allocated_peak(session, span, device.key).value)
-    peak = anatomies.peak_of(session, span, device)
-    end = anatomies.end_of(session, span, device)
-    where = f"{device.key} " if len(active) > 1 else f"rank {worst.rank} " if worst else ""
-    kinds = [_sizes(each).keys() - PASSING for each in (peak, end)]
-    is_left = span.after is not None and kinds[0] != kinds[1]
-    shown = (peak, end) if is_left else (peak,)
-    rows = [_parts(f"{where}{each.moment}", each) for each in shown]
-    if any(each.bytes("libraries") > 0 for each in shown):
-        rows.append(kit.block("margin:0", kit.faint(libraries_text(session.contents))))
-    return kit.block("margin:8px 0 0;font-size:12px", *rows).html
-
-
-def _sizes(anatomy: Anatomy) -> dict[str, str]:
-    """Return the figures, by name, of what does not read as nothing beside the whole."""
-    divisor, _ = unit_for(anatomy.allocated)
-    sizes = {name: number(anatomy.bytes(name), divisor) for name in OF_USE}
-    return {
-        name: text for name, text in sizes.items() if anatomy.bytes(name) > 0 and text != "0.00"
-    }
-
-
-def _parts(moment: str, anatomy: Anatomy) -> kit.Fragment:
-    """Return the parts in one row that may break between them; the first has the unit."""
-    units = [f" {unit_for(anatomy.allocated)[1]}", *[""] * len(OF_USE)]
-    shown = [
-        kit.marked(palette.PARTS[name], f"{LABELS[name]} {text}{unit}")
-        for (name, text), unit in zip(_sizes(anatomy).items(), units, strict=False)
-    ]
-    if not shown:
-        return kit.NOTHING
-    return kit.block("margin:0", kit.words(kit.faint(f"{moment}:"), kit.phrases(shown)))
 
 
 def _picture(session: Session, span: Span) -> str:

@@ -1,14 +1,13 @@
-"""Findings as sentences with a figure, at most three in sight, each with its advice one click away."""
+"""Findings as sentences with a figure, at most three in sight, each with its first advice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from hfmem_widget.session import Finding
 from hfmem_widget.text import plain
 from hfmem_widget.view import palette
-from hfmem_widget.view.html import Fragment, block, fold, shown
+from hfmem_widget.view.html import FAINT, Fragment, block, fold, shown
 
 IN_SIGHT = 3
 MOST = 12  # nobody reads more in one card, and the card must stay small
@@ -35,7 +34,7 @@ def findings_html(
 ) -> str:
     """Return the findings as a section of a card, those beyond the first few folded; empty without any.
 
-    The advice is folded away, unless it `is_open`.
+    The first advice is in sight, what else there is folded away, unless it `is_open`.
     """
     if not findings:
         return ""
@@ -63,12 +62,16 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
         f'width:17px;text-indent:0">{mark}</span><span style="{_UNSEEN};text-indent:0">{word}: </span>'
         f"{_shown(finding.title)}</div>"
     )
-    items = (f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in finding.advice)
-    if advice := "".join(islice(items, MOST_ADVICE)):
-        listed = Fragment(
-            f'<ol style="margin:0;padding-left:20px;overflow-wrap:anywhere">{advice}</ol>'
+    first, *rest = [*finding.advice[:MOST_ADVICE], ""]
+    if first:
+        html += f'<div style="margin:1px 0 0 17px;{FAINT}">{_shown(first)}</div>'
+    items = "".join(f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in rest if text)
+    if items:
+        listed = (
+            f'<ol start="2" style="margin:0;padding-left:20px;overflow-wrap:anywhere">{items}</ol>'
         )
-        html += fold("what to do", listed, style="margin:0 0 0 17px", is_open=is_open).html
+        more = Fragment(listed)
+        html += fold("what else to do", more, style="margin:0 0 0 17px", is_open=is_open).html
     return block("margin:4px 0 0", Fragment(html))
 
 

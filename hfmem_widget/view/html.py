@@ -153,6 +153,19 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
     return Fragment(f"{opening}{summed}{html}</details>", f"{head.text}\n{below.text}")
 
 
+def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:
+    """Return what is one click away: the summary and the contents of each fold, beside each other."""
+    drawn = [
+        fold(name, *inside, style="max-width:100%") for name, inside in all_folds if any(inside)
+    ]
+    if not drawn:
+        return NOTHING
+    rule = "border-top:1px solid #80808040"
+    style = f"display:flex;flex-wrap:wrap;gap:2px 22px;margin:9px 0 0;padding:6px 0 0;{rule}"
+    html = "".join(each.html for each in drawn)
+    return Fragment(f'<div style="{style}">{html}</div>')
+
+
 def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
     """Return the figures of a card, each as its label, its value, and the small text below it."""
     drawn = "".join(
@@ -164,6 +177,8 @@ def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
     )
     columns = "repeat(auto-fit,minmax(min(100%,146px),1fr))"
     style = f"display:grid;grid-template-columns:{columns};gap:8px 12px;margin:9px 0 0"
+    # A fold is as wide as what is in it, and a grid as narrow as it may be.
+    style += ";width:800px;max-width:100%"
     return Fragment(f'<div style="{style}">{drawn}</div>')
 
 

@@ -26,9 +26,9 @@ FEW = 2
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
     """Return what a span cost; each of several devices gets a line of its own.
 
-    Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · allocated 0.00 → 3.75 GiB (+3.75) ·
-    peak 6.99 GiB exact · reserved 7.41 · headroom 132.0 GiB``. Many ranks are summed up: how many, the
-    worst, the median and the lowest.
+    Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · peak 6.99 GiB exact ·
+    allocated 0.00 → 3.75 GiB (+3.75) · reserved 7.41 · headroom 132.0 GiB``.
+    Many ranks are summed up: how many, the worst, the median and the lowest.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
     if session.ranks is not None:
@@ -69,7 +69,7 @@ def length(session: Session) -> float:
 
 def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     """Return one device's figures as short phrases, always in the same order; in brief the first two."""
-    phrases = [f"{facts.allocated_label} {change(facts)}", f"peak {peak_text(facts.peak)}"]
+    phrases = [f"peak {peak_text(facts.peak)}", f"{facts.allocated_label} {change(facts)}"]
     if brief:
         return phrases
     reserved = _in_unit_of(facts.reserved, facts.peak.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import active_devices, end_of
@@ -23,6 +24,16 @@ _ORDER: tuple[SpanKind, ...] = (
 )
 """The kinds that are worth a row; the others add nothing to these and the card."""
 
+_WHILE = {
+    "evaluate": "in an evaluation",
+    "predict": "in a prediction",
+    "load": "while a model was loaded",
+    "save": "while a checkpoint was saved",
+    "prefill": "while the prompt was read",
+    "decode": "while tokens were generated",
+}
+"""Where a peak was that was no step's."""
+
 _PARTS = {"forward", "backward", "optimizer", "substep", "shard", "prefill", "decode"}
 
 
@@ -36,7 +47,8 @@ class PhaseRow:
     seconds: float  # taken together
     device: str  # the key of the one with the highest peak; empty where none is known
     peak: Peak  # of allocated memory
-    note: str  # the worst one; empty where that says nothing
+    note: str  # what else there is to say of it
+    worst: str = ""  # which step stands out, such as "step 97 (1,024 tokens)"; empty if none does
 
 
 def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
@@ -59,11 +71,13 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
     return [_row(phase, devices, steps, marked) for phase in phases]
 
 
-def worst_step_text(session: Session, span: Span) -> str:
-    """Return which step rose highest, such as ``worst step 97 (1,024 tokens)``; empty if none did."""
-    notes = (row.note for row in phase_rows(session, span) if row.name == "step")
-    _, worst, which = next(notes, "").partition("worst: ")
-    return f"{worst.replace(':', '')}{which}"
+def where_text(rows: Sequence[PhaseRow], device: str, peak: Peak) -> str:
+    """Return where a device's peak was, such as ``in step 97 (1,024 tokens)``; empty if that is not known."""
+    there = (row for row in rows if row.device == device and row.peak.value >= peak.value)
+    for row in there:
+        if row.worst or row.name in _WHILE:
+            return _WHILE.get(row.name) or f"in {row.worst}"
+    return ""
 
 
 def pace_text(session: Session, span: Span) -> str:
@@ -115,18 +129,15 @@ def _row(phase: Phase, devices: list[str], steps: int, marked: set[str]) -> Phas
         seconds=phase.seconds,
         device=device,
         peak=peaks.get(device, Peak(math.nan, "sampled")),
-        note=_note_of(phase, worst, steps, is_marked=device in marked),
+        note=_note_of(phase, worst, steps),
+        worst=_worst(worst) if phase.kind == "step" and worst and device in marked else "",
     )
 
 
-def _note_of(phase: Phase, worst: Span | None, steps: int = 0, *, is_marked: bool = False) -> str:
+def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
     if phase.kind == "step":
         groups = phase.count - phase.steps if phase.steps else 0
-        texts = (
-            f"{format_count(groups)} measured in groups" if groups else "",
-            _worst(worst) if worst is not None and is_marked else "",
-        )
-        return " \u00b7 ".join(filter(None, texts))
+        return f"{format_count(groups)} measured in groups" if groups else ""
     if phase.kind == "forward" and phase.label:
         few = phase.steps < phase.count
         return f"{format_count(phase.steps)} measured" if few else ""
@@ -142,10 +153,10 @@ def _worst(worst: Span) -> str:
     number = counts.get("step", math.nan)
     first = counts.get("first", number)
     if first < number:  # of a group nobody knows which
-        return f"worst: in steps {first:.0f}\N{EN DASH}{number:.0f}"
+        return f"steps {first:.0f}\N{EN DASH}{number:.0f}"
     name = f"step {number:.0f}" if math.isfinite(number) else plain(worst.label)
     tokens = counts.get("largest_batch", counts.get("tokens", math.nan))
-    return f"worst: {name}" + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
+    return name + (f" ({format_count(tokens)} tokens)" if tokens > 0 else "")
 
 
 def _tokens_of(span: Span) -> str:
@@ -158,7 +169,8 @@ def _tokens_of(span: Span) -> str:
 
 def _shown(row: PhaseRow, *, names_device: bool) -> TableRow:
     peak = "" if math.isnan(row.peak.value) else peak_text(row.peak)
-    notes = (row.device if names_device and peak else "", row.note)
+    worst = f"worst: {'in ' * row.worst.startswith('steps')}{row.worst}" if row.worst else ""
+    notes = (row.device if names_device and peak else "", row.note, worst)
     note = " \u00b7 ".join(text for text in notes if text)
     cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, note)
     return TableRow(cells, is_indented=row.is_part)

@@ -1,4 +1,4 @@
-"""Adds each watch that has ended to the history."""
+"""Adds each watch that has ended to the history, and compares it with the last run of the same cell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.features.history.keep import KEPT_HISTORY, KeptHistory
+from hfmem_widget.features.history.since import since_text
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -41,6 +42,9 @@ class Historian(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add it; a file is written on another thread."""
-        kernel = self._kept.history.kernel
-        self._kept.add(record_of(session, span, cell=self._cell, kernel=kernel))
+        history = self._kept.history
+        record = record_of(session, span, cell=self._cell, kernel=history.kernel)
+        if earlier := history.runs_of(record.identity):
+            session.remarks[span.id] = since_text(earlier[-1], record)
+        self._kept.add(record)
         return NOTHING

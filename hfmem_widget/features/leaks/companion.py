@@ -19,7 +19,7 @@ from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
 from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.sources.source import Looks
-from hfmem_widget.text import KIB, format_bytes, format_duration, plain
+from hfmem_widget.text import KIB, format_bytes, plain
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
 
@@ -121,12 +121,11 @@ def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
     device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
     before = replace(before, held=before.held.of(device))
     sure, may = growers(holders.of(device), before, growth)
-    cost = f"The search for what holds it took {format_duration(holders.seconds)}"
-    cost += f"; {holders.bound}." if holders.bound else "."
+    bound = [f"{holders.bound[0].upper()}{holders.bound[1:]}."] if holders.bound else []
     rows = [replace(row, path=plain(row.path, 60)) for row, _ in (*sure, *may)]
     if not rows:
-        return replace(finding, advice=(*finding.advice, cost))
-    evidence, advice = dict(finding.evidence), [NOT_SEEN, cost]
+        return replace(finding, advice=(*finding.advice, *bound))
+    evidence, advice = dict(finding.evidence), [NOT_SEEN, *bound]
     holds = " or ".join(f"{row.path} ({format_bytes(row.bytes)})" for row in rows)
     holds = f"what grows may be {holds}"
     if sure:
@@ -136,7 +135,7 @@ def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
             evidence[key] = sum(getattr(row, field) for row in rows)
         stop = "{} keeps growing: store less in it, or clear it when it is no longer needed."
         advice = [remedy(row) or stop.format(row.path) for row in rows]
-        advice = [*dict.fromkeys(advice), f"{cost} %memholders lists them all."]
+        advice = [*dict.fromkeys(advice), *bound, "%memholders lists them all."]
     title = f"{finding.title.removesuffix('.')}; {holds}."
     return replace(finding, title=title, evidence=evidence, advice=tuple(advice))
 

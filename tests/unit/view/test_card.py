@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from hfmem_widget.analysis.facts import active_devices, uses_a_gpu
+from hfmem_widget.analysis.facts import active_devices, facts_of, uses_a_gpu
 from hfmem_widget.session import (
     Device,
     Finding,
@@ -21,10 +21,8 @@ from hfmem_widget.session import (
     Session,
 )
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import (
-    card_bundle,
-    parts_html,
-)
+from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
@@ -57,57 +55,73 @@ def test_the_facts_read_in_order_without_any_markup() -> None:
     """A card without its tags still reads as a text, from the title down to the device."""
     assert text(card("training")) == (
         "fine-tune cell · 11.6 s · cuda:0 NVIDIA H200 ● done "
-        "allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
+        "Peak 6.99 of 140.4 GiB , exact, in step 21. "
+        "3.75 GiB stay : optimizer states 2.48, weights 1.24. "
+        "weights 1.24 GiB optimizer states 2.48 GiB "
+        "activations and temporaries 3.24 GiB allocator cache 429.5 MiB "
+        "CUDA context and libraries 620.0 MiB driver&#x27;s reserve 615.0 MiB other processes 30.7 MiB "
+        "full width: 8.65 GiB of 140.4 GiB "
+        "■ weights 1.24 GiB ■ optimizer states 2.48 ■ activations and temporaries 3.24 "
+        "■ allocator cache 429.5 MiB ■ CUDA context and libraries 620.0 ■ driver&#x27;s reserve 615.0 "
+        "free 131.8 GiB "
+        "steps and phases phase count time highest peak train 1 10.4 s 6.99 GiB exact "
+        "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
+        "all figures, 1 note allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
         "peak (exact) 6.99 GiB +6.99 GiB above start reserved 7.41 GiB 7.41 GiB at its peak "
         "headroom at the peak 131.8 GiB of 140.4 GiB "
-        "at the peak: ■ weights 1.24 GiB · ■ buffers 0.02 · ■ optimizer states 2.48 · "
-        "■ not attributed 0.02 · ■ activations and temporaries 3.24 "
-        "phase count time highest peak train 1 10.4 s 6.99 GiB exact "
-        "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
         "device in use 8.04 of 140.4 GiB · this process 8.01 · other processes 0.03"
     )
 
 
-def parts_told(session: Session) -> str:
-    """Return what a card says of the parts, as text."""
-    return text(parts_html(session, session.spans[0]))
+def headline_of(session: Session) -> str:
+    return headline(session, session.spans[0], facts_of(session, session.spans[0])).text
 
 
-def test_the_parts_of_the_peak_are_told_where_they_are_known() -> None:
-    """What would read as nothing beside the whole is left out, such as 4 MiB of buffers."""
-    assert parts_told(training()) == (
-        "at the peak: ■ weights 1.25 GiB · ■ optimizer states 2.50 · ■ not attributed 0.02 "
-        "· ■ activations and temporaries 2.53"
-    )
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("training", "Peak 6.99 of 140.4 GiB, exact, in step 21. 3.75 GiB stay: optimizer states"),
+        ("at least", "Peak at least 6.99 of 140.4 GiB, in step 21. 3.75 GiB stay"),
+        ("steps", "Peak 7.01 of 140.4 GiB, exact, in step 37 (1,152 tokens)."),
+        ("cpu", "Peak 918.4 MiB of 15.6 GiB, sampled, in step 6. 279.9 MiB stay"),
+        ("short", "Peak 212.0 MiB of 140.4 GiB, exact. 3.50 MiB stay."),
+        ("two gpus", "Peak 18.2 of 140.4 GiB on cuda:0, exact, in step 10. Peak of the other one"),
+        ("eight gpus", "Peak 121.4 of 140.4 GiB on cuda:0, exact, in step 19. Peak of the other 7"),
+    ],
+)
+def test_a_card_begins_with_a_sentence(name: str, sentence: str) -> None:
+    """The peak of the capacity, how it is known, where it was, and what stays."""
+    assert headline_of(shared_run(name)).startswith(sentence)
+
+
+def test_what_stays_is_what_has_grown() -> None:
+    """Here gradients that the step left behind; the weights were there before."""
+    script = Script()
+    script.read(allocated=2 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0)
+    with script.span("cell", gradients=GIB, allocated=3 * GIB):
+        script.read(unattributed=0.0)
+        with script.span("backward", peak=9 * GIB, gradients=GIB):
+            pass
+    assert headline_of(script.session).endswith("GiB stay: gradients.")
+
+
+@pytest.mark.parametrize(
+    ("after", "end"),
+    [(2 * GIB, "Nothing stays."), (GIB, "1.00 GiB were freed."), (2 * GIB + 9, "nothing stays.")],
+)
+def test_a_cell_that_leaves_nothing_behind_says_so(after: float, end: str) -> None:
+    """Also where it freed what was there before, and where a few bytes are left."""
+    script = Script()
+    script.read(allocated=2 * GIB, reserved=9 * GIB)
+    with script.span("cell", allocated=after, peak=9 * GIB):
+        pass
+    assert headline_of(script.session).endswith(end)
 
 
 @pytest.mark.parametrize("name", ["two gpus", "short", "idle gpu"])
-def test_a_card_says_nothing_of_parts_where_nothing_was_found(name: str) -> None:
-    """Where no model was found, the card has no line on the peak's parts."""
-    assert parts_told(scripted_run(name)) == ""
-    assert "at the peak:" not in text(card(name))
-
-
-def test_what_stays_is_told_where_it_is_of_another_kind() -> None:
-    """Here the gradients that were only being made at the peak; after the usual step they are gone."""
-    script = Script()
-    with script.span("cell", gradients=GIB, allocated=3 * GIB):
-        script.read(
-            allocated=3 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0, unattributed=0.0
-        )
-        with script.span("backward", peak=9 * GIB, gradients=GIB):
-            pass
-    assert parts_told(script.session) == (
-        "at the peak: ■ weights 2.00 GiB · ■ activations and temporaries 7.00 "
-        "at the end: ■ weights 2.00 GiB · ■ gradients 1.00"
-    )
-
-
-def test_of_several_devices_the_highest_tells_its_parts_and_its_name() -> None:
-    """With several GPUs only the one with the highest peak has its parts told, by name."""
-    session = scripted_run("eight gpus")
-    assert parts_told(session).startswith("cuda:0 at the peak: ■ weights 21.5 GiB")
-    assert parts_told(session).count("at the peak") == 1
+def test_what_stays_has_no_names_where_nothing_was_found(name: str) -> None:
+    """Where no model was found, nobody knows what it is."""
+    assert re.search(r"stay( on cuda:0)?\.$", headline_of(shared_run(name)))
 
 
 def test_a_quick_cells_line_says_nothing_of_parts() -> None:
@@ -144,7 +158,7 @@ def test_the_outcome_is_told_in_words(name: str, word: str) -> None:
 
 def test_several_devices_are_rows_of_one_table() -> None:
     """Eight GPUs are eight rows under common headings, in place of the five large figures."""
-    html, _ = card("eight gpus").split("</table>", 1)
+    html = card("eight gpus").partition("all figures")[2]
     assert len(re.findall(r'<th scope="row"', html)) == 8
     assert len(re.findall(r'<th scope="col"', html)) == 6
     assert "left behind</div>" not in html
@@ -152,15 +166,15 @@ def test_several_devices_are_rows_of_one_table() -> None:
 
 def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
     """The card draws a small chart only where no chart stands below it."""
-    assert "<svg" in card("training", with_chart=False)
-    assert "<svg" not in card("training", with_chart=True)
+    pictures = [card("training", with_chart=shown).count("<svg") for shown in (False, True)]
+    assert pictures[0] > pictures[1]
 
 
 def test_a_cell_too_short_to_chart_says_so() -> None:
     """A line through two points would be made up."""
     html = card("short", with_chart=False)
     assert "Too short to chart: 2 samples in 10 ms." in html
-    assert "<svg" not in html
+    assert "polyline" not in html
 
 
 def test_at_most_three_notes_are_shown() -> None:

@@ -80,11 +80,12 @@ def test_a_title_reads_as_a_sentence(title: str, told: str) -> None:
     assert sentence(title) == told
 
 
-def test_advice_is_folded_and_the_most_useful_stands_first() -> None:
-    """Advice is one click away, in its own order; where there is none, so is no fold."""
+def test_the_most_useful_advice_is_in_sight_and_the_rest_folded() -> None:
+    """What else there is to do is one click away, in its own order; where there is none, so is no fold."""
     html = findings_html([finding(0, "warn", "Do this.", "Then that.")])
-    assert "Do this." not in in_sight(html)
-    assert re.findall(r"<li[^>]*>([^<]*)", html) == ["Do this.", "Then that."]
+    assert "Do this." in in_sight(html)
+    assert "Then that." not in in_sight(html)
+    assert re.findall(r"<li[^>]*>([^<]*)", html) == ["Then that."]
     assert "<details" not in findings_html([finding()])
 
 
@@ -110,11 +111,11 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
     ]
 
 
-def test_the_table_of_several_devices_has_them_too() -> None:
-    """Findings stand below the table of several GPUs."""
+def test_findings_stand_above_the_table_of_several_devices() -> None:
+    """The table is one click away, and they are not."""
     session, span = with_findings(finding(7), name="eight gpus")
     html = card_bundle(session, span, with_chart=True)["text/html"]
-    assert html.index("</table>") < html.index("Number 7")
+    assert html.index("Number 7") < html.index("<table")
 
 
 def test_a_hundred_findings_leave_the_card_small() -> None:

@@ -21,7 +21,7 @@ from hfmem_widget.view.phases import (
     pace_text,
     phase_rows,
     phases_html,
-    worst_step_text,
+    where_text,
 )
 from tests.scenes import scripted_run
 
@@ -99,8 +99,8 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
     """The row of steps, and the plain line, name the step that rose highest and its tokens."""
     session = scripted_run("steps")
     rows = {row.name: row for row in phase_rows(session, session.spans[0])}
-    assert rows["step"].note == "worst: step 37 (1,152 tokens)"
-    assert worst_step_text(session, session.spans[0]) == "worst step 37 (1,152 tokens)"
+    assert rows["step"].worst == "step 37 (1,152 tokens)"
+    assert "worst: step 37 (1,152 tokens)" in phases_html(session, session.spans[0])
 
 
 def phases_on(measured: int, steps: int) -> list[str]:
@@ -209,8 +209,9 @@ def test_steps_in_groups_are_told_as_such() -> None:
     cell.phase("step", exact(3.0), first=3, step=6000)
     span = cell.close()
     rows = {row.name: row for row in phase_rows(cell.session, span)}
-    assert rows["step"].note == "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
-    assert worst_step_text(cell.session, span) == "worst in steps 3\u20136000"
+    told = "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
+    assert told in phases_html(cell.session, span)
+    assert where_text([rows["step"]], "cuda:0", rows["step"].peak) == "in steps 3\u20136000"
 
 
 def test_steps_that_were_all_measured_need_no_such_words() -> None:

@@ -129,17 +129,18 @@ def test_without_phases_the_peaks_are_compared() -> None:
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
-    """In this order, below what was found; and the parts of the worst rank."""
+    """In this order, below the sentence and the parts of the worst rank."""
     session = shared_overview(MANY)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     wanted = [
-        "worst peak",
+        "on rank 417",
+        "activations and temporaries",
         "peaks at 68.8 GiB",
         "ranks \N{MULTIPLICATION SIGN} time",
         ">activations<",
         ">phase, GiB<",
     ]
-    places = [html.index(text) for text in (*wanted, "rank 417 at the peak")]
+    places = [html.index(text) for text in (*wanted, "worst peak")]
 
     assert places == sorted(places)
 

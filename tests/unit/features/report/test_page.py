@@ -300,7 +300,7 @@ def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
             with stage.span("block", f"block {number}"):
                 stage.hold({"cuda:0": GIB}, 0.1)
     session = stage.finish()
-    grave = Finding("oom", "critical", "the gravest", {}, ("do this",))
+    grave = Finding("oom", "critical", "the gravest", {}, ("do this", "or that"))
     session.findings[:] = [*(Finding("leak", "info", f"note {at}", {}) for at in range(20)), grave]
 
     document = Document(page(session, static=True))

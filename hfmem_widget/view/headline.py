@@ -1,0 +1,166 @@
+"""What a watched cell came to, in one sentence and one bar: its peak, where that was, and what stays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hfmem_widget.analysis import anatomy as anatomies
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
+from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy import BESIDE, bar_html
+from hfmem_widget.view.line import FEW, NAME
+from hfmem_widget.view.phases import phase_rows, where_text
+
+LEAST_SHARE = 0.05
+"""Of what stays: a part that has less is not named."""
+
+EXPLAINED = 0.9
+"""Share of what stays from which on the parts that have grown are said to be all of it."""
+
+MOST_NAMED = 3
+
+LEAST_SEEN = 0.02
+"""Share of what the process has from which on a part has a label below the bar."""
+
+_MADE_BEFORE = {"before", "rounding"}
+"""Parts that say when memory was allocated, or how, and not what it is for."""
+
+
+def worst_of(facts: Sequence[Facts]) -> Facts:
+    """Return the facts of the device that came nearest to its capacity, or else peaked highest."""
+
+    def order(each: Facts) -> tuple[float, float]:
+        peak = each.peak.value if math.isfinite(each.peak.value) else -1.0
+        return peak / each.capacity if each.capacity > 0 else 0.0, peak
+
+    return max(facts, key=order)
+
+
+def headline(session: Session, span: Span, facts: Sequence[Facts]) -> kit.Fragment:
+    """Return the sentence; nothing where no peak is known."""
+    if session.ranks is not None:
+        return _of_ranks(session.ranks)
+    if not facts:
+        return kit.NOTHING
+    worst = worst_of(facts)
+    if math.isnan(worst.peak.value):
+        return kit.NOTHING
+    on = f"on {worst.device.key}" if len(facts) > 1 else ""
+    where = where_text(phase_rows(session, span), worst.device.key, worst.peak)
+    return kit.words(
+        _peak(worst.peak, worst.capacity, on, where),
+        _others(worst, facts),
+        _stays(session, span, worst, on),
+    )
+
+
+def _peak(peak: Peak, capacity: float, on: str, where: str) -> kit.Fragment:
+    is_bound = peak.certainty == "at least"
+    size = kit.strong(size_of(peak.value, capacity))
+    known = "" if is_bound else f", {peak.certainty}"
+    return _ended(kit.words("Peak", "at least" * is_bound, size, on), known, where and f", {where}")
+
+
+def _ended(*contents: kit.Content) -> kit.Fragment:
+    """Return contents as a sentence, without a space before what follows."""
+    return kit.words(*contents, ".", between="")
+
+
+def size_of(size: float, capacity: float) -> str:
+    """Return bytes and the capacity, in one unit if they have the same: ``6.99 of 22.2 GiB``."""
+    if not capacity > 0:
+        return format_bytes(size)
+    (divisor, unit), (of_divisor, of_unit) = unit_for(size), unit_for(capacity)
+    own = "" if unit == of_unit else f" {unit}"
+    return f"{number(size, divisor)}{own} of {number(capacity, of_divisor)} {of_unit}"
+
+
+def _others(worst: Facts, facts: Sequence[Facts]) -> str:
+    """Return the peaks of the other devices."""
+    peaks = [each.peak.value for each in facts if each is not worst]
+    known = [peak for peak in peaks if math.isfinite(peak)]
+    if not known:
+        return ""
+    sizes = list(dict.fromkeys(map(format_bytes, (min(known), max(known)))))
+    what = f"the other {len(peaks)}" if len(peaks) > 1 else "the other one"
+    return f"Peak of {what}: {' to '.join(sizes)}."
+
+
+def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
+    """Return how much more is allocated at the end than at the start, and of which parts that is."""
+    left = facts.left_behind
+    if math.isnan(left) or span.stop is None:
+        return kit.NOTHING
+    if abs(left) < NEXT_TO_NOTHING:
+        return kit.shown("Nothing stays." if left == 0 else "Next to nothing stays.")
+    size = kit.strong(f"{format_bytes(abs(left))} {'stay' if left > 0 else 'were freed'}")
+    named = grown_text(session, span, facts) if left > 0 else ""
+    return _ended(kit.words(size, on), named and f": {named}")
+
+
+def grown_text(session: Session, span: Span, facts: Facts) -> str:
+    """Return which parts have what a span left behind, the largest first; empty where none was counted."""
+    start, end = (
+        {part.name: part.bytes for part in moment(session, span, facts.device).parts}
+        for moment in (anatomies.start_of, anatomies.end_of)
+    )
+    grown = {
+        name: rise
+        for name in end.keys() & set(OF_ALLOCATED) - _MADE_BEFORE
+        if (rise := end[name] - start.get(name, 0.0)) >= LEAST_SHARE * facts.left_behind
+    }
+    named = sorted(grown, key=lambda name: -grown[name])[:MOST_NAMED]
+    if not set(named) - {"unattributed", "activations"}:
+        return ""
+    divisor, _ = unit_for(facts.left_behind)
+    is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
+    texts = [
+        LABELS[name] if is_one else f"{LABELS[name]} {_in_unit(grown[name], divisor)}"
+        for name in named
+    ]
+    return ", ".join(texts)
+
+
+def _in_unit(size: float, divisor: float) -> str:
+    return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
+
+
+def _of_ranks(ranks: Ranks) -> kit.Fragment:
+    worst = ranks.worst
+    if worst is None or math.isnan(worst.peak):
+        return kit.NOTHING
+    where = f" on rank {worst.rank}" if ranks.world > 1 else ""
+    phase = plain(worst.phase, NAME)
+    peak = _peak(
+        Peak(worst.peak, worst.certainty), worst.total, where, f" in {phase}" * bool(phase)
+    )
+    if ranks.world == 1:
+        return peak
+    others = [f"median {format_bytes(ranks.median)}"] if ranks.world > FEW else []
+    others.append(f"lowest {format_bytes(ranks.lowest)}")
+    return kit.words(peak, f"Of {format_counted(ranks.world, 'rank')}: {', '.join(others)}.")
+
+
+def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
+    """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
+    free = anatomy.bytes("free")
+    parts = [part for part in anatomy.parts if part.name != "free"]
+    bar = bar_html(anatomy, [part.name for part in parts], capacity)
+    if not bar:
+        return kit.NOTHING
+    of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
+    unit, labels = "", []
+    for part in parts:
+        if part.bytes >= LEAST_SEEN * of_process:
+            divisor, own = unit_for(part.bytes)
+            text = f"{part.label} {number(part.bytes, divisor)}{f' {own}' * (own != unit)}"
+            labels.append(kit.marked(palette.PARTS[part.name], text))
+            unit = own
+    labels += [kit.faint(f"free {format_bytes(free)}")] if free > 0 else []
+    keys = kit.keys(labels, ";font-size:12px;margin:3px 0 0")
+    return kit.Fragment(f'<div style="margin:9px 0 3px">{bar}</div>{keys.html}')
