@@ -129,15 +129,15 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
     return f"<div>{rows}{scale}</div>"
 
 
-def bar_html(anatomy: Anatomy, names: Sequence[str], capacity: float) -> str:
-    """Return these parts of one moment as a bar of the whole capacity, or of less where they are few."""
-    used = sum(part.bytes for part in anatomy.parts if part.name in names and part.name != "free")
-    if not used > 0:
-        return ""
-    full = capacity if used >= DRAWN_FROM * capacity else used
+def full_width(used: float, capacity: float) -> float:
+    """Return the bytes that are as wide as a bar: the capacity, or what is used where that is little."""
+    return max(capacity if used >= DRAWN_FROM * capacity else used, used)
+
+
+def bar_html(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
+    """Return these parts of one moment as a bar, on whose ground the rest of its width is free."""
     ground = f";background:{palette.PARTS['free']}"
-    bar = _bar(anatomy, names, max(full, used), height=18, style=ground)
-    return bar if full == capacity else f"{bar}{_scale(used, capacity)}"
+    return _bar(anatomy, names, full, height=18, style=ground) if full > 0 else ""
 
 
 def _bar(

@@ -12,7 +12,7 @@ from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import BESIDE, bar_html
+from hfmem_widget.view.anatomy import BESIDE, bar_html, full_width
 from hfmem_widget.view.line import FEW, NAME
 from hfmem_widget.view.phases import phase_rows, where_text
 
@@ -148,9 +148,10 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
 
 def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
-    free = anatomy.bytes("free")
     parts = [part for part in anatomy.parts if part.name != "free"]
-    bar = bar_html(anatomy, [part.name for part in parts], capacity)
+    used = sum(part.bytes for part in parts)
+    full = full_width(used, capacity)
+    bar = bar_html(anatomy, [part.name for part in parts], full)
     if not bar:
         return kit.NOTHING
     of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
@@ -161,6 +162,14 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
             text = f"{part.label} {number(part.bytes, divisor)}{f' {own}' * (own != unit)}"
             labels.append(kit.marked(palette.PARTS[part.name], text))
             unit = own
-    labels += [kit.faint(f"free {format_bytes(free)}")] if free > 0 else []
+    labels.append(_of_capacity(anatomy, used, full, capacity))
     keys = kit.keys(labels, ";font-size:12px;margin:3px 0 0")
     return kit.Fragment(f'<div style="margin:9px 0 3px">{bar}</div>{keys.html}')
+
+
+def _of_capacity(anatomy: Anatomy, used: float, full: float, capacity: float) -> str:
+    """Return what is free, where the bar is the capacity; else how much of the capacity the bar is."""
+    if full < capacity:
+        return f"in all {size_of(used, capacity)}"
+    free = anatomy.bytes("free")
+    return f"free {format_bytes(free)}" if free > 0 else ""

@@ -138,7 +138,7 @@ def phrases(contents: Sequence[Content]) -> Fragment:
 
 def keys(contents: Iterable[Content], style: str = "") -> Fragment:
     """Return what the colours of a drawing mean."""
-    html = " ".join(f"<span>{shown(content).html}</span>" for content in contents)
+    html = " ".join(f"<span>{shown(content).html}</span>" for content in contents if content)
     styled = f"display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}"
     return Fragment(f'<div style="{styled}">{html}</div>') if html else NOTHING
 

@@ -221,6 +221,11 @@ class Lab:
         shown = self.cell(index).locator(".jp-Cell-outputArea").filter(has_text=text)
         shown.wait_for(timeout=timeout * 1000)
 
+    def unfold(self, index: int) -> None:
+        """Open what is folded in a cell's outputs."""
+        script = "outputs => outputs.querySelectorAll('details').forEach(each => each.open = true)"
+        self.cell(index).locator(".jp-Cell-outputArea").evaluate(script)
+
     def outputs(self, index: int) -> list[dict[str, Any]]:
         """Return a cell's outputs as a notebook file would hold them."""
         script = "index => notebook().content.widgets[index].model.outputs.toJSON()"

@@ -177,6 +177,7 @@ def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(
     for theme in THEMES[::-1]:
         lab.theme(theme)
         lab.screenshot(f"kv-done-{theme}", lab.cell(1))
+    lab.unfold(1)
     card = lab.cell(1).inner_text()
     assert "each token takes 512.0 KiB (16 sequences, all layers)." in card
     assert "prefill" in card

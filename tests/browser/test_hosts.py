@@ -123,12 +123,12 @@ def test_notebook_7(browser: Any, tmp_path: Path, shots: Path) -> None:
         wait_for_draws(page, within="#hfmem-panel")
         take(page, shots / "notebook7-reloaded.png")
         server.let_end()
-        page.locator(".jp-Cell-outputArea").get_by_text("left behind").first.wait_for()
+        page.locator(".jp-Cell-outputArea").get_by_text("all figures").first.wait_for()
         take(page, shots / "notebook7-done.png")
         page.evaluate("() => notebook().context.save()")
         left = outputs(server, path)
 
-    assert "left behind" in left
+    assert "all figures" in left
     assert "<svg" in left
 
 
@@ -148,13 +148,13 @@ def test_the_classic_notebook(browser: Any, tmp_path: Path, shots: Path) -> None
         pause(page)
         red = page.locator(".hfmem-root").evaluate(RED_OF_TEXT)
         server.let_end()
-        page.locator(".output_area").get_by_text("left behind").first.wait_for()
+        page.locator(".output_area").get_by_text("all figures").first.wait_for()
         page.locator(".output_area svg").first.wait_for()
         take(page, shots / "nbclassic-done.png")
         page.evaluate("() => Jupyter.notebook.save_notebook().then(() => null)")
         left = outputs(server, path)
 
-    assert "left behind" in left
+    assert "all figures" in left
     assert "<svg" in left
     assert red < 64
 
@@ -171,11 +171,11 @@ def test_voila(browser: Any, tmp_path: Path, shots: Path) -> None:
         )
         path = server.write_notebook("app", LOAD, slow)
         page.goto(f"{server.url}voila/render/{path}")
-        page.get_by_text("left behind").first.wait_for()
+        page.get_by_text("all figures").first.wait_for()
         page.locator(".js-plotly-plot").first.wait_for()
         take(page, shots / "voila-done.png")
         chart = page.locator(".js-plotly-plot").bounding_box()
-        card = page.get_by_text("left behind").first.locator(CARD).bounding_box()
+        card = page.get_by_text("all figures").first.locator(CARD).bounding_box()
 
     assert chart is not None
     assert card is not None
@@ -208,13 +208,13 @@ def test_two_people_in_one_notebook(browser: Any, tmp_path: Path, shots: Path, c
             second.get_by_text("The live chart is on the page where this cell was run").wait_for()
         labs[1].screenshot(f"together-{comes}")
         labs[0].let_end()
-        labs[0].wait_for_text(1, "left behind")
+        labs[0].wait_for_text(1, "all figures")
         # As long as any page may be waiting for another that has ended it.
         first.wait_for_timeout(12_000)
         labs[0].screenshot(f"together-{comes}-done")
         card, chart = (one.data for one in labs[0].save().cells[1].outputs)
 
-    assert "left behind" in card["text/html"]
+    assert "all figures" in card["text/html"]
     assert "svg" in chart["text/html"]
 
 
@@ -236,7 +236,7 @@ def test_marimo(browser: Any, tmp_path: Path, shots: Path, scheme: str) -> None:
         page.reload()
         wait_for_draws(page)
         (tmp_path / ENOUGH).touch()
-        page.get_by_text("left behind").first.wait_for()
+        page.get_by_text("all figures").first.wait_for()
         page.get_by_text('memwatch "broken"').first.wait_for()
         page.set_viewport_size({"width": 1280, "height": 1500})
         take(page, shots / f"marimo-done-{scheme}.png")

@@ -28,12 +28,12 @@ def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab)
     """The still forms come into the places that the earlier page left, and are saved."""
     begin(lab)
     lab.let_end()
-    lab.wait_for_text(1, "left behind")
+    lab.wait_for_text(1, "all figures")
     lab.cell(1).locator(".js-plotly-plot").wait_for()
     lab.screenshot("reloaded-ended")
 
     card, chart = (one.data for one in lab.save().cells[1].outputs)
-    assert "left behind" in card["text/html"]
+    assert "all figures" in card["text/html"]
     assert "text/html" in chart
     assert WIDGET not in chart
     assert "model not found" not in lab.cell(1).inner_text()

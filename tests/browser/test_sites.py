@@ -39,7 +39,7 @@ def test_a_hub_serves_it_below_a_path_and_with_a_policy(
         wait_for_panel(lab)
         lab.screenshot("hub-live")
         lab.let_end()
-        lab.wait_for_text(1, "left behind")
+        lab.wait_for_text(1, "all figures")
         page.close()
 
     ours = [url for url in fetched if "hfmem-widget/static/chart.js" in url]
@@ -59,10 +59,11 @@ def test_a_notebook_that_is_not_trusted_shows_what_was_saved(lab: Lab) -> None:
     NotebookClient(notebook).execute()
     nbformat.write(notebook, lab.server.folder / "stranger.ipynb")
     lab.open_path("stranger.ipynb", kernel=False)
-    lab.wait_for_text(1, "left behind")
+    lab.wait_for_text(1, "all figures")
     lab.cell(1).locator(STILL).wait_for()
     lab.screenshot("untrusted")
 
     assert lab.page.evaluate("() => notebook().content.widgets[1].model.trusted") is False
+    lab.unfold(1)
     assert "headroom at the peak" in lab.cell(1).inner_text()
     assert lab.errors == []

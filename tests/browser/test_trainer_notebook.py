@@ -66,13 +66,13 @@ def trained(
     rows, live = panel.rows, panel.element.inner_text()
     lab.screenshot("trainer-live")
     lab.let_end()
-    lab.wait_for_text(TRAINING, "left behind")
+    lab.wait_for_text(TRAINING, "all figures")
     panel.element.get_by_text(f"{steps} steps", exact=True).wait_for()
     done = lab.cell(TRAINING).inner_text()
     lab.screenshot("trainer-done")
     for cell in range(TRAINING + 1, OWN_LOOP + 1):
         lab.run_cell(cell)
-    lab.wait_for_text(OWN_LOOP, "left behind")
+    lab.wait_for_text(OWN_LOOP, "all figures")
     saved = lab.save()
     lab.leave()
     jupyter_server.reset()
@@ -100,7 +100,8 @@ def test_the_panel_follows_the_steps_of_a_training(trained: Trained) -> None:
 def test_a_training_reopens_with_its_phases_and_no_kernel(opened: Lab) -> None:
     """The saved card has a row per phase and names the worst step; the Trainer's table is beside it."""
     opened.cell(TRAINING).scroll_into_view_if_needed()
-    opened.wait_for_text(TRAINING, "left behind")
+    opened.wait_for_text(TRAINING, "all figures")
+    opened.unfold(TRAINING)
     shown = opened.cell(TRAINING).inner_text()
 
     for phase in ("train", "epoch", "step", "forward", "backward", "optimizer", "evaluate"):
@@ -115,7 +116,7 @@ def test_a_training_reopens_with_its_phases_and_no_kernel(opened: Lab) -> None:
 def test_a_loop_of_ones_own_is_drawn_as_steps(opened: Lab) -> None:
     """Spans that are named step, forward, backward and optimizer have rows on the card."""
     opened.page.evaluate("index => notebook().content.scrollToItem(index)", OWN_LOOP)
-    opened.wait_for_text(OWN_LOOP, "left behind")
+    opened.wait_for_text(OWN_LOOP, "all figures")
     # JupyterLab does not render what is out of sight: what is in the page is asked for, not what is painted.
     shown = opened.cell(OWN_LOOP).locator(".jp-Cell-outputArea").text_content() or ""
 

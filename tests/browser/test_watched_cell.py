@@ -99,7 +99,7 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
     lab.let_end()
     wait_for_still_chart(lab, TRAINING)
     assert lab.cell(TRAINING).locator(LIVE).count() == 0
-    assert "left behind" in lab.cell(TRAINING).inner_text()
+    assert "all figures" in lab.cell(TRAINING).inner_text()
     lab.screenshot("quickstart-done")
     saved = lab.save()
     text = said(saved)
@@ -111,7 +111,7 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
 
     lab.open_path(lab.path, kernel=False)
     wait_for_still_chart(lab, TRAINING)
-    assert "left behind" in lab.cell(TRAINING).inner_text()
+    assert "all figures" in lab.cell(TRAINING).inner_text()
     lab.screenshot("quickstart-reopened")
     assert "Error displaying widget" not in lab.page.locator(".jp-Notebook").inner_text()
     assert "widgets" not in saved.metadata
@@ -148,7 +148,7 @@ def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
     lab.run_all(wait=False)
     wait_for_chart(lab, 2)
     lab.let_end()
-    lab.wait_for_text(2, "left behind")
+    lab.wait_for_text(2, "all figures")
 
     assert any("flood" in output.get("data", {}).get("text/plain", "") for output in lab.outputs(1))
     wait_for_still_chart(lab, 2)
@@ -161,7 +161,7 @@ def test_clear_output_leaves_the_card(lab: Lab) -> None:
     lab.run_all(wait=False)
     wait_for_chart(lab, 1)
     lab.let_end()
-    lab.wait_for_text(1, "left behind")
+    lab.wait_for_text(1, "all figures")
 
     assert lab.errors == []
 
@@ -177,7 +177,7 @@ def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
     lab.run_cell(2, wait=False)
     wait_for_chart(lab, 2)
     lab.let_end()
-    lab.wait_for_text(2, "left behind")
+    lab.wait_for_text(2, "all figures")
 
     assert errors_but_lost_comms(lab) == []
 
@@ -194,7 +194,7 @@ def test_a_reload_in_the_middle_ends_with_the_card(lab: Lab) -> None:
     lab.run_cell(2, wait=False)
     wait_for_chart(lab, 2)
     lab.let_end()
-    lab.wait_for_text(2, "left behind")
+    lab.wait_for_text(2, "all figures")
 
     wait_for_still_chart(lab, 2)
     assert errors_but_lost_comms(lab) == []
@@ -234,7 +234,7 @@ def test_memwatch_on_keeps_one_live_chart(lab: Lab) -> None:
     wait_for_still_chart(lab, 1)
 
     assert "peak" in lab.cell(2).inner_text()
-    assert "left behind" in lab.cell(3).inner_text()
+    assert "all figures" in lab.cell(3).inner_text()
     assert lab.errors == []
 
 
@@ -251,7 +251,7 @@ def test_both_themes_are_followed_live(lab: Lab) -> None:
     dark = lab.page.locator(LIVE).first.evaluate("element => getComputedStyle(element).color")
     lab.screenshot("live-dark")
     lab.let_end()
-    lab.wait_for_text(1, "left behind")
+    lab.wait_for_text(1, "all figures")
     lab.screenshot("done-dark")
     lab.theme("light")
 
@@ -267,7 +267,7 @@ def test_a_hostile_label_is_text_everywhere(lab: Lab) -> None:
     lab.run_cell(1, wait=False)
     wait_for_chart(lab, 1)
     lab.let_end()
-    lab.wait_for_text(1, "left behind")
+    lab.wait_for_text(1, "all figures")
 
     assert "<img src=x" in lab.cell(1).locator(".jp-Cell-outputArea").inner_text()
     assert lab.page.evaluate("() => window.__xss") is None

@@ -109,7 +109,7 @@ def test_it_is_live_while_the_kernel_answers_nothing(
     live_later = contrasts(page, ".output")
     grounds = page.locator(".cell-output-ipywidget-background").evaluate_all(GROUNDS)
     (kernel.folder / "enough").touch()
-    read_until(view, "document.body.innerText.includes('left behind')")
+    read_until(view, "document.body.innerText.includes('all figures')")
     read_until(view, "document.querySelector('[data-hfmem-draws]') === null")
     take(page, shots / f"webview-done-{later}.png")
 

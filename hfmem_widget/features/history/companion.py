@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hfmem_widget.analysis.history import Cell
-from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.analysis.record_of import UNNAMED, record_of
 from hfmem_widget.features.history.keep import KEPT_HISTORY, KeptHistory
 from hfmem_widget.features.history.since import since_text
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -44,7 +44,9 @@ class Historian(Companion):
         """Add it; a file is written on another thread."""
         history = self._kept.history
         record = record_of(session, span, cell=self._cell, kernel=history.kernel)
-        if earlier := history.runs_of(record.identity):
+        # Blocks without a label are not known to be the same code.
+        is_known = span.kind == "cell" or record.label not in UNNAMED
+        if is_known and (earlier := history.runs_of(record.identity)):
             session.remarks[span.id] = since_text(earlier[-1], record)
         self._kept.add(record)
         return NOTHING

@@ -49,7 +49,8 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     first, *others = line(session, span).splitlines()
     assert how_many in first
     assert first.endswith(who)
-    assert others[0].strip().startswith("cpu \u00b7 private")
+    assert others[0].strip().startswith("cpu \u00b7 peak")
+    assert "private memory" in others[0]
 
     html = card_bundle(session, span, with_chart=False)["text/html"]
     order = [
@@ -82,7 +83,7 @@ def test_nothing_changes_where_this_process_used_a_gpu() -> None:
     assert movement(session, span).devices == ()
     told = line(session, span)
     assert "rose" not in told
-    assert "cuda:0 \u00b7 allocated" in told
+    assert "cuda:0 \u00b7 peak" in told
 
 
 @pytest.mark.parametrize("rise", [0.0, 200 * MIB])
