@@ -27,6 +27,7 @@ _UNSEEN = (
     "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 )
 _HANGING = "margin:0;padding-left:17px;text-indent:-17px;overflow-wrap:anywhere"
+_INDENTED = "margin:1px 0 0 17px;overflow-wrap:anywhere"
 
 
 def findings_html(
@@ -64,7 +65,7 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
     )
     first, *rest = [*finding.advice[:MOST_ADVICE], ""]
     if first:
-        html += f'<div style="margin:1px 0 0 17px;{FAINT}">{_shown(first)}</div>'
+        html += f'<div style="{_INDENTED};{FAINT}">{_shown(first)}</div>'
     items = "".join(f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in rest if text)
     if items:
         listed = (
