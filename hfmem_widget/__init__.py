@@ -142,7 +142,9 @@ if not TYPE_CHECKING:  # a type checker would take it for a promise that every n
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    # What one calls, and no class of which the package itself makes the objects.
+    called = {name for name in __all__ if name.islower() or name == "MemoryCallback"}
+    return sorted({*called, *(name for name in globals() if name.startswith("__"))})
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

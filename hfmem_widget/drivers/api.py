@@ -65,7 +65,7 @@ def watch(
     >>> with hfmem_widget.watch("load", quiet=True) as session:
     ...     model = load()
     >>> session.peak("cuda:0/allocated")
-    1342177280.0
+    1.25 GiB (1,342,177,280 bytes)
     """
     label = options.get("label", "")
     name, follow, is_trainer = _understood(subject, label)

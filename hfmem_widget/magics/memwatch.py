@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import magic
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import (
     argument,
     magic_arguments,
@@ -124,6 +124,13 @@ class MemwatchMagics(Magics):
             return self._control(words_of(line))
         return self._run_as_function(line, cell)
 
+    @line_magic(f"%{NAME}")  # type: ignore[arg-type]  # as above
+    def below_first_line(self, line: str) -> None:
+        """Say where ``%%memwatch`` belongs; IPython takes it for a magic of a line anywhere else."""
+        del line
+        message = f"%%{NAME} must be the first line of its cell, above all code and comments"
+        raise UsageError(message)
+
     def arm_cell(self, line: str) -> None:
         """Watch the cell that is running; the transformed first line calls this.
 
@@ -210,8 +217,7 @@ class MemwatchMagics(Magics):
                 "every later cell"
             )
         elif action == "off":
-            if not self._turn_off():
-                print("memwatch is already off.")  # noqa: T201
+            print(self._turn_off() or "memwatch is already off.")  # noqa: T201
         elif self._every_cell is None and self._stands_above_code():
             print(ABOVE_CODE)  # noqa: T201
         else:
@@ -251,11 +257,17 @@ class MemwatchMagics(Magics):
         if least and not options.quiet:
             print(f"memwatch is on. {_silence(least)}")  # noqa: T201
 
-    def _turn_off(self) -> bool:
+    def _turn_off(self) -> str:
+        """End the watch of every cell, and return what it came to; nothing if there was none."""
         every_cell, self._every_cell = self._every_cell, None
-        if every_cell is not None:
-            every_cell.end()
-        return every_cell is not None
+        if every_cell is None:
+            return ""
+        every_cell.end()
+        from hfmem_widget.view.session import cells_text
+
+        text = f"memwatch is off. {cells_text(every_cell.session)}."
+        has_more = any(span.parent is None for span in every_cell.session.spans)
+        return f"{text} %memhistory lists them." if has_more else text
 
     def _status(self) -> str:
         every_cell = self._every_cell
@@ -416,6 +428,7 @@ def register(shell: InteractiveShell) -> None:
 
 def unregister(shell: InteractiveShell) -> None:
     """Take all of it back."""
+    remove(shell, f"%{NAME}")
     magics = remove(shell, NAME)
     if magics is None:
         return

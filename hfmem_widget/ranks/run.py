@@ -248,7 +248,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     --------
     >>> session = hfmem_widget.open("fine-tune.hfmem.jsonl")
     >>> session.peak("cuda:0/allocated")
-    7507148800.0
+    6.99 GiB (7,507,148,800 bytes)
     >>> run = hfmem_widget.open("/shared/run1")
     >>> run.worst
     417

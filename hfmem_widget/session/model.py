@@ -15,7 +15,7 @@ import numpy as np
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.session.series import TABLE, row_of
-from hfmem_widget.text import format_count, format_counted, format_share
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,6 +167,17 @@ class Sample:
 
     time: float
     values: tuple[float, ...]
+
+
+class Size(float):
+    """A number of bytes that shows itself as people read it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the bytes with their unit and to the last one."""
+        exact = f" ({format_count(self)} bytes)" if math.isfinite(self) else ""
+        return f"{format_bytes(self)}{exact}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,13 @@ from hfmem_widget.session.model import (
     Polling,
     Sample,
     Series,
+    Size,
     Span,
     data_frame,
     same,
 )
 from hfmem_widget.session.series import HELD
-from hfmem_widget.session.spans import Phases, Spans
+from hfmem_widget.session.spans import Phases, Spans, SpanTuple
 from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import DEVICE_KEY, format_counted, plain
@@ -230,10 +231,10 @@ class Session(Shown):
         self._series = series
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> SpanTuple:
         """All spans in order of opening; the oldest closed ones are dropped if there are very many."""
         with self._writer.lock:
-            return tuple(self._spans)
+            return SpanTuple(self._spans)
 
     @property
     def coarse_spans(self) -> tuple[Span, ...]:
@@ -317,17 +318,28 @@ class Session(Shown):
         self._check(key)
         return self.value(self.last_sample, key)
 
-    def peak(self, key: str) -> float:
+    def peak(self, key: str = "") -> float:
         """Return the highest value of a series over the whole session in bytes, as well as it is known.
 
         That is the highest of the spans' and the steps' peaks, which are the allocator's own if it keeps
         them, and the samples.
+
+        Parameters
+        ----------
+        key : str, optional
+            Such as ``cuda:0/allocated``. By default the memory allocated on the GPU where that was highest;
+            where no GPU was used, the host's.
 
         Raises
         ------
         OptionError
             If there cannot be such a series, as for `latest`; the message says what there is.
         """
+        if not key:
+            of = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
+            of_gpus = [peak for device, peak in of.items() if ":" in device and peak > 0]
+            known = of_gpus or [peak for peak in of.values() if not math.isnan(peak)]
+            return max(known, default=Size(NOT_AVAILABLE))
         self._check(key)
         with self._writer.lock:
             index = self._index.get(key)
@@ -335,7 +347,7 @@ class Session(Shown):
             if index is not None:
                 peaks.extend(self.timeline.high[:, index].tolist())
             peaks.extend(self.steps.peaks_of(key))
-        return max((value for value in peaks if not math.isnan(value)), default=NOT_AVAILABLE)
+        return Size(max((each for each in peaks if not math.isnan(each)), default=NOT_AVAILABLE))
 
     def _check(self, key: str) -> None:
         """Raise `OptionError` for the key of a series that there is not, unless it may still come."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from hfmem_widget.display import Shown
 from hfmem_widget.session.highs import Highs
 from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span
 from hfmem_widget.session.steps import size_of
@@ -18,6 +19,18 @@ MOST_READINGS = 40_000
 MOST_ROOTS = 500
 MOST_PHASES = 40
 """Phases of an outermost span at most: a user may give any number of names to blocks."""
+
+
+class SpanTuple(tuple[Span, ...], Shown):
+    """Spans, which show themselves as a table."""
+
+    __slots__ = ()
+    _shown_by = "hfmem_widget.view.session:spans_bundle"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  (IPython's)
+        # IPython knows how to print tuples, and asks nothing else for their text.
+        del cycle
+        printer.text(self._repr_mimebundle_()["text/plain"])
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:

@@ -67,20 +67,39 @@ def finds_anywidget() -> bool:
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the front end of an execute request shows updates of displays.
 
-    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output, and no message
-    names it. It is recognised by these signs: it is a Python client (`jupyter_client`), which names the user
-    and leaves the metadata empty, where pages send the cell's id; it can be asked for input, unlike a
-    program that runs notebooks unattended (nbclient); its kernel was not started for a server's notebook; and
-    nothing names a host with a page.
+    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output.
     """
-    is_terminals = (
-        bool(request.get("content", {}).get("allow_stdin"))
-        and not host_name(environ)
+    return not (_has_no_page(request, environ) and _can_ask(request))
+
+
+def draws_widgets(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether a page may draw the widgets that the cell of an execute request shows.
+
+    A program that runs notebooks unattended (nbclient, papermill, ``jupyter execute``) has none, and saves
+    each widget's state in the notebook. Voilà runs cells in the same way, for a page that it serves.
+    """
+    is_served = environ.get("SERVER_SOFTWARE", "").startswith("voila")
+    return is_served or not _has_no_page(request, environ)
+
+
+def _has_no_page(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether a program other than a page sent a request, which no message says outright.
+
+    It is a Python client (`jupyter_client`), which names the user and leaves the metadata empty, where pages
+    send the cell's id; its kernel was not started for a server's notebook; and nothing names a host with a
+    page.
+    """
+    return (
+        bool(request.get("header", {}).get("username"))
         and not request.get("metadata")
-        and bool(request.get("header", {}).get("username"))
+        and not host_name(environ)
         and "JPY_SESSION_NAME" not in environ
     )
-    return not is_terminals
+
+
+def _can_ask(request: Mapping[str, Any]) -> bool:
+    """Return whether somebody is there who can be asked for input."""
+    return bool(request.get("content", {}).get("allow_stdin"))
 
 
 def running_shell() -> Any:

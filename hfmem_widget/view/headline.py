@@ -155,7 +155,7 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     if not bar:
         return kit.NOTHING
     of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
-    unit, labels = "", []
+    unit, labels = "", list[kit.Content]()
     for part in parts:
         if part.bytes >= LEAST_SEEN * of_process:
             divisor, own = unit_for(part.bytes)

@@ -190,7 +190,7 @@ class CellView(_View):
         self._screen.watch_clearing()
         if self._wants_chart:
             self._take_place_of_chart()
-        if self._wants_chart or self._wants_panel:
+        if self._screen.draws_widgets and (self._wants_chart or self._wants_panel):
             self._to_appear = self._screen.bound(self._appear)
             self._to_draw_ranks = self._screen.bound(self._draw_ranks)
             self._recorder.subscribe(self._on_tick)
@@ -313,7 +313,7 @@ class NotebookView(_View):
         if self._wants_chart:
             self._take_place_of_chart()
         try:
-            self._broadcast = self._open()
+            self._broadcast = self._open() if self._screen.draws_widgets else None
             if self._broadcast is not None:
                 self._recorder.subscribe(self._broadcast)
         except Exception as error:  # noqa: BLE001  (the cells and their cards go on without)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfmem_widget.guard import harmless
-from hfmem_widget.view.front_end import replaces_outputs
+from hfmem_widget.view.front_end import draws_widgets, replaces_outputs
 
 Bundle = Mapping[str, Any]
 
@@ -109,6 +109,11 @@ class Screen:
             and not is_caught(request_of(self._shell.display_pub))
             and replaces_outputs(self._request, os.environ)
         )
+
+    @property
+    def draws_widgets(self) -> bool:
+        """Whether a page may draw a widget that is shown now."""
+        return draws_widgets(self._request, os.environ)
 
     @property
     def terminal(self) -> int | None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
+from hfmem_widget.analysis.facts import facts_of
+from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span, outermost
-from hfmem_widget.text import format_counted
+from hfmem_widget.text import format_counted, format_duration, plain
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.headline import size_of, worst_of
 from hfmem_widget.view.html import BOX
+from hfmem_widget.view.line import NAME, peak_text
 from hfmem_widget.view.one_line import compact_bundle
 from hfmem_widget.view.screen import Bundle
+from hfmem_widget.view.table import Column, TableRow, table
 
+MOST_SPANS = 40  # in the table of a session's spans, the newest
+AS_HIGH = 0.99  # of the highest peak is as high
 MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
@@ -32,6 +41,23 @@ def session_bundle(session: Session) -> Bundle:
     cards = _cards(session, span, with_chart=bool(chart))
     html = cards.get("text/html", "") + chart
     return {**cards, "text/html": html} if html else cards
+
+
+def cells_text(session: Session) -> str:
+    """Return what the watched cells of a notebook came to: how many, the highest peak, the findings."""
+    spans = outermost(session.spans)
+    facts = {span.id: worst_of(found) for span in spans if (found := facts_of(session, span))}
+    texts = [f"{format_counted(len(spans), 'cell')} watched"]
+    heights = {each: there.peak.value for each, there in facts.items() if there.peak.value > 0}
+    if heights:
+        # Cells that add next to nothing to an earlier one's peak have not made it.
+        least = AS_HIGH * max(heights.values())
+        first = next(span for span in spans if heights.get(span.id, 0.0) >= least)
+        peak, capacity = facts[first.id].peak, facts[first.id].capacity
+        texts.append(f"peak {size_of(peak.value, capacity)} in {plain(first.label, NAME)}")
+    if findings := len({each.title for span in spans for each in findings_of(session, span)}):
+        texts.append(format_counted(findings, "finding"))
+    return ", ".join(texts)
 
 
 def card_of(session: Session, *, with_chart: bool) -> Bundle:
@@ -64,3 +90,32 @@ def _cards(session: Session, span: Span | None, *, with_chart: bool) -> Bundle:
     html = [*(f"{BOX}{text} …</div>" for text in before), *(line["text/html"] for line in listed)]
     text = "\n".join((repr(session), *before, *(line["text/plain"] for line in listed)))
     return {"text/plain": text, **({"text/html": "".join(html)} if html else {})}
+
+
+def spans_bundle(spans: Sequence[Span]) -> Bundle:
+    """Return spans as a table; of very many the newest."""
+    shown = spans[-MOST_SPANS:]
+    rows = []
+    for span in shown:
+        peaks = {
+            key: peak
+            for key, peak in span.peaks.items()
+            if key.endswith("/allocated") and math.isfinite(peak.value)
+        }
+        key = max(peaks, key=lambda each: peaks[each].value, default="")
+        cells = (
+            plain(span.label) or span.kind,
+            str(span.id),
+            span.kind,
+            format_duration(span.start),
+            "running" if span.stop is None else format_duration(span.duration),
+            peak_text(peaks[key]) if key else "",
+            key.partition("/")[0],
+        )
+        is_within = span.parent is not None
+        rows.append(TableRow(cells, is_indented=is_within, is_quiet=is_within))
+    heads = ("span", "id", "kind", "began at", "time", "highest peak")
+    columns = [*map(Column, heads), Column(is_words=True, is_quiet=True)]
+    more = len(spans) - len(shown)
+    before = kit.note(f"{format_counted(more, 'older span')} not shown.") if more else kit.NOTHING
+    return kit.bundle(kit.headed(format_counted(len(spans), "span")), table(columns, rows), before)

@@ -140,14 +140,20 @@ class Kernel:
     def send(
         self, code: str, *, silent: bool = False, subshell: str = "", as_terminal: bool = False
     ) -> Running:
-        """Send a cell, to a subshell if wanted, or as a terminal does, and return at once."""
+        """Send a cell as a page or a terminal does, to a subshell if wanted, and return at once."""
         first = len(self.published)
-        if not subshell:
-            request = self._client.execute(code, silent=silent, allow_stdin=as_terminal)
-            return Running(request, first)
-        content = {"code": code, "silent": silent, "allow_stdin": False}
-        message = self._client.session.msg("execute_request", content)
-        message["header"]["subshell_id"] = subshell
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent,
+            "user_expressions": {},
+            "stop_on_error": True,
+            "allow_stdin": as_terminal,
+        }
+        of_page = {} if as_terminal else {"trusted": True}
+        message = self._client.session.msg("execute_request", content, metadata=of_page)
+        if subshell:
+            message["header"]["subshell_id"] = subshell
         self._client.shell_channel.send(message)
         return Running(str(message["header"]["msg_id"]), first)
 

@@ -13,6 +13,7 @@ import time
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.features.report.sections import (
@@ -47,9 +48,22 @@ FEWEST_ROWS = 240
 SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
 
 
+class ReportPath(type(Path())):  # type: ignore[misc]  # 3.11 has no other class of this system's paths
+    """The path of a report, which Jupyter shows as a link."""
+
+    def _repr_html_(self) -> str:
+        text = kit.shown(str(self), kit.PATH_LENGTH).html
+        try:
+            # A page reaches what lies beside the notebook, or below it.
+            near = self.absolute().relative_to(Path.cwd()).as_posix()
+        except (OSError, ValueError):
+            return text
+        return f'<a href="{quote(near)}" target="_blank">{text}</a>'
+
+
 def report(session: Session, path: str | os.PathLike[str], *, static: bool = False) -> Path:
     """Write a session's page to a new file; see `Session.report`."""
-    place = Path(path).expanduser()
+    place = ReportPath(Path(path).expanduser())
     if not place.name.endswith(".html"):
         raise wrong_value(place.name, "path", "a name that ends in .html")
     write_new(place, [page(session, static=static).encode()])

@@ -98,6 +98,7 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
         ("%memwatch\n# note\n", "memwatch is off"),
         ("%memwatch", "memwatch is off"),
         ("x = 1\n%memwatch", "memwatch is off"),
+        ("x = 1\n%%memwatch", "%%memwatch must be the first line of its cell"),
     ],
 )
 def test_one_percent_sign_above_code_says_that_nothing_is_watched(
@@ -105,8 +106,21 @@ def test_one_percent_sign_above_code_says_that_nothing_is_watched(
 ) -> None:
     """For the cell two are meant; alone or at the end it says whether every cell is."""
     shell.run_cell(cell)
+    said = capsys.readouterr()
 
-    assert says in capsys.readouterr().out
+    assert says in said.out + said.err
+
+
+def test_the_end_of_every_cell_says_what_they_came_to(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many, and the highest peak; a second time there is nothing to end."""
+    for cell in ("%memwatch on", "kept = bytearray(40_000_000)", "%memwatch off", "%memwatch off"):
+        shell.run_cell(cell)
+    *_, end, again = capsys.readouterr().out.splitlines()
+
+    assert re.match(r"memwatch is off\. 1 cell watched, peak .* in \[\d+\] kept = ", end)
+    assert again == "memwatch is already off."
 
 
 def test_of_cells_that_change_little_nothing_is_shown(

@@ -303,3 +303,17 @@ def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
 
     assert pickle.loads(pickle.dumps(session)).software == {"torch": "0.0.99"}
     assert session == Session("run", software=loaded_software())
+
+
+def test_the_peak_without_a_key_is_the_gpus() -> None:
+    """The host's where no GPU was used; it is a number that shows itself as people read it."""
+    recorder = Recorder("run")
+    host, gpu = Series("cpu", "allocated"), Series("cuda:0", "allocated")
+    recorder.adopt([Device("cpu", "CPU"), Device("cuda:0", "GPU")], [host, gpu])
+    recorder.append(Sample(0.0, (9e9, 0.0)))
+    assert recorder.session.peak() == 9e9
+    recorder.append(Sample(1.0, (9e9, 1342177280.0)))
+
+    assert recorder.session.peak() == 1342177280.0
+    assert repr(recorder.session.peak()) == "1.25 GiB (1,342,177,280 bytes)"
+    assert repr(Session().peak()) == "n/a"

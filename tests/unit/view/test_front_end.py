@@ -11,6 +11,7 @@ import pytest
 
 from hfmem_widget.view import front_end
 from hfmem_widget.view.front_end import (
+    draws_widgets,
     finds_anywidget,
     host_name,
     replaces_outputs,
@@ -58,6 +59,28 @@ def test_a_terminal_is_known_by_what_its_request_does_not_say(
 ) -> None:
     """It has no cells, and can be asked for input."""
     assert replaces_outputs(request_, environ) is replaces
+
+
+UNATTENDED = CONSOLE | {"content": {"allow_stdin": False}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "environ", "draws"),
+    [
+        pytest.param(UNATTENDED, {}, False, id="nbclient"),
+        pytest.param(UNATTENDED, {"SERVER_SOFTWARE": "voila/0.5.8"}, True, id="Voila"),
+        pytest.param(UNATTENDED, {"JPY_SESSION_NAME": "a.ipynb"}, True, id="run on a server"),
+        pytest.param(UNATTENDED, {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}, True, id="Kaggle"),
+        pytest.param(UNATTENDED | {"metadata": {"cellId": "x"}}, {}, True, id="VS Code"),
+        pytest.param(UNATTENDED | {"header": {"username": ""}}, {}, True, id="a page"),
+        pytest.param({}, {}, True, id="no request"),
+    ],
+)
+def test_a_program_that_runs_notebooks_draws_no_widget(
+    request_: dict[str, Any], environ: dict[str, str], draws: bool
+) -> None:
+    """Each would stay in the notebook's metadata; Voila runs cells in the same way, for a page."""
+    assert draws_widgets(request_, environ) is draws
 
 
 @pytest.mark.parametrize(("variable", "host"), VARIABLES.items())

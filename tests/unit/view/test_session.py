@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
+from IPython.lib.pretty import pretty
 
 from hfmem_widget.session import Recorder, Sample
+from hfmem_widget.session.spans import SpanTuple
+from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.session import MOST_CELLS
+from hfmem_widget.view.session import MOST_CELLS, MOST_SPANS, cells_text
 from tests.data.overviews import EIGHT, overview
 from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:
@@ -75,3 +80,34 @@ def test_a_cell_that_started_ranks_shows_them() -> None:
     assert "8 ranks" in lines[0]
     assert lines[-1].startswith("memwatch")
     assert shown["text/html"].endswith(chart_html(ranks))
+
+
+def test_spans_show_themselves_as_a_table() -> None:
+    """With the peak of each, those within another one indented; as text in IPython, too."""
+    spans = scripted_run("training").spans
+    shown = spans._repr_mimebundle_()
+    text = pretty(spans)
+
+    assert shown["text/html"].count("<tr") > 3
+    assert text == shown["text/plain"]
+    assert re.search(
+        r"^fine-tune +1 +cell +0.0 ms +11.6 s +6.99 GiB exact +cuda:0$", text, re.MULTILINE
+    )
+
+
+def test_very_many_spans_show_the_newest() -> None:
+    """And say how many there are."""
+    spans = SpanTuple(scripted_run("training").spans * 100)
+
+    assert spans._repr_mimebundle_()["text/html"].count("<tr") <= MOST_SPANS + 1
+    assert "older spans not shown" in pretty(spans)
+
+
+def test_the_cells_of_a_notebook_are_told_in_one_sentence() -> None:
+    """The peak is of the first cell that came as high, not of one that added next to nothing."""
+    stage = Stage("every cell", gpus=1)
+    for number, size in enumerate([2 * GIB, 8 * GIB, 8 * GIB + 1], start=1):
+        with stage.span("cell", f"[{number}] x"):
+            stage.hold({"cuda:0": size}, 0.5)
+
+    assert cells_text(stage.finish()) == "3 cells watched, peak 8.00 of 140.4 GiB in [2] x"

@@ -392,3 +392,20 @@ def test_the_parts_are_those_of_the_worst_rank() -> None:
     html = page(overview(EIGHT), static=True, now=0.0)
 
     assert "rank:5" in html[html.index("Memory at the peak") :]
+
+
+def test_the_path_of_a_report_is_shown_as_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a page of the notebook's folder reaches it; its name is text from outside."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    session = scripted_run("training")
+    near = session.report("a<b c.html", static=True)
+    far = session.report(tmp_path / "far.html", static=True)
+
+    link = '<a href="a%3Cb%20c.html" target="_blank">a&lt;b c.html</a>'
+    assert near._repr_html_() == link  # type: ignore[attr-defined]
+    assert "<a" not in far._repr_html_()  # type: ignore[attr-defined]
+    assert near.read_text().startswith("<!doctype html>")
