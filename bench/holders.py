@@ -78,7 +78,7 @@ def scanned(namespace: Mapping[str, object]) -> Found:
 
 
 def reached(namespace: Mapping[str, object]) -> Found:
-    """Ask as `%memfree` does: what each variable keeps alone."""
+    """Ask as `%memholders --free` does: what each variable keeps alone."""
     groups = [Group(name, [value]) for name, value in namespace.items()]
     found = reach(groups, [], most_seconds=math.inf)
     alone = sum(sum(sizes.values()) for sizes in found.alone.values())
@@ -127,7 +127,7 @@ def ways() -> dict[str, Callable[[Mapping[str, object]], Found]]:
         theirs = {"pytorch_memlab MemReporter": reported}
     return {
         "%memholders": scanned,
-        "%memfree, without an argument": reached,
+        "%memholders --free, without an argument": reached,
         "gc.get_objects(), tensors": walked,
         **theirs,
     }

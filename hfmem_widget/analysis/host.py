@@ -56,7 +56,10 @@ def kept_text(read: Read) -> str:
     kept = read("cached")
     if not kept >= LEAST_KEPT:
         return ""
-    return f"malloc keeps {format_bytes(kept)} that nobody uses; %memfree garbage --trim returns what it can."
+    return (
+        f"malloc keeps {format_bytes(kept)} that nobody uses; %memholders --free garbage --trim returns "
+        "what it can."
+    )
 
 
 def untouched_text(session: Session, span: Span) -> str:

@@ -1,6 +1,6 @@
 """What hfmem_widget does besides watching: a folder for each feature, whole from reading to showing.
 
-`FEATURES` is the one list of them. What a watch judges, what goes along with it, and which magics there are
+`FEATURES` is the one list of them. What a watch judges and what goes along with it
 follow from it. No feature imports another.
 """
 
@@ -30,11 +30,9 @@ class Feature:
     check: str = ""
     companion: str = ""  # a `Companion`, made with the watch's options and screen
     goes_along: Callable[[WatchOptions], bool] = lambda _options: True  # whether the companion does
-    magic: str = ""  # its line magic
 
 
 _HERE = "hfmem_widget.features"
-_MAGICS = "hfmem_widget.magics"
 
 FEATURES = (
     Feature("oom", companion=f"{_HERE}.oom.companion:OutOfMemory"),
@@ -48,7 +46,6 @@ FEATURES = (
         check=f"{_HERE}.memory_map.holes:holes",
         companion=f"{_HERE}.memory_map.companion:LiveMemoryMap",
         goes_along=lambda options: options.memory_map and not options.quiet,
-        magic=f"{_MAGICS}.memmap:MemmapMagics",
     ),
     Feature(
         "budget",
@@ -67,11 +64,10 @@ FEATURES = (
         "holders",
         companion=f"{_HERE}.holders.left_behind:LeftBehindHolders",
         goes_along=lambda options: not options.quiet,
-        magic=f"{_MAGICS}.memholders:MemholdersMagics",
     ),
-    Feature("free", magic=f"{_MAGICS}.memfree:MemfreeMagics"),
-    Feature("compare", magic=f"{_MAGICS}.memcompare:MemcompareMagics"),
-    Feature("fit", magic=f"{_MAGICS}.memfit:MemfitMagics"),
+    Feature("free"),
+    Feature("compare"),
+    Feature("fit"),
     Feature(
         "ranks",
         companion=f"{_HERE}.ranks.companion:FollowedRanks",
@@ -85,7 +81,6 @@ FEATURES = (
     Feature(
         "history",
         companion=f"{_HERE}.history.companion:Historian",
-        magic=f"{_MAGICS}.memhistory:MemhistoryMagics",
     ),
     Feature(
         "record",

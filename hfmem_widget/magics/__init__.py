@@ -1,4 +1,4 @@
-"""The magics of one shell. One file for each."""
+"""The magics of one shell."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from weakref import WeakKeyDictionary
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.analysis.history import HISTORY
-from hfmem_widget.display import resolve
 from hfmem_widget.drivers.install import attach, detach
-from hfmem_widget.features import FEATURES
 from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.magics import memwatch
 from hfmem_widget.magics.completion import Offered, complete
-from hfmem_widget.magics.memanatomy import MemanatomyMagics
-from hfmem_widget.magics.report import ReportMagics
+from hfmem_widget.magics.reports import RENAMED, WORDS, ReportMagics
 from hfmem_widget.magics.usage import remove
 from hfmem_widget.monitor.process import Installed, process_state
 
 __all__ = ["register", "unregister"]
-
-REPORTS: tuple[type[ReportMagics], ...] = (
-    MemanatomyMagics,
-    *(resolve(feature.magic) for feature in FEATURES if feature.magic),
-)
-"""The line magics that show something on demand."""
 
 
 class Shells(WeakKeyDictionary[InteractiveShell, Callable[[], None]], Installed):
@@ -41,9 +32,12 @@ def register(shell: InteractiveShell) -> None:
     offered: dict[str, Offered] = {
         memwatch.NAME: (memwatch.MemwatchMagics.memwatch.parser, memwatch.ACTIONS)
     }
-    for report in REPORTS:
-        shell.register_magics(report(shell))
-        offered[report.name] = (getattr(report, report.name).parser, report.words)
+    reports = ReportMagics(shell)
+    shell.register_magics(reports)
+    for name, magic in reports.renamed().items():
+        shell.register_magic_function(magic, "line", name)  # type: ignore[arg-type]  # its stub is wrong
+    for name, words in WORDS.items():
+        offered[name] = (getattr(ReportMagics, name).parser, words)
     process_state(Shells)[shell] = complete(shell, offered)
     attach()
 
@@ -54,8 +48,9 @@ def unregister(shell: InteractiveShell) -> None:
         return
     # Each by itself: a fault in one must not leave the poller or the allocator's wrappers behind.
     harmless(memwatch.unregister, shell)
-    for report in REPORTS:
-        harmless(remove, shell, report.name)
+    for name in (*WORDS, *RENAMED):
+        harmless(remove, shell, name)
+    harmless(shell.magics_manager.registry.pop, "ReportMagics", None)
     shells = process_state(Shells)
     harmless(shells.pop(shell, lambda: None))
     if shells:

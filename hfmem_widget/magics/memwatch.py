@@ -64,6 +64,12 @@ ABOVE_CODE = (
     "%memwatch alone does not watch this cell. Write %%memwatch (two % signs) for this cell, or %memwatch on "
     "for every later cell."
 )
+_NEXT = (
+    "%memanatomy       what the memory was for, at the peak and at the end",
+    "%memholders       what still holds memory; --free frees it",
+    "%memfit model     what a model needs, and whether it fits",
+)
+_COMPARE = "%memcompare       the watched cells, as a list or side by side"
 ACTIONS = ("on", "off", "status")
 OPEN, RANKS = "open", "ranks"
 MOST_OF_TITLE = 40
@@ -221,7 +227,7 @@ class MemwatchMagics(Magics):
         elif self._every_cell is None and self._stands_above_code():
             print(ABOVE_CODE)  # noqa: T201
         else:
-            print(self._status())  # noqa: T201
+            print(self._home() if action is None else self._status())  # noqa: T201
 
     def _stands_above_code(self) -> bool:
         """Return whether the cell that runs begins with the bare magic and goes on with something else."""
@@ -265,9 +271,22 @@ class MemwatchMagics(Magics):
         every_cell.end()
         from hfmem_widget.view.session import cells_text
 
-        text = f"memwatch is off. {cells_text(every_cell.session)}."
-        has_more = any(span.parent is None for span in every_cell.session.spans)
-        return f"{text} %memhistory lists them." if has_more else text
+        texts = ["memwatch is off."]
+        harmless(lambda: texts.append(f"{cells_text(every_cell.session)}."))
+        if any(span.parent is None for span in every_cell.session.spans):
+            texts.append("%memcompare lists them.")
+        return " ".join(texts)
+
+    def _home(self) -> str:
+        """Return what is watched, what the last watch came to, and which magics make sense now."""
+        session, texts = HISTORY.latest, [self._status()]
+        if session is not None and not session.running:
+            from hfmem_widget.view.session import came_to
+
+            harmless(lambda: texts.append(came_to(session)))
+            runs = len({record.identity for record in HISTORY.records})
+            texts.append("\n".join((*_NEXT, *([_COMPARE] if runs > 1 else []))))
+        return "\n\n".join(filter(None, texts))
 
     def _status(self) -> str:
         every_cell = self._every_cell

@@ -1,49 +1,17 @@
-"""What the line magics that show something on demand have in common."""
+"""How a line magic is made of a method that takes parsed arguments."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import line_magic
 from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
 from hfmem_widget.options import Option
-
-
-class ReportMagics(Magics):
-    """One line magic: parse, ask, show."""
-
-    name: ClassVar[str]
-    """What follows the % sign; the method has this name, too."""
-
-    words: ClassVar[tuple[str, ...]] = ()
-    """What the Tab key offers besides the options."""
-
-    def __init_subclass__(cls) -> None:
-        magics_class(cls)
-
-    def __init__(self, shell: InteractiveShell) -> None:
-        super().__init__(shell)
-        self._shell = shell
-
-    def show(self, bundle: Mapping[str, Any]) -> None:
-        """Show texts by MIME type below the cell."""
-        from hfmem_widget.view.screen import Screen
-
-        Screen(self._shell).show(bundle)
-
-    def keep(self, arguments: Namespace, result: object) -> None:
-        """Put a result into the variable of `output`, if one was named."""
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = result
-
-
-Report = TypeVar("Report", bound=ReportMagics)
 
 
 class OptionFlags(ArgDecorator):
@@ -71,11 +39,11 @@ def output(what: str) -> Any:
     return argument("-o", "--output", default="", metavar="NAME", help=text)
 
 
-def report(action: Callable[[Report, Namespace], None]) -> Callable[[Report, str], None]:
+def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], None]:
     """Make a line magic of a method that takes parsed arguments; an OptionError is shown in one line."""
 
     @wraps(action)
-    def magic(self: Report, line: str) -> None:
+    def magic(self: Any, line: str) -> None:
         words = words_of(line)
         if asks_for_help(words):
             print(parser.format_help())  # noqa: T201

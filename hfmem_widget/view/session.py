@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hfmem_widget.analysis.facts import facts_of
+from hfmem_widget.analysis.facts import facts_of, outcome_of
 from hfmem_widget.analysis.findings import findings_of
 from hfmem_widget.session import Session, Span, outermost
 from hfmem_widget.text import format_counted, format_duration, plain
@@ -13,7 +13,8 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.headline import size_of, worst_of
+from hfmem_widget.view.findings import findings_lines
+from hfmem_widget.view.headline import headline, size_of, worst_of
 from hfmem_widget.view.html import BOX
 from hfmem_widget.view.line import NAME, peak_text
 from hfmem_widget.view.one_line import compact_bundle
@@ -41,6 +42,17 @@ def session_bundle(session: Session) -> Bundle:
     cards = _cards(session, span, with_chart=bool(chart))
     html = cards.get("text/html", "") + chart
     return {**cards, "text/html": html} if html else cards
+
+
+def came_to(session: Session) -> str:
+    """Return the sentences of the card of a session that has ended, and its findings; of many cells one."""
+    span = _only_span(session)
+    if span is None:
+        return f"{cells_text(session)}."
+    sentence = headline(session, span, facts_of(session, span)).text
+    name = plain(span.label, NAME) or span.kind
+    found = findings_lines(findings_of(session, span))
+    return "\n".join((f"{name}: {outcome_of(session, span)}. {sentence}", *found))
 
 
 def cells_text(session: Session) -> str:

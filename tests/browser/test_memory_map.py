@@ -39,7 +39,7 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
 
 def test_a_saved_notebook_shows_the_map_without_a_kernel(lab: Lab) -> None:
     """After saving, a reloaded page draws the map although its kernel is gone."""
-    lab.open(LOAD, "%memmap")
+    lab.open(LOAD, "%memanatomy --layout")
     lab.run_all()
     map_in(lab, 1).first.wait_for()
     lab.save()

@@ -446,7 +446,7 @@ CASES = (
         "an error leaves its tensors behind",
         incident(asked=2, free=1, parts={"weights": 77}, contents=BFLOAT16, seen=Seen(freed=int(31 * GIB))),
         "full",
-        ("load_in_4bit=True", "%memfree errors"),
+        ("load_in_4bit=True", "%memholders --free errors"),
     ),
     Case(
         "losses kept with their graphs, under a limit",
@@ -456,7 +456,7 @@ CASES = (
         ),
         "graphs",
         ("Store values in kept[0..29]", "Raise the limit"),
-        ("%memfree errors",),
+        ("%memholders --free errors",),
     ),
     Case(
         "a model of an earlier run, under a limit",

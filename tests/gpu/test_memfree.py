@@ -1,4 +1,4 @@
-"""`%memfree` on a GPU: what is let go of is returned to the device, and measured so."""
+"""`%memholders --free` on a GPU: what is let go of is returned to the device, and measured so."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_an_out_of_memory_errors_tensors_go_and_the_device_has_them_back(fresh: 
     allocated, reserved = counters(fresh)
     assert fresh.run(OUT_OF_MEMORY).errors[0].content["ename"] == "OutOfMemoryError"
     assert counters(fresh) == (allocated + 1024 * MIB, reserved + 1024 * MIB)
-    assert re.search(r"errors +1\.00 GiB.*\n +the error of cell", told(fresh, "%memfree"))
-    text = told(fresh, "%memfree errors")
+    assert re.search(r"errors +1\.00 GiB.*\n +the error of cell", told(fresh, "%memholders --free"))
+    text = told(fresh, "%memholders --free errors")
 
     assert counters(fresh) == (allocated, reserved)
     assert "cuda:0: freed 1.00 of " in text
@@ -71,12 +71,14 @@ def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
     """`--no-cache` frees a tensor into the cache, where it is told and a later `cache` returns it."""
     fresh.run("kept = block(64)")
     allocated, reserved = counters(fresh)
-    told(fresh, "%memfree kept --no-cache")
+    told(fresh, "%memholders --free kept --no-cache")
 
     assert counters(fresh) == (allocated - 256 * MIB, reserved)
-    assert "cuda:0" in told(fresh, "%memfree")
-    assert re.search(r"CUDA's cache: at most cuda:0 2\d\d(\.\d)? MiB", told(fresh, "%memfree"))
-    told(fresh, "%memfree cache")
+    assert "cuda:0" in told(fresh, "%memholders --free")
+    assert re.search(
+        r"CUDA's cache: at most cuda:0 2\d\d(\.\d)? MiB", told(fresh, "%memholders --free")
+    )
+    told(fresh, "%memholders --free cache")
     assert counters(fresh)[1] <= reserved - 256 * MIB
 
 
@@ -99,7 +101,7 @@ def test_what_would_be_free_is_what_is_freed(fresh: Kernel) -> None:
 def test_who_holds_the_rest_is_told(fresh: Kernel) -> None:
     """After a release, the GPU's remaining bytes are told with the model that holds them."""
     fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
-    assert "still held: 64.0 MiB by model" in told(fresh, "%memfree spare")
+    assert "still held: 64.0 MiB by model" in told(fresh, "%memholders --free spare")
 
 
 def test_it_leaves_cuda_alone_where_it_is_not_up(run_python: Run) -> None:

@@ -206,7 +206,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_would_have_to_change_is_named(run_python: Run, case: Provoked) -> None:
-    """First, with its figures; the limit comes after it; and `%memfree errors` frees what it promises."""
+    """First, with its figures, the limit after it; and `%memholders --free errors` frees what it promises."""
     seen = run_python(HARNESS.format(scenario=case.scenario))
     sys.stdout.write(
         "\n".join(["", seen["card"], seen["evidence"]["diagnosis"], *seen["advice"], ""])

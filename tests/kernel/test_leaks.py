@@ -144,4 +144,6 @@ handle = net.register_forward_hook(lambda *_, net=net: None)
     html = "\n".join(each.content["data"].get("text/html", "") for each in shown)
     ready.run("gc.enable(); del net; gc.collect()")
 
-    assert re.search(r"No name leads to at least [34]\d\.\d MiB of it: %memfree garbage", html)
+    assert re.search(
+        r"No name leads to at least [34]\d\.\d MiB of it: %memholders --free garbage", html
+    )

@@ -64,7 +64,7 @@ def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
 
 
 def test_what_there_is_is_listed(watched: Kernel) -> None:
-    """Without a name, the table of `%memhistory`, and how to compare."""
+    """Without a name, the table of `%memcompare`, and how to compare."""
     first = watched.run("1").reply["execution_count"]
     work(watched, "base", 8)
     work(watched, "base", 8)
@@ -74,7 +74,7 @@ def test_what_there_is_is_listed(watched: Kernel) -> None:
     result = watched.run("%memcompare")
     listed = told(result).splitlines()
 
-    assert listed[0] == "memhistory: 2 cells, 3 runs \u00b7 cpu"
+    assert listed[0] == "memcompare: 2 cells, 3 runs \u00b7 cpu"
     assert listed[2].startswith("base ")
     assert f"cell [{first + 4}] \u00b7 2 runs" in told(result)
     assert any(line.startswith("x = 1 ") for line in listed)
@@ -163,7 +163,7 @@ def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None
     left = watched.run(
         "import threading\n"
         "manager = get_ipython().magics_manager\n"
-        "print('memcompare' in manager.magics['line'], 'MemcompareMagics' in manager.registry,"
+        "print('memcompare' in manager.magics['line'], 'ReportMagics' in manager.registry,"
         " [one.name for one in threading.enumerate() if 'hfmem' in one.name])"
     )
     assert left.text() == "False False []\n"

@@ -1,4 +1,4 @@
-"""`%memfree` in a real kernel: it says what goes, lets go of that and of nothing else, and measures it."""
+"""`%memholders --free` in a real kernel: it says what goes, frees that and nothing else, and measures it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_an_errors_variables_go_and_the_heap_falls(fresh: Kernel) -> None:
     """By as many bytes as was told before."""
     fresh.run(FAIL)
     assert printed(fresh.run(ALIVE)) == "[True]\n"
-    before = told(fresh, "%memfree")
+    before = told(fresh, "%memholders --free")
     assert figures(before)["errors"] == "32.0 MiB"
     assert "the error of cell [" in before
     assert printed(fresh.run(ALIVE)) == "[True]\n"
-    after = told(fresh, "%memfree errors")
+    after = told(fresh, "%memholders --free errors")
     assert printed(fresh.run(ALIVE)) == "[False]\n"
     assert change(after) == pytest.approx(-32, abs=NEAR)
     assert "cpu: freed 32." in after
@@ -77,8 +77,8 @@ def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
     ):
         fresh.run(cell)
     fresh.run("kept = block(); alive.append(weakref.ref(kept)); kept")
-    assert figures(told(fresh, "%memfree"))["outputs"] == "4.00 MiB"
-    told(fresh, "%memfree outputs")
+    assert figures(told(fresh, "%memholders --free"))["outputs"] == "4.00 MiB"
+    told(fresh, "%memholders --free outputs")
     assert printed(fresh.run(ALIVE)) == "[False, True]\n"
     assert printed(fresh.run("print(list(Out), repr(_), repr(__))")) == "[] '' ''\n"
 
@@ -86,7 +86,7 @@ def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
 def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
     """After all outputs and errors were let go of, IPython keeps new ones as it always does."""
     fresh.run("block()")
-    told(fresh, "%memfree all")
+    told(fresh, "%memholders --free all")
     number = fresh.run("17").reply["execution_count"]
     assert printed(fresh.run(f"print(_, Out[{number}], _{number})")) == "17 17 17\n"
     assert fresh.run("1 / 0").status == "error"
@@ -96,7 +96,7 @@ def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
 def test_named_variables_go_and_others_stay(fresh: Kernel) -> None:
     """The variables that are named go with all their bytes, and no other does."""
     fresh.run("losses = [block() for _ in range(3)]; model = torch.nn.Linear(1024, 1024); x = 1")
-    text = told(fresh, "%memfree losses model")
+    text = told(fresh, "%memholders --free losses model")
     assert change(text) == pytest.approx(-16, abs=NEAR)
     names = "print('losses' in dir(), 'model' in dir(), x)"
     assert printed(fresh.run(names)) == "False False 1\n"
@@ -107,29 +107,29 @@ def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
     assert re.search(
         r"still held: 12\.0 MiB by losses\[0\.\.2\], 8\.00 MiB by cache\['a'\]\.",
-        told(fresh, "%memfree spare"),
+        told(fresh, "%memholders --free spare"),
     )
 
 
 def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
     """`--no-gc` lets go of the name alone: what its cycle keeps goes with the next collection."""
     fresh.run("gc.disable(); cycle = [block()]; cycle.append(cycle)")
-    text = told(fresh, "%memfree cycle --no-gc")
+    text = told(fresh, "%memholders --free cycle --no-gc")
     assert "collected" not in text
     assert change(text) == pytest.approx(0, abs=NEAR)
-    assert change(told(fresh, "%memfree garbage")) == pytest.approx(-4, abs=NEAR)
+    assert change(told(fresh, "%memholders --free garbage")) == pytest.approx(-4, abs=NEAR)
     fresh.run("gc.enable()")
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memfree loses", "no variable 'loses'; did you mean losses?"),
-        ("%memfree losses Out[99]", "no variable 'Out[99]'"),
-        ("%memfree losses[0]", "losses[0] is a part of the variable losses"),
-        ("%memfree get_ipython", "no variable 'get_ipython'"),
-        ("%memfree torch", "torch is a module, not a variable"),
-        ("%memfree --everything", "no option --everything"),
+        ("%memholders --free loses", "no variable 'loses'; did you mean losses?"),
+        ("%memholders --free losses Out[99]", "no variable 'Out[99]'"),
+        ("%memholders --free losses[0]", "losses[0] is a part of the variable losses"),
+        ("%memholders --free get_ipython", "no variable 'get_ipython'"),
+        ("%memholders --free torch", "torch is a module, not a variable"),
+        ("%memholders --free --everything", "no option --everything"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:
@@ -156,7 +156,7 @@ stop = Stop(first, operator.methodcaller("interrupt"))
 def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
     """What had gone by then is told, and what stays; then the interrupt is the user's."""
     fresh.run(INTERRUPTED_AS_IT_GOES)
-    result = fresh.run("%memfree first second\ntime.sleep(30)")
+    result = fresh.run("%memholders --free first second\ntime.sleep(30)")
     (error,) = result.errors
     assert error.content["ename"] == "KeyboardInterrupt"
     (display,) = result.displays
@@ -167,11 +167,11 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
 
 
 def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
-    """`%memfree?` and the Tab key tell what it can do."""
-    manual = fresh.run("%memfree?").reply["payload"][0]["data"]["text/plain"]
+    """`%memholders?` and the Tab key tell what it can do."""
+    manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
     assert "before and after" in manual
     assert "--no-cache" in manual
-    completed = fresh.run("print(get_ipython().complete('', '%memfree ', 9)[1])")
+    completed = fresh.run("print(get_ipython().complete('', '%memholders --free ', 19)[1])")
     assert "outputs" in printed(completed)
 
 
@@ -187,3 +187,17 @@ def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
     assert float(measured) == pytest.approx(20, abs=NEAR)
     shown: Any = fresh.run("freed")
     assert "losses freed" in shown.of("execute_result")[0].content["data"]["text/plain"]
+
+
+def test_the_name_of_before_does_the_same_and_says_the_new_one(fresh: Kernel) -> None:
+    """Once; also of the history and of the layout of memory."""
+    fresh.run("losses = [block() for _ in range(5)]")
+    first, second = (fresh.run("%memfree -n losses") for _ in range(2))
+
+    assert printed(first) == (
+        "%memfree is now %memholders --free; the old name goes with the next version.\n"
+    )
+    assert printed(second) == ""
+    assert len(first.displays) == len(second.displays) == 1
+    assert "is now %memanatomy --layout" in printed(fresh.run("%memmap -d cpu"))
+    assert "is now %memcompare" in printed(fresh.run("%memhistory"))

@@ -1,4 +1,4 @@
-"""`%memhistory` in a real kernel: cells by their numbers and first lines, and a file for the next kernel."""
+"""`%memcompare` in a real kernel: cells by their numbers and first lines, and a file for the next kernel."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
     kernel.run("%memwatch off")
     kernel.run("with hfmem_widget.watch('a block', quiet=True): pass")
 
-    lines = told(kernel.run("%memhistory --keep h.jsonl")).splitlines()
+    lines = told(kernel.run("%memcompare --keep h.jsonl")).splitlines()
 
-    assert lines[0] == "memhistory: 4 cells, 6 runs \u00b7 cpu"
+    assert lines[0] == "memcompare: 4 cells, 6 runs \u00b7 cpu"
     assert lines[2].startswith("leaky ")
     # On the heap the kernel's own odd tens of kilobytes count, too.
     assert re.match(r"\s*\+3(1\.[6-9]|2\.[0-4]) MiB ", lines[3])
@@ -45,10 +45,10 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
 
     kernel.restart()
     kernel.run("%load_ext hfmem_widget\nimport torch\nkept = []")
-    kernel.run("%memhistory --keep h.jsonl")
+    kernel.run("%memcompare --keep h.jsonl")
     kernel.run(WATCHED)
 
-    lines = told(kernel.run("%memhistory --sort left --last 2")).splitlines()
+    lines = told(kernel.run("%memcompare --sort left --last 2")).splitlines()
 
     assert lines[2].startswith("leaky ")
     assert lines[3].startswith("  cell [3] \u00b7 4 runs")

@@ -1,4 +1,4 @@
-"""`%memmap` and `%%memwatch --map` in a real kernel without a GPU: the map is of the C heap."""
+"""`%memanatomy --layout` and `%%memwatch --map` in a real kernel without a GPU: the map is of the C heap."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_heap_is_told_in_its_parts(kernel: Kernel) -> None:
     """What is free between what is in use is found, in text and in a picture."""
     kernel.run(LOAD)
     kernel.run(HEAP)
-    result = kernel.run("%memmap")
+    result = kernel.run("%memanatomy --layout")
     assert result.status == "ok"
     (bundle,) = [one.content["data"] for one in result.displays]
     assert set(bundle) == {"text/html", "text/plain"}
@@ -73,8 +73,8 @@ def test_it_is_an_object_in_code(reloaded: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("%memmap --device cuda:0", "no memory map for 'cuda:0'; available: cpu"),
-        ("%memmap everything", "options only, not 'everything'"),
+        ("%memanatomy --layout --device cuda:0", "no memory map for 'cuda:0'; available: cpu"),
+        ("%memanatomy --layout everything", "--layout shows the allocator as it is now"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_a_sentence(reloaded: Kernel, line: str, said: str) -> None:
@@ -89,7 +89,7 @@ def test_it_loads_nothing_heavy(start_kernel: StartKernel) -> None:
     """Neither torch nor plotly is imported for it."""
     kernel = start_kernel()
     kernel.run(LOAD)
-    kernel.run("%memmap")
+    kernel.run("%memanatomy --layout")
     result = kernel.run("import sys; print({'torch', 'plotly'} & set(sys.modules))")
     assert result.text() == "set()\n"
 

@@ -141,7 +141,7 @@ def test_what_was_watched_is_kept_compared_and_told(torch_command: list[str]) ->
     notebook = run(NOTEBOOKS[5], torch_command)
     text = said(notebook)
     opened = next(cell for cell in notebook.cells if cell.source.startswith("adamw = "))
-    history = next(cell for cell in notebook.cells if cell.source.startswith("%memhistory --sort"))
+    history = next(cell for cell in notebook.cells if cell.source.startswith("%memcompare --sort"))
 
     assert 'memwatch "AdamW"' in opened.outputs[0].data["text/plain"]
     assert "'adamw.html'" in text

@@ -60,17 +60,11 @@ HOMES = {
         "magics/__init__.py",
         "magics/completion.py",
         "magics/executions.py",
-        "magics/memanatomy.py",
-        "magics/memcompare.py",
-        "magics/memfit.py",
-        "magics/memfree.py",
-        "magics/memhistory.py",
-        "magics/memholders.py",
-        "magics/memmap.py",
         "magics/memwatch.py",
         "magics/open.py",
         "magics/engines.py",
         "magics/report.py",
+        "magics/reports.py",
         "magics/usage.py",
         "__init__.py",
     },
@@ -180,7 +174,7 @@ def named_as_text() -> Iterator[str]:
     for path in MODULES:
         yield from SHOWN.findall(path.read_text(encoding="utf-8"))
     for feature in FEATURES:
-        yield from filter(None, (feature.check, feature.companion, feature.magic))
+        yield from filter(None, (feature.check, feature.companion))
 
 
 def test_every_name_that_stands_as_text_is_there() -> None:

@@ -56,7 +56,7 @@ def carry_out(request: Request, allocator: Allocator | None = None) -> Done:
         )
         return Done(tuple(steps), (note,), interrupted=True)
     except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
-        note = f"%memfree ended early ({type(error).__name__}: {error})."
+        note = f"%memholders --free ended early ({type(error).__name__}: {error})."
         return Done(tuple(steps), (plain(note, 300),))
     return Done(tuple(steps))
 

@@ -24,7 +24,7 @@ LATER = 16 * MIB  # bytes predicted and not measured from which the card says so
 HOST_MOVED = MIB  # the least change of the host that is shown beside a GPU
 
 ALL = ("errors", "outputs")
-HOW_TO = "Nothing has been freed yet. %memfree all frees both; variables must be named."
+HOW_TO = "Nothing has been freed yet. %memholders --free all frees both; variables must be named."
 DRY_RUN = "Nothing was freed: this was a dry run."
 
 
@@ -36,7 +36,7 @@ def release_bundle(release: Release) -> dict[str, str]:
     if release.bound:
         cost += f"; {release.bound}, so the sizes are not certain"
     return kit.bundle(
-        kit.headed("memfree"),
+        kit.headed("memholders --free"),
         *(kit.line(sentence) for sentence in (_what_stays(release) if release.done else [])),
         _changes(release) if release.done else _freeable(release),
         *(kit.line(kit.faint(text)) for text in ([] if release.done else _what_else(release))),

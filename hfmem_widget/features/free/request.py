@@ -72,7 +72,7 @@ def parse_request(
         trim=trim,
         is_named=is_named,
         notes=tuple(
-            f"The variable {word} stays: %memfree -v {word} frees it."
+            f"The variable {word} stays: %memholders --free -v {word} frees it."
             for word in dict.fromkeys(what)
             if word in WORDS and word not in variables and word in namespace_of(shell)
         ),
@@ -112,8 +112,8 @@ def _not_found(name: str, names: Sequence[str], shell: Any) -> str:
     whole = re.match(r"\w+", name)
     if whole is not None and whole[0] in names:
         return (
-            f"{plain(name)} is a part of the variable {whole[0]}, and %memfree frees whole variables: run "
-            f"del {plain(name)}, then %memfree garbage"
+            f"{plain(name)} is a part of the variable {whole[0]}, and %memholders --free frees whole "
+            f"variables: run del {plain(name)}, then %memholders --free garbage"
         )
     outputs = [slot.name for slot in outputs_kept(shell) if slot.name.startswith("Out[")]
     near = difflib.get_close_matches(name, dict.fromkeys([*names, *WORDS, *outputs]), n=3)

@@ -65,7 +65,7 @@ def read_records(path: Path) -> list[Record]:
     runs = [run for line in lines if (run := _run(line)) is not None]
     if not runs and any(line.strip() for line in lines):
         raise OptionError(
-            f"{name} is no history of %memhistory, and nothing is added to it; name a new file"
+            f"{name} is no history of %memcompare, and nothing is added to it; name a new file"
         )
     return runs
 

@@ -62,11 +62,11 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
     about = " \u00b7 ".join((about, *([] if several else devices)))
     return kit.bundle(
-        kit.headed("memhistory", about if cells else ""),
+        kit.headed("memcompare", about if cells else ""),
         table(_COLUMNS, [row for _, rows in blocks for row in rows], scrolls="cells"),
         _findings([runs[-1] for runs in listed]),
         *kit.notes(_notes(history, shown, left_out=len(cells) - len(listed))),
-        title=f"memhistory: {about}" if cells else "",
+        title=f"memcompare: {about}" if cells else "",
     )
 
 

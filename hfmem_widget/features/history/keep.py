@@ -80,7 +80,7 @@ class KeptHistory:
             except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
                 self._path, self._name = None, ""
                 self._unwritten.clear()
-                warn(f"%memhistory is not kept any longer: {plain(error)}")
+                warn(f"%memcompare is not kept any longer: {plain(error)}")
             finally:
                 self._writing.release()
 

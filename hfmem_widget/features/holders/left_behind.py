@@ -178,7 +178,7 @@ def _not_found(
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": holders.seconds}
     stored = (
         "The notebook stores the last error, and its traceback holds the variables of every function on its "
-        "way: %memfree errors frees it."
+        "way: %memholders --free errors frees it."
     )
     longer = f"%memholders searches longer ({holders.bound})."
     advice = (stored, longer) if noted.raised else (longer,)
@@ -186,7 +186,7 @@ def _not_found(
 
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
-    """Return the rows with all that one error holds as one: `%memfree errors` frees it together."""
+    """Return the rows with all that one error holds as one: `%memholders --free errors` frees it together."""
     groups: dict[str, list[Holder]] = {}
     for row in rows:
         match = _ERROR.match(row.path)

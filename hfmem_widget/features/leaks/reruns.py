@@ -47,8 +47,8 @@ def with_names(finding: Finding, held: Holders) -> Finding:
     if held.bound or unnamed < LEAST_UNNAMED * float(str(finding.evidence["left"])):
         return finding
     advice = (
-        f"No name leads to at least {format_bytes(unnamed)} of it: %memfree garbage frees what waits for "
-        "Python's garbage collector, which may be all of that."
+        f"No name leads to at least {format_bytes(unnamed)} of it: %memholders --free garbage frees what "
+        "waits for Python's garbage collector, which may be all of that."
     )
     return replace(finding, advice=(advice, *finding.advice))
 

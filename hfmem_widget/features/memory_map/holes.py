@@ -22,7 +22,10 @@ EXPANDABLE = (
     "into pieces, which could save up to {} of reserved memory."
 )
 ROOM = "Lower the peak, for example with a smaller batch, or free memory on the device."
-LOOK = "%memmap shows where the holes are and how large; %%memwatch --map shows them while a cell runs."
+LOOK = (
+    "%memanatomy --layout shows where the holes are and how large; %%memwatch --map shows them while a "
+    "cell runs."
+)
 
 
 def holes(session: Session, span: Span) -> Iterator[Finding]:

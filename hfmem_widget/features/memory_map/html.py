@@ -69,13 +69,13 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     )
     seconds = sum(memory_map.seconds for _, memory_map in moments)
     cost = f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
-    return kit.bundle(kit.headed("memmap"), *sections, kit.note(cost))
+    return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost))
 
 
 def live_bundle(memory_map: MemoryMap) -> dict[str, str]:
     """Return what is shown while it changes, by MIME type: pictures and their legends, in some 20 kB."""
     groups = _groups_of("", memory_map)
-    return kit.bundle(kit.headed("memmap"), *(_live(group, len(groups)) for group in groups))
+    return kit.bundle(kit.headed("memory map"), *(_live(group, len(groups)) for group in groups))
 
 
 def _groups_of(title: str, memory_map: MemoryMap) -> list[_Group]:

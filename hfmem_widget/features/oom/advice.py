@@ -249,7 +249,7 @@ def _left_behind(incident: Incident) -> Iterator[Advice]:
     if incident.seen.freed >= KEPT_FROM:
         freed = size_text(incident.seen.freed)
         yield Advice(
-            "Run %memfree errors before the next attempt; %memholders lists what else is held",
+            "Run %memholders --free errors before the next attempt; %memholders lists what else is held",
             f"the traceback of the last error alone holds {freed}",
             freed,
             incident.seen.freed,

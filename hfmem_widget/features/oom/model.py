@@ -85,7 +85,7 @@ class OtherModels:
 class Seen:
     """What was seen of the device while the error was alive; bytes."""
 
-    freed: int = 0  # by `%memfree errors`: what nothing else holds
+    freed: int = 0  # by `%memholders --free errors`: what nothing else holds
     kept: Holder | None = None  # the name that holds most through the graphs of several tensors
     other: OtherModels | None = None
     gradients: int = 0  # that the weights in use do not have yet, and their optimizers' states

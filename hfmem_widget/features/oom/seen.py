@@ -131,7 +131,7 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
 
 
 def _is_errors(row: Holder) -> bool:
-    """Return whether `%memfree errors` frees a row: nothing but errors reaches it."""
+    """Return whether `%memholders --free errors` frees a row: nothing but errors reaches it."""
     return all(map(OF_AN_ERROR.match, (row.path, *row.also)))
 
 

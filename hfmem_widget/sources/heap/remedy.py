@@ -15,7 +15,7 @@ _OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
 
 _BEYOND_NAMES = {
     OPEN_FIGURES: "plt.close(figure) closes one of them, plt.close('all') all.",
-    UNNAMED: "They may wait for the garbage collector: %memfree garbage collects them then.",
+    UNNAMED: "They may wait for the garbage collector: %memholders --free garbage collects them then.",
 }
 
 
@@ -27,14 +27,14 @@ def beyond_names(row: Holder) -> str:
 def remedy(row: Holder) -> str:
     """Return how to free what a row keeps, as a sentence; empty where its name says enough.
 
-    `%memfree` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
+    `%memholders --free` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
     """
     if OF_AN_ERROR.match(row.path):
-        return "%memfree errors frees the error and what it holds."
+        return "%memholders --free errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):
-        return "%memfree all frees the last result, whether error or output."
+        return "%memholders --free all frees the last result, whether error or output."
     if _OUTPUT.match(row.path):
-        return "%memfree outputs frees it; a semicolon at the end of the line prevents the output."
+        return "%memholders --free outputs frees it; a semicolon at the end of the line prevents the output."
     if row.kind == "gradients":
         return f"zero_grad() frees the gradients in {row.path}."
     if 2 * row.graph_bytes >= row.bytes > 0:

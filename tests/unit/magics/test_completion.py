@@ -8,8 +8,8 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.magics.reports import WORDS, ReportMagics
 
 
 def offered(shell: InteractiveShell, text: str) -> list[str]:
@@ -19,10 +19,10 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         return [one.text for one in shell.Completer.completions(text, len(text))]
 
 
-@pytest.mark.parametrize("name", ["memwatch", *(one.name for one in REPORTS)])
+@pytest.mark.parametrize("name", ["memwatch", *WORDS])
 def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name: str) -> None:
     """By its first long name; Python's own names begin with no dash."""
-    kinds: dict[str, Any] = {"memwatch": MemwatchMagics, **{one.name: one for one in REPORTS}}
+    kinds: dict[str, Any] = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     actions = getattr(kinds[name], name).parser._actions
     long = [[one for one in each.option_strings if one.startswith("--")] for each in actions]
 

@@ -10,8 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import prediction as predicting
-from hfmem_widget.magics import REPORTS
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.session import Session
 
 HOSTILE = "a\u202e\x1b[31m b"
@@ -25,7 +25,8 @@ def magics(shell: InteractiveShell) -> MemwatchMagics:
 
 def registered(shell: InteractiveShell, name: str) -> Any:
     """Return the magics of a shell that one is among."""
-    return shell.magics_manager.registry[f"{name.capitalize()}Magics"]
+    kind = "ReportMagics" if name in WORDS else "MemwatchMagics"
+    return shell.magics_manager.registry[kind]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_prediction_is_of_what_was_watched(
 
 
 def parser_of(name: str) -> Any:
-    kinds = {"memwatch": MemwatchMagics, **{one.name: one for one in REPORTS}}
+    kinds = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     return getattr(kinds[name], name).parser
 
 
@@ -135,9 +136,9 @@ def parser_of(name: str) -> Any:
         ("memwatch", "--memory-map", "memory_map", True),
         ("memfit", "model --optimizer sgd", "optimizer", "sgd"),
         ("memfit", "model --training", "train", True),
-        ("memfree", "--variables all", "variable", ["all"]),
-        ("memfree", "--no-collect", "no_gc", True),
-        ("memfree", "--no-empty-cache", "no_cache", True),
+        ("memholders", "--variables all", "variable", ["all"]),
+        ("memholders", "--no-collect", "no_gc", True),
+        ("memholders", "--no-empty-cache", "no_cache", True),
     ],
 )
 def test_an_option_may_be_called_as_the_functions_argument_is(
@@ -168,10 +169,13 @@ REFUSED = {
     "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
     "%memfit a --batch 1.5": ("--batch must be a whole number, not '1.5'",),
     "%memanatomy peak 3": ("one moment, not 'peak' and '3'",),
-    "%memholders --least 3 MiB": ('--least "3 MiB"',),
-    "%memmap cuda": ("%memmap takes options only, not 'cuda'",),
-    "%memmap --devise cpu": ("did you mean --device?",),
-    "%memfree --dryrun": ("did you mean --dry-run?",),
+    "%memholders --least 3 MiB": ("%memholders takes options only, not 'MiB'", "--free"),
+    "%memholders --trim": ("--trim goes with --free",),
+    "%memcompare a --runs": ("--runs goes without names",),
+    "%memanatomy peak --layout": ("--layout shows the allocator as it is now",),
+    "%memanatomy --layout cuda": ("--layout shows the allocator as it is now",),
+    "%memanatomy --layout --devise cpu": ("did you mean --device?",),
+    "%memholders --free --dryrun": ("did you mean --dry-run?",),
     "%memcompare --nothing-like-it": ("no option --nothing-like-it", "%memcompare -h"),
 }
 
@@ -213,7 +217,7 @@ def test_options_may_be_written_in_every_way_of_argparse(
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-@pytest.mark.parametrize("name", ["memwatch", *(one.name for one in REPORTS)])
+@pytest.mark.parametrize("name", ["memwatch", *WORDS])
 def test_each_magic_shows_its_manual(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], name: str, option: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
-from hfmem_widget.magics.memfit import SETTING, MemfitMagics
+from hfmem_widget.magics.reports import SETTING, ReportMagics
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_count_is_a_whole_number(name: str, given: object) -> None:
 def test_fit_and_memfit_have_every_option() -> None:
     """With the same names and defaults, each with its flag and its sentence."""
     parameters = inspect.signature(fit).parameters
-    parser: Any = vars(MemfitMagics)["memfit"].parser
+    parser: Any = vars(ReportMagics)["memfit"].parser
 
     assert list(get_type_hints(SettingKeywords)) == list(SETTING)
     assert {name: parameters[name].default for name in SETTING} == {

@@ -89,7 +89,7 @@ def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
     """A variable that is called like one goes only where it is named as a variable."""
     released = hfmem_widget.free("errors")
     assert "errors" in main
-    assert released.notes == ("The variable errors stays: %memfree -v errors frees it.",)
+    assert released.notes == ("The variable errors stays: %memholders --free -v errors frees it.",)
     released = hfmem_widget.free(variables=["errors"])
     assert "errors" not in main
     assert released.steps[0] == "the variable errors freed"
@@ -206,7 +206,7 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
     monkeypatch.setattr(fake, "empty_cache", broken)
     done = act.carry_out(parse_request(["garbage"], shell=None), fake)
     assert done.notes == (
-        "%memfree ended early (RuntimeError: CUDA error: device-side assert triggered).",
+        "%memholders --free ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )
 
 
@@ -379,7 +379,9 @@ def test_what_malloc_keeps_is_told() -> None:
     """With what returns it, where it is much; nothing where the C library does not tell."""
     told = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
 
-    assert told[0].startswith("malloc keeps 534.0 MiB that nobody uses; %memfree garbage --trim")
+    assert told[0].startswith(
+        "malloc keeps 534.0 MiB that nobody uses; %memholders --free garbage --trim"
+    )
     assert told[1:] == ["", ""]
 
 

@@ -252,7 +252,7 @@ def test_the_table_says_what_moved() -> None:
     lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
 
     assert lines[:5] == [
-        "memhistory: 2 cells, 5 runs \u00b7 cuda:0",
+        "memcompare: 2 cells, 5 runs \u00b7 cuda:0",
         "peak left behind",
         "leaky 136.0 MiB exact +12.0 MiB",
         "+12.0 MiB a run +12.0 MiB a run",

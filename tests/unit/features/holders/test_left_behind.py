@@ -115,14 +115,14 @@ def test_who_cannot_have_added_it_is_not_named() -> None:
 @pytest.mark.parametrize(
     ("held", "said"),
     [
-        (row("the error of cell [7] \u2192 train() \u2192 x", GIB), "%memfree errors"),
-        (row("Out[12]", GIB), "%memfree outputs"),
-        (row("_", GIB), "%memfree outputs"),
+        (row("the error of cell [7] \u2192 train() \u2192 x", GIB), "%memholders --free errors"),
+        (row("Out[12]", GIB), "%memholders --free outputs"),
+        (row("_", GIB), "%memholders --free outputs"),
         (row("losses", GIB, graphs=100, graph=GIB), ".detach()"),
     ],
 )
 def test_what_lets_go_of_it_is_said(held: Holder, said: str) -> None:
-    """The advice is the `%memfree` that frees an error or an output; where graphs are held, to detach."""
+    """The advice frees an error or an output by name; where graphs are held, it is to detach."""
     finding = named(left(), Holders((held,)), NotedBefore(), 1)
     assert finding is not None
     assert said in finding.advice[0]
@@ -325,4 +325,4 @@ def test_after_an_error_the_error_is_what_to_try_first() -> None:
     finding = named(left(), early, NotedBefore(raised=True), 1)
 
     assert finding is not None
-    assert "%memfree errors frees it" in finding.advice[0]
+    assert "%memholders --free errors frees it" in finding.advice[0]

@@ -103,7 +103,7 @@ def advised(mib: float, *, device: str = GPU, bound: str = "") -> str:
 def test_what_no_name_leads_to_is_said_so() -> None:
     """Models in cycles: the variable has the newest, and nobody the four before."""
     assert advised(120).startswith(
-        "No name leads to at least 480.0 MiB of it: %memfree garbage frees what waits for Python's "
+        "No name leads to at least 480.0 MiB of it: %memholders --free garbage frees what waits for Python's "
         "garbage collector, which may be all of that."
     )
     assert "No name leads to at least 600.0 MiB" in advised(900, device="cpu")

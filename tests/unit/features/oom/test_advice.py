@@ -137,10 +137,10 @@ def test_a_request_larger_than_all_there_is_is_told_as_so_many_times(
 
 @pytest.mark.parametrize(("left", "said"), [(0, False), (5 * 2**30, True)])
 def test_what_an_error_keeps_is_told(left: int, *, said: bool) -> None:
-    """Where nothing else holds it, so that `%memfree errors` would free it."""
+    """Where nothing else holds it, so that `%memholders --free errors` would free it."""
     told = advise(incident(**FULL, seen=Seen(freed=left)), OomDiagnosis("unknown", "It is."))
 
-    assert any("%memfree errors" in one.action for one in told) is said
+    assert any("%memholders --free errors" in one.action for one in told) is said
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def bytes_of(model: Any) -> int:
 
 
 def test_what_a_variable_holds_too_is_not_promised(notebook: Callable[..., Notebook]) -> None:
-    """`%memfree errors` frees what the error's functions hold alone."""
+    """`%memholders --free errors` frees what the error's functions hold alone."""
     seen = notebook(kept=[]).see(
         "def run():\n"
         "    alone = torch.zeros(1024, 1024)\n"

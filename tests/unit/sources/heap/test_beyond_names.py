@@ -69,9 +69,10 @@ def test_what_waits_for_the_collector_is_told() -> None:
     assert more["tensors"] == pytest.approx(32 * MIB, rel=0.1)
     assert more["NumPy"] == pytest.approx(16 * MIB, rel=0.1)
     assert all(
-        "may wait for the garbage collector: %memfree garbage" in remedy(row) for row in told
+        "may wait for the garbage collector: %memholders --free garbage" in remedy(row)
+        for row in told
     )
-    assert "%memfree garbage" in holders_bundle(holders)["text/plain"]
+    assert "%memholders --free garbage" in holders_bundle(holders)["text/plain"]
 
 
 def test_the_search_itself_collects_nothing() -> None:

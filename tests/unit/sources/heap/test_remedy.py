@@ -15,9 +15,9 @@ from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.text import GIB
 
 ERRORS, OUTPUTS, VALUES, GRADIENTS, NOTHING = (
-    "%memfree errors", "%memfree outputs", ".detach()", "zero_grad()", ""
+    "%memholders --free errors", "%memholders --free outputs", ".detach()", "zero_grad()", ""
 )  # fmt: skip
-REMEDIES = (ERRORS, OUTPUTS, VALUES, GRADIENTS, "%memfree all")
+REMEDIES = (ERRORS, OUTPUTS, VALUES, GRADIENTS, "%memholders --free all")
 
 CASES = [
     # path, kind, whether it is kept through graphs, what lets go of it
@@ -25,7 +25,7 @@ CASES = [
     ("sys.last_value \u2192 step() \u2192 losses[0..59]", "tensors", True, ERRORS),
     ("sys.last_exc.__context__", "tensors", False, ERRORS),
     ("IPython's debugger", "tensors", False, ERRORS),
-    ("IPython's last result", "tensors", True, "%memfree all"),
+    ("IPython's last result", "tensors", True, "%memholders --free all"),
     ("Out[12]", "tensors", True, OUTPUTS),
     ("_", "tensors", False, OUTPUTS),
     ("__[0]", "tensors", True, OUTPUTS),

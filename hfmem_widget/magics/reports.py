@@ -1,0 +1,504 @@
+"""The line magics that show something on demand: parse, ask, show."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, magics_class
+from IPython.core.magic_arguments import argument
+
+from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.magics.report import OptionFlags, output, report
+from hfmem_widget.options import options_of
+from hfmem_widget.text import format_counted, parse_bytes, plain
+
+if TYPE_CHECKING:
+    from hfmem_widget.features.history.model import CellHistory
+    from hfmem_widget.sources.heap.model import Holders
+
+NOW, PEAK = "now", "peak"
+SETTING = options_of(Setting)
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "memanatomy": (NOW, PEAK),
+    "memcompare": (),
+    "memfit": (),
+    "memholders": ("errors", "outputs", "all", "garbage", "cache"),  # for --free
+}
+"""The magics here, with what the Tab key offers besides their options."""
+
+RENAMED: Mapping[str, str] = {
+    "memfree": "memholders --free",
+    "memhistory": "memcompare",
+    "memmap": "memanatomy --layout",
+}
+"""What the magics of 0.1 are called now; they go with the next version."""
+
+
+@magics_class
+class ReportMagics(Magics):
+    """The line magics of one shell that show something on demand."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._shell = shell
+        self._latest: dict[str, Holders] = {}  # by device
+        self._renamed_used: set[str] = set()
+
+    @report
+    @argument(
+        "moment",
+        nargs="?",
+        metavar="now|peak|N",
+        help="'now' takes a reading, 'peak' is the highest point of the watch, and a number is the peak of "
+        "that step. Default: the end of the watch beside its peak.",
+    )
+    @argument(
+        "-d",
+        "--device",
+        default="",
+        help="Which device, such as cuda:0. Default: the one with the most memory allocated.",
+    )
+    @argument("-a", "--all", action="store_true", help="Show every device that was used.")
+    @argument(
+        "-p",
+        "--predicted",
+        action="store_true",
+        help="Beside the peak, show what the worst step should need, by a dry run of the model. The model "
+        "and its optimizer must still exist; neither is modified.",
+    )
+    @argument(
+        "-l",
+        "--layout",
+        action="store_true",
+        help="Show how memory lies in what the allocator has reserved, and which free memory cannot be "
+        "used. Of the CPU, the heap of this process.",
+    )
+    def memanatomy(self, arguments: Namespace) -> None:
+        """Show what the memory is for: weights, gradients, optimizer states, activations, cache.
+
+        ::
+
+            %%memwatch
+            trainer.train()
+
+            %memanatomy
+
+        shows two bars and a table, now and at the peak: each part in bytes and as a share of the device,
+        and unknown memory as a part of its own. The sums are below.
+
+        It shows the newest watched cell, running or finished: ``%memanatomy peak`` only its peak,
+        ``%memanatomy 12`` the peak of step 12. ``%memanatomy now`` takes a reading, and needs no watched
+        cell. In code, use ``session.anatomy()``.
+
+        ``%memanatomy --layout`` draws each segment of the allocator as a bar, with its blocks coloured: in
+        use, free between tensors, free in whole segments, free for another stream or a private pool only.
+        Below are the sums and their meaning: what fits without more memory from the driver, what
+        ``torch.cuda.empty_cache()`` returns, and what it cannot return. It allocates and frees nothing, and
+        does not wait for the GPU. ``%%memwatch --map`` shows the same while a cell runs. In code, use
+        ``hfmem_widget.memory_map()``.
+        """
+        if arguments.layout:
+            self._show_layout(arguments)
+            return
+        if arguments.all and arguments.device:
+            raise UsageError("use --all or --device, not both")
+        moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
+        if arguments.predicted and NOW in moments:
+            moments = [PEAK]
+        session = HISTORY.latest
+        if session is None and PEAK in moments and len(moments) > 1:
+            moments = [NOW]
+        if moments == [NOW] and not (session is not None and session.running):
+            from hfmem_widget.monitor.shared import read_once
+
+            session = read_once()
+        if session is None:
+            raise UsageError(HOW_TO_WATCH)
+        from hfmem_widget.analysis.facts import active_devices
+        from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
+
+        devices = [arguments.device]
+        if arguments.all:
+            devices = [device.key for device in active_devices(session)]
+        anatomies = [session.anatomy(at, device) for device in devices for at in moments]
+        if moments == [NOW]:
+            anatomies = [replace(anatomy, moment=NOW) for anatomy in anatomies]
+        forecasts = {}
+        if arguments.predicted:
+            from hfmem_widget.features.fit.prediction import prediction
+
+            keys = dict.fromkeys(anatomy.device.key for anatomy in anatomies)
+            forecasts = {key: prediction(session, key) for key in keys}
+        per_parameter = next((each.per_parameter for each in forecasts.values()), "")
+        bundle = anatomy_bundle(
+            anatomies,
+            {key: forecast.parts for key, forecast in forecasts.items()},
+            title=session.label,
+            contents=" \u00b7 ".join(
+                filter(None, [contents_text(session.contents), per_parameter])
+            ),
+        )
+        self._show(bundle)
+
+    def _show_layout(self, arguments: Namespace) -> None:
+        if arguments.moment not in {None, NOW} or arguments.predicted:
+            raise UsageError("--layout shows the allocator as it is now, without a forecast")
+        from hfmem_widget.features.memory_map.api import memory_map
+        from hfmem_widget.features.memory_map.html import memory_map_bundle
+
+        self._show(memory_map_bundle(memory_map(arguments.device)))
+
+    @report
+    @argument(
+        "names",
+        nargs="*",
+        help="Labels of watched cells (a label means all of its runs), or cell numbers. "
+        "Without: list the watched cells.",
+    )
+    @argument(
+        "--by",
+        default="",
+        metavar="{step,time}",
+        help="How to align the chart. Default: by step, if every cell has steps.",
+    )
+    @argument(
+        "-d", "--device", default="", help="Which device. Default: the one used by the most cells."
+    )
+    @argument(
+        "-b",
+        "--baseline",
+        default="",
+        help="The cell that the others are compared with. Default: the first.",
+    )
+    @argument(
+        "--sort",
+        default="cell",
+        metavar="{cell,peak,left,time}",
+        help="Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
+        "behind or by its duration, highest first. Default: cell.",
+    )
+    @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
+    @argument("--runs", action="store_true", help="Of the list: every run in a row of its own.")
+    @argument("--csv", default="", metavar="PATH", help="Write the list to a new .csv file.")
+    @argument(
+        "--keep",
+        default="",
+        metavar="PATH",
+        help="From now on, add a line for each run to this file, and list the runs of earlier kernels that "
+        "are in it.",
+    )
+    @argument("--clear", action="store_true", help="Forget all runs. Files stay as they are.")
+    @output("comparison or the list")
+    def memcompare(self, arguments: Namespace) -> None:
+        """Compare watched cells side by side, or list them.
+
+        ::
+
+            %%memwatch --label base
+            trainer.train()
+
+            %%memwatch --label "with checkpointing"
+            trainer.train()
+
+            %memcompare base "with checkpointing"
+
+        shows their peaks with all parts, what they left behind and how fast they were, each with its
+        difference to the first. A cell that ran several times is shown with the median and the range of its
+        runs.
+
+        ``%memcompare`` alone lists every watched cell, block and training so far, with its duration, its
+        peak, what it left behind, and what was found. The runs of a cell that was run again stand together,
+        with how its peak and what it left behind moved from run to run: memory that leaks from run to run
+        shows there. The list ends with the kernel, unless ``--keep PATH`` names a file for it.
+
+        In code, use ``hfmem_widget.compare()`` and ``hfmem_widget.history()``.
+        """
+        if not arguments.names:
+            self._list_cells(arguments)
+            return
+        _refuse(arguments, ("last", "runs", "csv", "keep", "clear"), "goes without names")
+        from hfmem_widget.features.compare.api import compare_named
+        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
+
+        comparison = compare_named(
+            arguments.names,
+            by=arguments.by,
+            device=arguments.device,
+            baseline=arguments.baseline,
+        )
+        self._show(table_bundle(comparison))
+        self._show(chart_bundle(comparison))
+        self._keep(arguments, comparison)
+
+    def _list_cells(self, arguments: Namespace) -> None:
+        from hfmem_widget.features.history.html import history_bundle
+        from hfmem_widget.features.history.keep import KEPT_HISTORY
+
+        def listed() -> CellHistory:
+            return KEPT_HISTORY.table(
+                sort=arguments.sort, last=arguments.last, each_run=arguments.runs
+            )
+
+        cells = listed()  # the options are checked before anything is done
+        if arguments.clear:
+            HISTORY.clear()
+            print("The history is empty now. Files were left as they are.")  # noqa: T201
+            return
+        if arguments.keep:
+            KEPT_HISTORY.keep(arguments.keep)
+            cells = listed()
+        if not cells.runs and not arguments.keep:
+            raise UsageError(HOW_TO_WATCH)
+        self._keep(arguments, cells)
+        if arguments.csv:
+            path = cells.save(arguments.csv)
+            runs = format_counted(len(cells.runs), "run")
+            print(f"{runs} written to {plain(path)}.")  # noqa: T201
+            return
+        self._show(history_bundle(cells))
+        if len({run.identity for run in cells.runs}) > 1:
+            print("Run %memcompare LABEL LABEL to compare; cell numbers work too.")  # noqa: T201
+
+    @report
+    @argument(
+        "model",
+        help="A variable that holds a model or a configuration, a folder or JSON file with one, or the name "
+        "of a model in the local cache. Nothing is downloaded.",
+    )
+    @argument(
+        "--train",
+        "--training",
+        action="store_true",
+        help="Forecast a training step. This is the default.",
+    )
+    @OptionFlags(SETTING)
+    @argument(
+        "--longest",
+        action="store_true",
+        help="Look for the longest rows that fit at this batch, by further dry runs.",
+    )
+    @argument(
+        "--try",
+        dest="attempt",
+        action="store_true",
+        help="Make one real step of this size with random weights, and give the memory back.",
+    )
+    @argument(
+        "--headroom",
+        type=float,
+        default=0.10,
+        help="Share of the free memory to leave unused. Default: %(default)s.",
+    )
+    @output("forecast")
+    def memfit(self, arguments: Namespace) -> None:
+        """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
+
+        ::
+
+            %memfit ./bert-large --batch 16 --length 512 --precision bf16
+            %memfit config --lora 16,q_proj,v_proj --quantized nf4
+            %memfit model --inference --batch 8 --length 2048
+
+        runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
+        """
+        given = vars(arguments)
+        if arguments.train and "training" in given:
+            raise UsageError("use --train or --inference, not both")
+        from hfmem_widget.features.fit.api import fit
+        from hfmem_widget.features.fit.html import fit_bundle
+
+        names = {*SETTING, "longest", "attempt", "headroom"} & given.keys()
+        fitted = fit(self._named(arguments.model), **{name: given[name] for name in names})
+        self._show(fit_bundle(fitted))
+        self._keep(arguments, fitted)
+
+    def _named(self, model: str) -> object:
+        """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""
+        first, *others = model.split(".")
+        if first not in self._shell.user_ns:
+            return model
+        try:
+            return reduce(getattr, others, self._shell.user_ns[first])
+        except AttributeError:
+            return model
+
+    @report
+    @argument(
+        "what",
+        nargs="*",
+        help="With --free: errors, outputs, all (both of them), garbage, cache, an output such as Out[12], "
+        "or variables.",
+    )
+    @argument("-d", "--device", default="", help="Only this device, such as cuda:0. Default: all.")
+    @argument(
+        "-l",
+        "--least",
+        default="1MiB",
+        metavar="SIZE",
+        help="Combine everything smaller than this in one line. Default: %(default)s.",
+    )
+    @argument(
+        "--detail", action="store_true", help="Also show the largest parts of what each name holds."
+    )
+    @argument(
+        "--since",
+        action="store_true",
+        help="Show what has grown since the last %%memholders with the same --device.",
+    )
+    @argument(
+        "--free",
+        action="store_true",
+        help="Free what is named, then measure what that freed. Without names nothing is freed: it shows "
+        "what could be.",
+    )
+    @argument(
+        "-v",
+        "--variable",
+        "--variables",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="With --free: a variable, even if its name is one of those words.",
+    )
+    @argument(
+        "-n", "--dry-run", action="store_true", help="With --free: only show what would be freed."
+    )
+    @argument(
+        "--no-gc",
+        "--no-collect",
+        action="store_true",
+        help="With --free: do not collect garbage (gc.collect).",
+    )
+    @argument(
+        "--no-cache",
+        "--no-empty-cache",
+        action="store_true",
+        help="With --free: do not empty CUDA's cache (torch.cuda.empty_cache).",
+    )
+    @argument(
+        "--trim",
+        action="store_true",
+        help="With --free: make malloc return its free memory to the system (malloc_trim of glibc), and "
+        "Arrow what its pool keeps, if it is loaded.",
+    )
+    def memholders(self, arguments: Namespace) -> None:
+        """Show what still holds memory: variables, outputs, errors, closures, graphs; or free it.
+
+        ::
+
+            %memholders
+
+        lists the names that hold tensors, arrays or data frames, largest first, with their paths:
+        ``losses[0..99]`` and the autograd graphs behind it, ``Out[12]``, ``the error of cell [7] → train() →
+        activations``. Each byte counts once, for the most likely culprit; other names that reach it are
+        listed as "also". The last row is allocated memory that no name explains. ``--since`` shows what has
+        grown since the last %memholders.
+
+        It searches only when you run it, runs no code of your objects, frees nothing and holds no object.
+
+        ::
+
+            %memholders --free
+
+        still frees nothing. It shows what could be freed, and how much memory nothing else holds: the last
+        error with the variables of every function in its traceback, and the outputs (``Out``, ``_``,
+        ``_12``).
+
+        ::
+
+            %memholders --free errors outputs
+            %memholders --free losses model
+
+        frees what you name and nothing else. Then it collects garbage, empties CUDA's cache, and shows the
+        figures before and after, and what holds the rest. ``all`` frees the last error and the outputs,
+        ``garbage`` only collects and empties, ``cache`` only empties.
+
+        In code, use ``hfmem_widget.holders()`` and ``hfmem_widget.free()``.
+        """
+        if arguments.free:
+            self._free(arguments)
+            return
+        for name in (*arguments.what, *arguments.variable):
+            raise UsageError(
+                f"%memholders takes options only, not {plain(name)!r}; with --free it takes what to free"
+            )
+        _refuse(arguments, ("dry_run", "no_gc", "no_cache", "trim"), "goes with --free")
+        from hfmem_widget.features.holders.api import holders
+        from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
+
+        least = parse_bytes(arguments.least, of="--least")
+        current = holders(self._shell.user_ns, device=arguments.device)
+        earlier = self._latest.get(arguments.device)
+        self._latest[arguments.device] = current
+        if not arguments.since:
+            self._show(holders_bundle(current, least=least, detail=arguments.detail))
+        elif earlier is not None:
+            self._show(growth_bundle(current.since(earlier), least=least))
+        else:
+            raise UsageError(
+                "--since needs an earlier %memholders of the same --device to compare with; this run is "
+                "stored for the next one"
+            )
+
+    def _free(self, arguments: Namespace) -> None:
+        from hfmem_widget.features.free.api import release
+        from hfmem_widget.features.free.html import release_bundle
+        from hfmem_widget.features.free.request import parse_request
+
+        request = parse_request(
+            arguments.what,
+            arguments.variable,
+            shell=self._shell,
+            collect=not arguments.no_gc,
+            empty_cache=not arguments.no_cache,
+            trim=arguments.trim,
+        )
+        released = release(request, self._shell, dry_run=arguments.dry_run)
+        self._show(release_bundle(released))
+        if released.interrupted:
+            raise KeyboardInterrupt
+
+    def renamed(self) -> Mapping[str, Callable[[str], None]]:
+        """Return the line magics with the names of before, each of which says its new one once."""
+        return {name: partial(self._run_renamed, name) for name in RENAMED}
+
+    def _run_renamed(self, name: str, line: str) -> None:
+        magic, *option = RENAMED[name].split()
+        if name not in self._renamed_used:
+            self._renamed_used.add(name)
+            print(f"%{name} is now %{RENAMED[name]}; the old name goes with the next version.")  # noqa: T201
+        getattr(self, magic)(" ".join((*option, line)))
+
+    def _show(self, bundle: Mapping[str, Any]) -> None:
+        """Show texts by MIME type below the cell."""
+        from hfmem_widget.view.screen import Screen
+
+        Screen(self._shell).show(bundle)
+
+    def _keep(self, arguments: Namespace, result: object) -> None:
+        """Put a result into the variable of `output`, if one was named."""
+        if arguments.output:
+            self._shell.user_ns[arguments.output] = result
+
+
+def _refuse(arguments: Namespace, names: Sequence[str], why: str) -> None:
+    """Raise UsageError if an option was given that means nothing here."""
+    given = next((name for name in names if getattr(arguments, name)), "")
+    if given:
+        raise UsageError(f"--{given.replace('_', '-')} {why}")
+
+
+def _moment(word: str) -> str | int:
+    if word in {NOW, PEAK}:
+        return word
+    if word.isdecimal():
+        return int(word)
+    raise UsageError(f"%memanatomy takes 'now', 'peak' or a step number, not {plain(word)!r}")
