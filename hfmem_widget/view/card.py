@@ -45,6 +45,7 @@ from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view.token_cost import token_cost_text
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
@@ -79,6 +80,10 @@ def card_bundle(
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))
+    if facts and session.ranks is None and not moved.lead:
+        most = worst_of(facts)
+        cost = token_cost_text(session, span, most.device, most.capacity)
+        sentences += [cost] if cost else []
     remark = session.remarks.get(span.id, "")
     notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)

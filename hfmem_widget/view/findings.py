@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hfmem_widget.session import Finding
@@ -21,6 +22,11 @@ MARKS = {
     "info": ("\u25cf", palette.ALLOCATED, "note"),
 }
 """The sign before a finding of each severity, its colour, and the word for screen readers."""
+
+_TYPED = re.compile(r"%%?mem\w+(?: --?[a-z]+)*|(?<!\S)--[a-z][a-z-]+")
+"""A magic or an option in a sentence: something to type."""
+
+_CODE = "background:none;padding:0;color:inherit;white-space:nowrap"
 
 _STOPS = {"", ".", "!", "?", "\u2026"}
 _UNSEEN = (
@@ -77,7 +83,8 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
 
 
 def _shown(text: str) -> str:
-    return shown(sentence(text), SENTENCE + 1).html
+    html = shown(sentence(text), SENTENCE + 1).html
+    return _TYPED.sub(rf'<code style="{_CODE}">\g<0></code>', html)
 
 
 def sentence(text: str, limit: int = SENTENCE) -> str:

@@ -12,7 +12,7 @@ from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import BESIDE, bar_html, full_width
+from hfmem_widget.view.anatomy import BESIDE, bar_html, drawn_parts, full_width
 from hfmem_widget.view.line import FEW, NAME
 from hfmem_widget.view.phases import phase_rows, where_text
 
@@ -148,7 +148,9 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
 
 def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
-    parts = [part for part in anatomy.parts if part.name != "free"]
+    names = drawn_parts([anatomy])
+    known = [part for part in anatomy.parts if part.name != "free"]
+    parts = [part for part in known if part.name in names]
     used = sum(part.bytes for part in parts)
     full = full_width(used, capacity)
     bar = bar_html(anatomy, [part.name for part in parts], full)
@@ -162,14 +164,11 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
             text = f"{part.label} {number(part.bytes, divisor)}{f' {own}' * (own != unit)}"
             labels.append(kit.marked(palette.PARTS[part.name], text))
             unit = own
-    labels.append(_of_capacity(anatomy, used, full, capacity))
+    if full < capacity:
+        whole = "in all" if len(parts) == len(known) else "this process"
+        labels.append(f"{whole} {size_of(used, capacity)}")
+    labels += [f"{part.label} {format_bytes(part.bytes)}" for part in known if part not in parts]
+    free = anatomy.bytes("free")
+    labels += [f"free {format_bytes(free)}"] if free > 0 else []
     keys = kit.keys(labels, ";font-size:12px;margin:3px 0 0")
     return kit.Fragment(f'<div style="margin:9px 0 3px">{bar}</div>{keys.html}')
-
-
-def _of_capacity(anatomy: Anatomy, used: float, full: float, capacity: float) -> str:
-    """Return what is free, where the bar is the capacity; else how much of the capacity the bar is."""
-    if full < capacity:
-        return f"in all {size_of(used, capacity)}"
-    free = anatomy.bytes("free")
-    return f"free {format_bytes(free)}" if free > 0 else ""

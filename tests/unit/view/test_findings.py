@@ -131,3 +131,13 @@ def test_a_card_names_its_budget_once() -> None:
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     head = text(html).split("allocated, start")[0]
     assert head.count("budget 6.00 GiB") == 1
+
+
+def test_what_can_be_typed_is_code() -> None:
+    """A magic with its option, and an option; other words and what looks like markup are not."""
+    advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>."
+    html = findings_html([finding(1, "warn", advice)])
+    typed = re.findall(r"<code[^>]*>(.*?)</code>", html)
+
+    assert typed == ["%memholders --free", "--budget"]
+    assert "<b>" not in html
