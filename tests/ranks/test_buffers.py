@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ranks.launch import SCRIPTS, TORCHRUN, free_port, python
+from tests.ranks.launch import SCRIPTS, free_port, python
 
 pytestmark = pytest.mark.slow
 
@@ -19,17 +18,13 @@ HEAP = 2**21
 WAYS = ("ddp", "ddp-views", "ddp-hidden", "ddp-views-held", "fsdp2")
 
 
-def said(folder: Path, script: str, *words: str) -> dict[str, Any]:
-    """Return what the first of two ranks says."""
-    python(*TORCHRUN, free_port(), SCRIPTS / script, folder, *words)
-    told: dict[str, Any] = json.loads((folder / "said.json").read_text())
-    return told
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what is told of each way to wrap a model: to start ranks takes longer than to train."""
-    return said(tmp_path_factory.mktemp("buffers"), "buffers.py", *WAYS)
+    """Return what the first of two ranks says of each way to wrap a model."""
+    folder = tmp_path_factory.mktemp("buffers")
+    python(SCRIPTS / "buffers.py", folder, free_port(), *WAYS)
+    told: dict[str, Any] = json.loads((folder / "said.json").read_text())
+    return told
 
 
 @pytest.mark.parametrize("how", ["ddp", "ddp-views", "ddp-hidden"])
@@ -54,12 +49,12 @@ def test_buckets_of_the_first_step_are_told_until_they_are_freed(told: dict[str,
     assert here["steps"][2]["unattributed"] < here["steps"][1]["unattributed"] + HEAP
 
 
-def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(tmp_path: Path) -> None:
+def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(told: dict[str, Any]) -> None:
     """Its hooks are on the wrapper, so that no forward pass of the wrapper's is under way at an edge."""
-    here = said(tmp_path, "trainer_buffers.py")
+    here = told["trainer"]
 
     assert here["libraries"] == [here["parameters"]] * 3
-    assert here["models"] == ["Net", "DistributedDataParallel"]
+    assert here["models"] == ["WithLoss", "DistributedDataParallel"]
 
 
 def test_what_fsdp_has_gathered_is_no_weights(told: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,15 @@ from typing import NamedTuple
 import pytest
 
 from tests.ranks.launch import SCRIPTS, followed, free_port, python, sessions
+
+
+class End(NamedTuple):
+    """How a rank has ended."""
+
+    code: int
+    out: str
+    err: str
+    run: Path
 
 
 class Fate(NamedTuple):
@@ -33,25 +43,40 @@ FATES = (
     Fate("joins again", 0, ("done",)),
     Fate("loses its directory", 0, ()),
 )
+NONSENSE = ("", "/proc/nonsense", "/dev/null", "x" * 300)
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
+    """Return how each rank has ended, by its fate or its run: all are children of one process."""
+    folder = tmp_path_factory.mktemp("fates")
+    runs = {fate.name: str(folder / fate.name) for fate in FATES} | {one: one for one in NONSENSE}
+    fates = [("ends" if name in NONSENSE else name, free_port(), run) for name, run in runs.items()]
+    (folder / "fates.json").write_text(json.dumps(fates))
+    python(SCRIPTS / "fates.py", folder, environ=followed(folder))
+    ended = json.loads((folder / "ends.json").read_text())
+    return {
+        name: End(code, out, err, Path(run))
+        for (name, run), (code, out, err) in zip(runs.items(), ended, strict=True)
+    }
 
 
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-def test_a_rank_ends_as_it_would_unfollowed(fate: Fate, tmp_path: Path) -> None:
+def test_a_rank_ends_as_it_would_unfollowed(fate: Fate, ends: dict[str, End]) -> None:
     """Its exit code is its own; what was written is readable, and says how it ended if it could."""
-    run = tmp_path / "run"
-    done = python(SCRIPTS / "one.py", fate.name, free_port(), environ=followed(run), code=fate.code)
+    end = ends[fate.name]
 
-    assert (done.stdout == "to the end\n") == (fate.code == 0)
-    assert tuple(rank.spans[0].outcome for rank in sessions(run)) == fate.outcomes
+    assert end.code == fate.code
+    assert (end.out == "to the end\n") == (fate.code == 0)
+    assert tuple(rank.spans[0].outcome for rank in sessions(end.run)) == fate.outcomes
     cannot_write = fate.name in {"loses its directory", "finds its disk full"}
-    assert done.stderr.count("memwatch:") == cannot_write
+    assert end.err.count("memwatch:") == cannot_write
 
 
-@pytest.mark.parametrize("directory", ["", "/proc/nonsense", "/dev/null", "x" * 300])
-def test_a_run_that_is_nonsense_changes_nothing(directory: str) -> None:
+@pytest.mark.parametrize("directory", NONSENSE)
+def test_a_run_that_is_nonsense_changes_nothing(directory: str, ends: dict[str, End]) -> None:
     """At most one line on stderr says why nothing is followed."""
-    environ = followed(Path("/nowhere")) | {"HFMEM_RUN": directory}
-    done = python(SCRIPTS / "one.py", "ends", free_port(), environ=environ)
+    end = ends[directory]
 
-    assert done.stdout == "to the end\n"
-    assert done.stderr.count("memwatch:") == (directory != "")
+    assert (end.code, end.out) == (0, "to the end\n")
+    assert end.err.count("memwatch:") == (directory != "")

@@ -26,22 +26,19 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
     environ = BARE | {"PYTHONPATH": str(tmp_path / "site")}
-    run = tmp_path / "run"
-    # Children that may be taken for ranks cost seconds, and mean something only where ranks are followed.
-    for name, each, more in (
-        ("plain", environ, ()),
-        ("followed", followed(run, environ), ("with-children",)),
-    ):
-        (tmp_path / name).mkdir()
-        words = (SCRIPTS / "train.py", tmp_path / name, *more)
-        python(*TORCHRUN, free_port(), *words, environ=each)
-
+    run, plain, watched = (tmp_path / name for name in ("run", "plain", "watched"))
+    plain.mkdir()
+    watched.mkdir()
+    script = SCRIPTS / "train.py"
+    python(script, plain, free_port(), environ=environ)
+    words = (free_port(), script, watched, "with-children")
+    python(*TORCHRUN, *words, environ=followed(run, environ))
     ranks = sessions(run)
 
-    assert said(tmp_path / "plain") == said(tmp_path / "followed") != []
-    assert said(tmp_path / "followed")[1]["rank"] == 1
-    assert said(tmp_path / "followed")[1]["site"]
-    assert said(tmp_path / "followed")[1]["cuda"] is False
+    assert said(plain) == said(watched) != []
+    assert said(watched)[1]["rank"] == 1
+    assert said(watched)[1]["site"]
+    assert said(watched)[1]["cuda"] is False
     assert [rank.label for rank in ranks] == ["rank 0", "rank 1"]
     assert [rank.steps.count for rank in ranks] == [6, 6]
     assert {span.kind for span in ranks[1].spans} >= {"block", "train", "step", "forward"}
@@ -65,7 +62,7 @@ def test_notebook_launcher_forks_ranks(tmp_path: Path) -> None:
 def test_spawned_processes_are_ranks(tmp_path: Path) -> None:
     """An error that torch.multiprocessing catches is that of the rank, and why is told."""
     environ = followed(tmp_path / "run")
-    python(SCRIPTS / "spawned.py", free_port(), "raise", environ=environ, code=1)
+    python(SCRIPTS / "spawned.py", free_port(), "raise", "spawn", environ=environ, code=1)
     whole, failed = sessions(tmp_path / "run")
 
     assert whole.spans[0].outcome == "done"
@@ -105,7 +102,7 @@ def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
 
 def test_a_killed_rank_is_named_and_leaves_what_it_has_written(tmp_path: Path) -> None:
     """As soon as the launcher has ended; of what it wrote the last second at most is lost, and no other's."""
-    words = (SCRIPTS / "spawned.py", free_port(), "kill")
+    words = (SCRIPTS / "spawned.py", free_port(), "kill", "fork")
     done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, *words)
     said = json.loads(done.stdout.splitlines()[-1])
     ranks = sessions(tmp_path / "run")

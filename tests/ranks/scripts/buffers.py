@@ -1,7 +1,11 @@
-"""One of two ranks that wrap models, and say what is told of the buffers: ``buffers.py FOLDER HOW ...``."""
+"""Two ranks that wrap models; the first says what is told of the buffers: ``buffers.py FOLDER PORT HOW ...``.
+
+A Trainer comes first, which makes the group of processes and wraps its model by itself.
+"""
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +16,23 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer, TrainingArguments
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Sample
+
+
+class WithLoss(nn.Module):  # type: ignore[misc]  # torch has no types for it
+    """A model with a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss."""
+        return {"loss": (self.layer(x) - labels).square().mean()}
 
 
 class Net(nn.Sequential):  # type: ignore[misc]  # torch has no types for it
@@ -59,9 +76,32 @@ def of_fsdp(model: nn.Module) -> dict[str, Any]:
     return {**said, "sharded": parts(sharded, sharded.last_sample), "owners": owners}
 
 
-folder, *ways = sys.argv[1:]
-dist.init_process_group("gloo")
-told = {}
+def of_a_trainer(folder: str) -> dict[str, Any]:
+    """Train with a Trainer, and return what is told of the model that it has wrapped."""
+    rows = [{"x": torch.ones(64), "labels": torch.zeros(64)}] * 16
+    arguments = TrainingArguments(
+        folder, max_steps=3, use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no",
+        disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = Trainer(WithLoss(), arguments, train_dataset=rows)
+    with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
+        trainer.train()
+    steps = [each.before for each in session.spans if each.kind == "step"]
+    return {
+        "parameters": sum(each.nbytes for each in trainer.model.parameters()),
+        "libraries": [session.value(sample, "cpu/libraries") for sample in steps],
+        "models": list(session.contents.modules),
+    }
+
+
+folder, port, *ways = sys.argv[1:]
+gc.freeze()
+second = os.fork()  # both have what takes long to import
+rank = "0" if second else "1"
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+told = {"trainer": of_a_trainer(folder)}
+gc.collect()  # a wrapped model is in a circle, and would be there for the next one
 # The models are variables of the script, where they are found before their first step.
 for how in ways:
     wrapped = hidden(how)
@@ -89,7 +129,8 @@ for how in ways:
         said |= of_fsdp(model)
     told[how] = said
     del wrapped, model, optimizer
-    gc.collect()  # a wrapped model is in a circle, and would be there for the next one
-if dist.get_rank() == 0:
-    (Path(folder) / "said.json").write_text(json.dumps(told))
+    gc.collect()
 dist.destroy_process_group()
+if second:
+    assert os.waitpid(second, 0)[1] == 0
+    (Path(folder) / "said.json").write_text(json.dumps(told))

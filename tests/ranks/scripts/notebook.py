@@ -6,15 +6,14 @@ import json
 import os
 import sys
 
-from accelerate import notebook_launcher
+import torch
+import torch._dynamo  # which an optimizer would import, in each rank
+from accelerate import Accelerator, notebook_launcher
 
 import hfmem_widget
 
 
 def train() -> None:
-    import torch
-    from accelerate import Accelerator
-
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters())

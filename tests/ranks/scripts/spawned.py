@@ -1,4 +1,4 @@
-"""Two processes of torch.multiprocessing; what rank 1 is to do stands in the command."""
+"""Two processes of torch.multiprocessing; what rank 1 is to do, and how they begin, stands in the command."""
 
 from __future__ import annotations
 
@@ -34,4 +34,5 @@ def work(rank: int, port: str, fate: str) -> None:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(work, (sys.argv[1], sys.argv[2]), nprocs=2)
+    port, fate, method = sys.argv[1:]
+    torch.multiprocessing.start_processes(work, (port, fate), nprocs=2, start_method=method)

@@ -1,7 +1,11 @@
-"""An unmodified Trainer script, with all that may be taken for a rank and is none."""
+"""An unmodified Trainer script, with all that may be taken for a rank and is none.
+
+Where nobody has launched it, it is both ranks: ``train.py FOLDER PORT``.
+"""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -27,6 +31,13 @@ def main() -> None:
     # Workers that are spawned read this file again, and need none of it.
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
+    second = None
+    if "RANK" not in os.environ:
+        gc.freeze()
+        second = os.fork()
+        rank = "0" if second else "1"
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2], "WORLD_SIZE": "2"}
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
     torch.set_num_threads(1)
     set_seed(0)
     config = GPT2Config(
@@ -45,18 +56,20 @@ def main() -> None:
     )  # fmt: skip
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Texts())
     trainer.train()
-    if "with-children" in sys.argv:
+    if "with-children" in sys.argv and trainer.args.process_index == 0:
         for batch in DataLoader(Texts(), 16, num_workers=1, multiprocessing_context="spawn"):
             assert len(batch["labels"]) == 16
         subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
     said = {
         "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
         "weights": [float(one.detach().double().sum()) for one in trainer.model.parameters()],
-        "site": os.environ.get("SITE_RAN", ""),
+        "site": "SITE_RAN" in os.environ,
         "cuda": torch.cuda.is_initialized(),
         "rank": trainer.args.process_index,
     }
     Path(sys.argv[1], f"said-{said['rank']}.json").write_text(json.dumps(said), "utf-8")
+    if second:
+        assert os.waitpid(second, 0)[1] == 0
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
-from hfmem_widget.text import MIB
+from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, gpt2, llama, one_layer
 from tests.data.forecasts import predict
+from tests.unit.features.fit.test_fit import gpu, with_rooms
 
 FUSED = "adamw_torch_fused"
 
@@ -38,8 +39,9 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
     assert 190 <= found <= 200
 
 
-def test_no_length_is_longer_than_the_model_takes() -> None:
+def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its positions are the limit where memory is not."""
+    with_rooms(monkeypatch, gpu(GIB))
     told = fit(one_layer(), length=32, longest=True)
 
     assert told.verdicts[0].longest == 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -249,9 +250,8 @@ def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (verdict.largest_batch or 0) >= fits
 
 
-def test_where_nothing_is_known_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_known_nothing_is_claimed() -> None:
     """A device that does not tell what is free has no verdict."""
-    with_rooms(monkeypatch, gpu(float("nan")))
     told = fit(one_layer(), length=16)
 
     assert told.verdicts[0].fits is None
@@ -261,7 +261,7 @@ def test_where_nothing_is_known_nothing_is_claimed(monkeypatch: pytest.MonkeyPat
 def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model that is loaded only the rest has to fit."""
     model = built(one_layer())
-    with_rooms(monkeypatch, Room("cpu", "CPU", GIB, GIB))
+    with_rooms(monkeypatch, Room("cpu", "CPU", GIB, nan))
     held = fit(model, length=16).verdicts[0].held
 
     assert held == sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
@@ -270,7 +270,7 @@ def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) ->
 def test_text_from_outside_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of models and devices are text, whatever they are."""
     hostile = "<script>alert(1)</script>"
-    with_rooms(monkeypatch, Room("cuda:0", hostile, GIB, GIB))
+    with_rooms(monkeypatch, Room("cuda:0", hostile, GIB, nan))
     told = fit(one_layer(), length=16)
     told = replace(
         told, name=hostile, stored=hostile, forecast=replace(told.forecast, model=hostile)
