@@ -17,11 +17,9 @@ from functools import cache
 from pathlib import Path
 
 from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
-from hfmem_widget.analysis.facts import active_devices, facts_of, outcome_of
-from hfmem_widget.analysis.findings import GRAVITY
-from hfmem_widget.analysis.moved import brief_lead
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.facts import GRAVITY, active_devices, facts_of, outcome_of
+from hfmem_widget.analysis.others import brief_lead
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, known_of
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.recording.file import write_new
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.ranks.companion import QUIET, FollowedRanks, remove_with, sweep, unused
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
