@@ -8,9 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from hfmem_widget.analysis import readings
-from hfmem_widget.analysis.host import children_words, kept_text
-from hfmem_widget.analysis.parts import LABELS, Read, parts_of
+from hfmem_widget.analysis.others import children_words, kept_text
+from hfmem_widget.analysis.parts import (
+    LABELS,
+    Read,
+    at_its_peak,
+    held_throughout,
+    highest_row,
+    known_of,
+    overridden,
+    parts_of,
+    reader,
+)
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (
     HELD,
@@ -142,14 +151,14 @@ class _OnDevice:
             stop = self._session.last_sample.time if span.stop is None else span.stop
             return self.at_highest_sample(moment, span.start, stop, peak=peak, span=span)
         before, after = self._read(span.before), self._read(span.after)
-        held, notes = readings.held_throughout(before, after, MADE_IN.get(span.kind, ""))
+        held, notes = held_throughout(before, after, MADE_IN.get(span.kind, ""))
         bounds = {
             # What was there before can only shrink.
-            "before": readings.known_of(after("before"), before("before")),
-            "unattributed": readings.known_of(before("unattributed"), after("unattributed")),
+            "before": known_of(after("before"), before("before")),
+            "unattributed": known_of(before("unattributed"), after("unattributed")),
         }
-        sums = readings.at_its_peak(before, self._device, peak, span)
-        read = readings.overridden(before, held | bounds | sums)
+        sums = at_its_peak(before, self._device, peak, span)
+        read = overridden(before, held | bounds | sums)
         return self._anatomy(moment, span.start, read, peak=peak, notes=notes)
 
     def at_highest_sample(
@@ -163,18 +172,16 @@ class _OnDevice:
     ) -> Anatomy:
         """Return the parts of the row of the timeline where most was allocated, raised to a known peak."""
         last = self._session.last_sample
-        low, high = readings.highest_row(self._session, self._device, start, stop) or (last, last)
+        low, high = highest_row(self._session, self._device, start, stop) or (last, last)
         read = self._read(high)
-        figures, notes = readings.held_throughout(self._read(low), read)
+        figures, notes = held_throughout(self._read(low), read)
         if peak is not None:
             below = peak.value - read("allocated")
             if below >= TELLING:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
                 notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
-            figures |= readings.at_its_peak(read, self._device, peak, span)
-        return self._anatomy(
-            moment, high.time, readings.overridden(read, figures), peak=peak, notes=notes
-        )
+            figures |= at_its_peak(read, self._device, peak, span)
+        return self._anatomy(moment, high.time, overridden(read, figures), peak=peak, notes=notes)
 
     def at_step(self, number: int) -> Anatomy:
         spans = self._session.spans
@@ -224,7 +231,7 @@ class _OnDevice:
         return [phase.highest[self.key] for phase in phases if self.key in phase.highest]
 
     def _read(self, sample: Sample) -> Read:
-        return readings.reader(self._session, self._device, sample)
+        return reader(self._session, self._device, sample)
 
     def _anatomy(
         self,

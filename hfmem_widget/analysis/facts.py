@@ -1,4 +1,4 @@
-"""The figures that a card shows of one device in one span."""
+"""The figures that a card shows of one device in one span, and what was found in it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hfmem_widget.analysis.readings import known_values
-from hfmem_widget.session import Device, Peak, Session, Span
+from hfmem_widget.analysis.parts import known_values
+from hfmem_widget.session import Device, Finding, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.recorder import BROKEN_OFF
 from hfmem_widget.session.series import OVERVIEW
@@ -23,6 +23,8 @@ NEXT_TO_NOTHING = MIB
 """Bytes below which a change is not worth showing: private memory varies by itself."""
 
 _UNKNOWN = Peak(NOT_AVAILABLE, "exact")
+
+GRAVITY = {"critical": 0, "warn": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,3 +195,9 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         others=at_end("others"),
         headroom=room if math.isnan(room) else max(0.0, room),
     )
+
+
+def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
+    """Return what was found in a span while it ran and once it had ended, the gravest first."""
+    findings = (finding for finding in session.findings if finding.span_id in {None, span.id})
+    return tuple(sorted(findings, key=lambda finding: GRAVITY[finding.severity]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from hfmem_widget.analysis.facts import end_of, facts_of
-from hfmem_widget.analysis.readings import known_values
+from hfmem_widget.analysis.parts import known_values
 from hfmem_widget.session import Device, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE, KVCache
 

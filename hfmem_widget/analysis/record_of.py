@@ -9,8 +9,7 @@ import numpy as np
 
 from hfmem_widget.analysis import anatomy
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, curve
-from hfmem_widget.analysis.facts import Facts, SpanCost, end_of, facts_of
-from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.facts import Facts, SpanCost, end_of, facts_of, findings_of
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import (
     MOST_POINTS,

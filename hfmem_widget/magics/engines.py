@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from hfmem_widget.features.ranks.engines import engines_in_use, take
+from hfmem_widget.features.ranks.companion import engines_in_use, take
 from hfmem_widget.magics.usage import usage_errors
 from hfmem_widget.text import format_counted, plain
 

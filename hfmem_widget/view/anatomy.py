@@ -136,7 +136,7 @@ def full_width(used: float, capacity: float) -> float:
 
 def bar_html(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
     """Return these parts of one moment as a bar, on whose ground the rest of its width is free."""
-    ground = f";background:{palette.PARTS['free']}"
+    ground = f";margin:9px 0 0;background:{palette.PARTS['free']}"
     return _bar(anatomy, names, full, height=18, style=ground) if full > 0 else ""
 
 

@@ -9,12 +9,11 @@ from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import (
     Facts,
     facts_of,
+    findings_of,
     outcome_of,
     samples_in,
 )
-from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.host import children_text, untouched_text
-from hfmem_widget.analysis.moved import Movement, movement
+from hfmem_widget.analysis.others import Movement, children_text, movement, untouched_text
 from hfmem_widget.session import Device, Polling, Session, Span
 from hfmem_widget.text import (
     format_bytes,

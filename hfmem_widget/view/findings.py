@@ -32,8 +32,8 @@ _STOPS = {"", ".", "!", "?", "\u2026"}
 _UNSEEN = (
     "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 )
-_HANGING = "margin:0;padding-left:17px;text-indent:-17px;overflow-wrap:anywhere"
-_INDENTED = "margin:1px 0 0 17px;overflow-wrap:anywhere"
+_HANGING = "margin:0;padding-left:17px;text-indent:-17px"
+_INDENTED = "margin:1px 0 0 17px"
 
 
 def findings_html(
@@ -48,7 +48,7 @@ def findings_html(
     first, rest = findings[:in_sight], findings[in_sight:MOST]
     drawn = [_finding(each, is_open=is_open) for each in (*first, *rest)]
     folded = [fold(_more(len(rest)), *drawn[in_sight:], style="margin:4px 0 0")] if rest else []
-    return block("margin:9px 0 0", *drawn[:in_sight], *folded).html
+    return block("margin:9px 0 0;overflow-wrap:anywhere", *drawn[:in_sight], *folded).html
 
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
@@ -74,9 +74,7 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
         html += f'<div style="{_INDENTED};{FAINT}">{_shown(first)}</div>'
     items = "".join(f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in rest if text)
     if items:
-        listed = (
-            f'<ol start="2" style="margin:0;padding-left:20px;overflow-wrap:anywhere">{items}</ol>'
-        )
+        listed = f'<ol start="2" style="margin:0;padding-left:20px">{items}</ol>'
         more = Fragment(listed)
         html += fold("what else to do", more, style="margin:0 0 0 17px", is_open=is_open).html
     return block("margin:4px 0 0", Fragment(html))

@@ -170,5 +170,4 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     labels += [f"{part.label} {format_bytes(part.bytes)}" for part in known if part not in parts]
     free = anatomy.bytes("free")
     labels += [f"free {format_bytes(free)}"] if free > 0 else []
-    keys = kit.keys(labels, ";font-size:12px;margin:3px 0 0")
-    return kit.Fragment(f'<div style="margin:9px 0 3px">{bar}</div>{keys.html}')
+    return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")

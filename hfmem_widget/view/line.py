@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of, outcome_of
-from hfmem_widget.analysis.moved import movement
+from hfmem_widget.analysis.others import movement
 from hfmem_widget.session import Peak, Ranks, Session, Span
 from hfmem_widget.text import (
     format_bytes,

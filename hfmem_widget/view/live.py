@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing
-from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.moved import movement
+from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing, findings_of
+from hfmem_widget.analysis.others import movement
 from hfmem_widget.guard import harmless
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.front_end import (

@@ -8,10 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from hfmem_widget.analysis.facts import facts_of
-from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.analysis.host import untouched_text
-from hfmem_widget.analysis.moved import movement
+from hfmem_widget.analysis.facts import facts_of, findings_of
+from hfmem_widget.analysis.others import movement, untouched_text
 from hfmem_widget.session import Session, Span
 from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hfmem_widget.analysis.facts import facts_of, outcome_of
-from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.facts import facts_of, findings_of, outcome_of
 from hfmem_widget.session import Session, Span, outermost
 from hfmem_widget.text import format_counted, format_duration, plain
 from hfmem_widget.view import html as kit

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.findings import GRAVITY
+from hfmem_widget.analysis.facts import GRAVITY
 from hfmem_widget.session import Finding, Ranks, Session
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import format_bytes, json_number

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from hfmem_widget.analysis.findings import GRAVITY
+from hfmem_widget.analysis.facts import GRAVITY
 from hfmem_widget.session import (
     Certainty,
     Device,

@@ -194,7 +194,7 @@ def test_holes_that_made_a_cell_need_more_are_a_finding(run_python: Run) -> None
     cut, whole = run_python(
         LOOK
         + """
-from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.facts import findings_of
 def watched(body):
     with hfmem_widget.watch(quiet=True, interval=0.05) as session:
         kept = body(); time.sleep(0.4)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.foreign import foreign
+from hfmem_widget.features.fit.setting import foreign
 from hfmem_widget.recording.file import open_regular
 from hfmem_widget.text import format_bytes, plain
 

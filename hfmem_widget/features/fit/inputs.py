@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import undisturbed
-from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.live_bytes import LiveBytes, spread
+from hfmem_widget.features.fit.setting import foreign
 from hfmem_widget.text import plain
 
 ANY_SIZE: Final = 448  # pixels of an image's side, where a model takes any

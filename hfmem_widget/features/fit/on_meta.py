@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import undisturbed
-from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.live_bytes import storage_id
+from hfmem_widget.features.fit.setting import foreign
 from hfmem_widget.text import plain
 
 LORA_RANK_MOST = 4096

@@ -25,7 +25,6 @@ from hfmem_widget.features.fit.dry_run import (
     second_step,
     training_step,
 )
-from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import (
@@ -37,7 +36,7 @@ from hfmem_widget.features.fit.on_meta import (
     with_lora,
 )
 from hfmem_widget.features.fit.optimizers import Needs, Trained
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.text import format_bytes, plain, wrong_value

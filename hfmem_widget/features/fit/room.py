@@ -9,7 +9,7 @@ import time
 from functools import cache
 from typing import Final
 
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.guard import warn

@@ -1,11 +1,16 @@
-"""What a forecast is asked for, declared once: the magic, its manual and `fit()` follow."""
+"""What a forecast is asked for, declared once: the magic, its manual and `fit()` follow.
+
+And how what goes wrong in the files and code of others is told: in one sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
+from hfmem_widget.errors import OptionError
 from hfmem_widget.options import Options, switch, value
 from hfmem_widget.text import plain, wrong_value
 
@@ -144,3 +149,18 @@ class SettingKeywords(TypedDict, total=False):
     image: int | None
     kv: str
     shards: str
+
+
+@contextmanager
+def foreign(sentence: str) -> Iterator[None]:
+    """Turn an exception of the block into an OptionError: the sentence, and the exception's own first one.
+
+    The sentence has no full stop, and text from outside in it is `plain` already.
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        first, _, _ = plain(error, 200).partition(". ")  # what follows is advice for others
+        raise OptionError(f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}") from error

@@ -20,13 +20,12 @@ from hfmem_widget.features.fit.dry_run import (
     loss_of,
     undisturbed,
 )
-from hfmem_widget.features.fit.foreign import foreign
 from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.optimizers import OF_TORCH
 from hfmem_widget.features.fit.predict import HALVES, weights_type
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.sources.allocator import reading_of
 from hfmem_widget.text import plain

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hfmem_widget.analysis.host import kept_text
+from hfmem_widget.analysis.others import kept_text
 from hfmem_widget.features.free.act import carry_out
 from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.features.free.request import ERRORS, Request, namespace_of, parse_request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import MIB, format_bytes, format_count, format_share

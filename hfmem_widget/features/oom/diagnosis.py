@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, known_of
 from hfmem_widget.features.oom.model import Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.session import HELD

@@ -9,8 +9,7 @@ from itertools import chain, islice
 from traceback import walk_tb
 from typing import Any
 
-from hfmem_widget.analysis.parts import parts_of
-from hfmem_widget.analysis.readings import key_of, known_of
+from hfmem_widget.analysis.parts import key_of, known_of, parts_of
 from hfmem_widget.features.oom.errors import ON_THE_HOST, OutOfMemoryText, about_memory
 from hfmem_widget.features.oom.model import Failure, HostLimit, Incident, ModelFacts
 from hfmem_widget.features.oom.observer import OomEvent, calls_of

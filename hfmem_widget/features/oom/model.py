@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.features.oom.errors import (
     BESIDE_THE_ALLOCATOR,
     ON_THE_HOST,

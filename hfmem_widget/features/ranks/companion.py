@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfmem_widget.features.ranks.engines import Engines, engines_in_use
-from hfmem_widget.features.ranks.temporary import remove_with, sweep_once, unused
+from hfmem_widget.display import resolve
+from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.process import Part, process_state
+from hfmem_widget.monitor.ticker import begun
 from hfmem_widget.options import WatchOptions, expanded
-from hfmem_widget.ranks.directory import is_run, refusal
+from hfmem_widget.ranks.directory import RUN_FILE, is_run, open_own, read_run, refusal
 from hfmem_widget.ranks.environment import Lent
-from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
+from hfmem_widget.session import LocalNote, Rank, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
 from hfmem_widget.view.screen import Screen
 
@@ -28,6 +38,19 @@ if TYPE_CHECKING:
 
 EVERY = 0.5
 """Seconds between two looks for ranks, as long as there are none."""
+
+ENGINE = "ipyparallel"
+
+PATIENCE = 20.0
+"""Seconds to wait for the engines, which may be busy: then they are not followed."""
+
+QUIET = 3600.0
+"""Seconds without a write after which the directory of a killed kernel is removed."""
+
+MOST_NAMES = 10_000
+"""Names of the folder for temporary files that are looked at."""
+
+_NAME = re.compile(r"hfmem-[0-9a-f]{16}")
 
 
 class FollowedRanks(Companion):
@@ -136,3 +159,156 @@ def _free(directory: Path) -> Path:
     """Return a directory, or one with a number where there is a run in it, as of a cell that is run again."""
     numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
     return next(place for place in itertools.chain([directory], numbered) if not is_run(place))
+
+
+class Engines:
+    """The engines of one client of ipyparallel; raises `OptionError` if it is none, or has no engines.
+
+    Only a path goes to them, over the channel that ipyparallel authenticates. So they must see the
+    directory: those of another machine need ``--ranks PATH`` on a common disk.
+    """
+
+    def __init__(self, client: Any) -> None:
+        if not (hasattr(client, "direct_view") and hasattr(client, "ids")):
+            message = (
+                f"%memwatch ranks takes a client of ipyparallel, not {plain(type(client).__name__)}"
+            )
+            raise OptionError(message)
+        self._client = client
+        if not len(self):
+            message = "this client of ipyparallel has no engines yet"
+            raise OptionError(message)
+
+    def __len__(self) -> int:
+        return len(self._client.ids)
+
+    def follow(self, directory: Path) -> str:
+        """Have each be a rank of a run, and return why one could not be."""
+        world = len(self)
+        return self._ask(lambda rank: (join, os.fspath(directory), rank, world))
+
+    def leave(self) -> str:
+        """Have none be a rank any more, and return why one could not be reached."""
+        return self._ask(lambda _rank: (leave,))
+
+    def _ask(self, call: Callable[[int], tuple[Any, ...]]) -> str:
+        try:
+            reports = [
+                self._client[engine].apply_async(*call(rank))
+                for rank, engine in enumerate(self._client.ids)
+            ]
+            for answer in reports:
+                answer.get(PATIENCE)
+        except Exception as error:  # noqa: BLE001  (whatever a cluster says, the cell goes on)
+            return f"{type(error).__name__}: {plain(error)}"
+        return ""
+
+
+def join(directory: str, rank: int, world: int) -> None:
+    """Be a rank of a run, if this process is none; called in an engine."""
+    host, pid = plain(socket.gethostname(), 64), os.getpid()
+    rank_of_engine = Rank(rank, rank, world, host=host, pid=pid, engine=ENGINE)
+    resolve("hfmem_widget.drivers.follow:begin")(directory, rank_of_engine)
+
+
+def leave() -> None:
+    """Be a rank no more; called in an engine."""
+    resolve("hfmem_widget.drivers.follow:end")()
+
+
+@dataclass(slots=True)
+class _InUse(Part):
+    engines: Engines | None = None
+
+
+def take(client: Any | None) -> Engines | None:
+    """Have the engines of a client be ranks of whatever is watched from now on; with None those of none."""
+    engines = process_state(_InUse).engines = None if client is None else Engines(client)
+    return engines
+
+
+def engines_in_use() -> Engines | None:
+    """Return the engines that are ranks of what is watched."""
+    return process_state(_InUse).engines
+
+
+def unused() -> Path:
+    """Return a directory that is not there, under a name that nobody can guess; it goes with this process."""
+    directory = Path(tempfile.gettempdir()) / f"hfmem-{secrets.token_hex(8)}"
+    _given(os.getpid()).append(directory)
+    return directory
+
+
+def remove_with(run: Run) -> None:
+    """Remove the directory of a run once nobody has the run any more, at the latest with the process."""
+    weakref.finalize(run, _remove, run.directory, os.getpid(), _held(run.directory))
+
+
+@cache
+def sweep_once(pid: int) -> None:
+    """Remove what kernels that were killed have left behind, on a thread and once per process."""
+    del pid
+    begun(sweep)
+
+
+def sweep(folder: Path | None = None, now: float | None = None) -> None:
+    """Remove the directories of runs that nobody writes to and nobody has open."""
+    folder = Path(tempfile.gettempdir()) if folder is None else folder
+    with suppress(OSError), os.scandir(folder) as entries:
+        names = (entry.name for entry in itertools.islice(entries, MOST_NAMES))
+        folders = [folder / name for name in names if _NAME.fullmatch(name)]
+        for directory in folders:
+            with suppress(OSError, OptionError):
+                if _is_left_behind(directory, time.time() if now is None else now):
+                    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_left_behind(directory: Path, now: float) -> bool:
+    if directory.is_symlink() or refusal(directory):
+        return False
+    read_run(directory)
+    with os.scandir(directory) as entries:
+        newest = max(entry.stat(follow_symlinks=False).st_mtime for entry in entries)
+    if now - newest < QUIET:
+        return False
+    held = _held(directory, alone=True)
+    if held is None:
+        return False
+    os.close(held)
+    return True
+
+
+def _held(directory: Path, *, alone: bool = False) -> int | None:
+    """Return a descriptor that marks a run as somebody's for as long as it is open; None if it cannot be."""
+    try:
+        import fcntl
+
+        descriptor = open_own(directory / RUN_FILE)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+    except (ImportError, OSError):
+        return None
+    return descriptor
+
+
+@cache
+def _given(pid: int) -> list[Path]:
+    """Return the directories that a process has given to its children: some may begin after their cell."""
+    given: list[Path] = []
+    atexit.register(_remove_all, given, pid)
+    return given
+
+
+def _remove_all(directories: list[Path], pid: int) -> None:
+    for directory in directories:
+        _remove(directory, pid)
+
+
+def _remove(directory: Path, pid: int, held: int | None = None) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(directory, ignore_errors=True)
+        if held is not None:
+            os.close(held)

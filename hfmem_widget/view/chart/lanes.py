@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from hfmem_widget.analysis.facts import allocated_peak, end_of
-from hfmem_widget.analysis.readings import known_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
 from hfmem_widget.session.steps import joined
 from hfmem_widget.text import format_bytes, format_count, format_duration

@@ -20,7 +20,7 @@ from hfmem_widget.analysis.curve import (
     visible_gaps,
 )
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
-from hfmem_widget.analysis.moved import METRIC, movement
+from hfmem_widget.analysis.others import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
 from hfmem_widget.session.series import LINES, OVERVIEW, SeriesLook, is_charted, over_ranks, row_of
 from hfmem_widget.text import MIB, unit_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hfmem_widget.analysis.findings import GRAVITY
+from hfmem_widget.analysis.facts import GRAVITY
 from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 from hfmem_widget.view.findings import sentence

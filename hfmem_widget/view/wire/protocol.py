@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.moved import brief_lead
+from hfmem_widget.analysis.others import brief_lead
 from hfmem_widget.session import Session, Span, Timeline, outermost
 from hfmem_widget.session.series import LINES, TABLE, is_charted
 from hfmem_widget.session.steps import Table

@@ -9,7 +9,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.analysis.facts import active_devices, did_nothing, facts_of
-from hfmem_widget.analysis.host import untouched_text
+from hfmem_widget.analysis.others import untouched_text
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import GIB, MIB

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.analysis.host import kept_text
+from hfmem_widget.analysis.others import kept_text
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.free import act
 from hfmem_widget.features.free.api import HANDLED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import torch
 
-from hfmem_widget.analysis.findings import findings_of
+from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.leaks.companion import Leaks, with_holder
 from hfmem_widget.features.leaks.growers import Before

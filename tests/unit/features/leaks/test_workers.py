@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hfmem_widget.analysis.anatomy import anatomy
-from hfmem_widget.analysis.host import METRICS, children_text
+from hfmem_widget.analysis.others import OF_CHILDREN, children_text
 from hfmem_widget.features.leaks.workers import growing_workers
 from hfmem_widget.session import Series, Session, Span
 from hfmem_widget.text import GIB, MIB
@@ -32,7 +32,7 @@ def loaded(
     stage = Stage("train", gpus=0)
     series = [
         Series("cpu", "children", label),
-        *(Series("cpu", name, name) for name in METRICS[1:]),
+        *(Series("cpu", name, name) for name in OF_CHILDREN[1:]),
     ]
     stage._now |= dict.fromkeys((each.key for each in series), 0.0)
     stage.recorder.adopt(stage.session.devices, (*stage.session.series, *series))
@@ -40,7 +40,7 @@ def loaded(
         for second in range(SECONDS):
             count = workers(second)
             now = (held(second), count + others, count, shared)
-            stage._set("cpu", dict(zip(METRICS, now, strict=True)))
+            stage._set("cpu", dict(zip(OF_CHILDREN, now, strict=True)))
             stage.hold({}, 1.0)
     session = stage.finish()
     return session, session.span(cell.id)

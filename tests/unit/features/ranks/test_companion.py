@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.findings import findings_of
-from hfmem_widget.features.ranks.companion import FollowedRanks
-from hfmem_widget.features.ranks.temporary import QUIET, remove_with, sweep, unused
+from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.features.ranks.companion import QUIET, FollowedRanks, remove_with, sweep, unused
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import Recorder, Sample, Session, Span
@@ -284,7 +283,7 @@ def test_a_folder_that_cannot_be_read_is_no_fault(tmp_path: Path) -> None:
 def test_what_a_child_has_written_after_its_cell_goes_with_the_process(tmp_path: Path) -> None:
     """A background process may begin to train when nobody looks any more."""
     code = (
-        "from hfmem_widget.features.ranks.temporary import unused\n"
+        "from hfmem_widget.features.ranks.companion import unused\n"
         "from tests.fakes.ranks import *\n"
         "directory = unused()\n"
         "SimulatedRun(Script(world=2)).write(directory, 5.0)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.ranks import engines
+from hfmem_widget.features.ranks import companion as engines
 from hfmem_widget.magics.engines import take_engines
 
 Call = tuple[int, str, tuple[Any, ...]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
-from hfmem_widget.analysis.moved import Moved, Movement, movement
+from hfmem_widget.analysis.others import Moved, Movement, movement
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
