@@ -1,13 +1,28 @@
-"""A caching allocator of PyTorch's: one protocol, and one owner for each allocator."""
+"""What PyTorch's caching allocators have in common, used without ever initialising a device.
+
+torch names the entry points of each type of device in one way. Reading takes 10 µs on an H200: host-side
+counters, no call of the device's runtime, no synchronisation. Nothing is called before the user's own code
+has initialised the device, because most of `torch.cuda` and its kin would initialise it, or create a context,
+or forbid forking (pytorch#103584, accelerate#1751).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
+from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.torch_history import TorchHistory
+from hfmem_widget.text import plain
+from hfmem_widget.unseen import OVER, unseen
 
 Stats = dict[str, Any]
 """An allocator's counters, as `torch.cuda.memory_stats_as_nested_dict` returns them: bytes and counts."""
@@ -94,44 +109,24 @@ def _value(stats: Any, *path: str) -> float:
         return NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A snapshot of the allocator with its history, as `torch.cuda.memory._snapshot` returns it."""
-
-    snapshot: dict[str, Any]
-    began_at: float  # seconds since the epoch
-    seconds: float  # that it took to read the snapshot
-    # Seconds to walk one Python stack, as measured; NaN if that cannot be measured.
-    per_stack: float
-    most: int  # events per device that could be kept
-    device_type: str
+RAW: Final = "__hfmem_raw__"
+"""The attribute by which a wrapped entry point gives the original."""
 
 
-class AllocatorHistory(Protocol):
-    """The allocator's own recording of allocations and their stacks, for the time of a watch.
+class _EntryPoint(NamedTuple):
+    """A wrapped attribute of `torch._C`: the function before, the original, and the wrapper."""
 
-    A recording of the user's is not read, changed or ended.
-    """
-
-    obstacle: str
-    """Why nothing was recorded although the device was used, as a sentence; else empty."""
-
-    def look(self, *, imported: bool = False) -> None:
-        """Begin if the device is initialised, else when it will be; on any thread, any number of times.
-
-        `imported` says that torch can be used although its import has not come back yet.
-        """
-
-    def end(self) -> Recorded | None:
-        """End the recording and return it; None where nothing was recorded."""
+    before: Callable[..., Any]
+    raw: Callable[..., Any]
+    wrapper: Callable[..., Any]
 
 
-class Allocator(Protocol):
+class Allocator:
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
-    The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use this protocol.
-    A further member is one class in a file of its own, and one line in `sources.ALLOCATORS` (ROCm is torch's
-    "cuda"). It must have:
+    The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use it. A further one
+    is a class that derives from it in a file of its own, and one line in `sources.ALLOCATORS` (ROCm is
+    torch's "cuda"). It must have:
 
     - `devices`, `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``: ``current``,
       ``peak``), and `device`. A counter that is missing is shown as not available.
@@ -139,37 +134,74 @@ class Allocator(Protocol):
       ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
       its peaks leaves the ``peak`` keys out.
 
-    What else it may lack, it says as each method describes; a class that derives from this one may leave out
-    `opened`, `capability`, `processes`, `busy`, `history` and `autocast`.
+    What else it may lack, it says as each method describes. Those here are torch's for a `device_type` that
+    is named as CUDA is; `opened`, `capability`, `processes`, `busy` and `history` know of nothing.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
     `reset_peak`, `devices` and `opened` run at every tick and every edge: at most some 10 µs each.
 
-    One torch has one accelerator: at most one member has devices.
+    Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
+    wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
+    before the device is initialised, or with anything but a device's index, reach the original as they are.
+    torch is found in `modules` once the user has imported it. One torch has one accelerator: at most one
+    allocator has devices.
     """
 
-    device_type: str
+    device_type = ""
     """As `torch.device.type`: what comes before the colon in a device's key."""
+    integrated = "is_integrated"
+    """The property of a device that says whether it is a part of the processor, without memory of its own."""
+
+    def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
+        self._modules = modules
+        self._stats = f"_{self.device_type}_memoryStats"
+        self._reset = f"_{self.device_type}_resetPeakMemoryStats"
+        self._wrapped: dict[str, _EntryPoint] = {}
+        self._indices = range(0)
+        self._up_in = -1
 
     @property
     def installed(self) -> bool:
         """Whether the entry points are wrapped by this very object."""
+        return bool(self._wrapped)
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for this type of device."""
+        return hasattr(self._extension(), self._stats) and hasattr(self._extension(), self._reset)
 
     def other_accelerator(self) -> str | None:
         """Return the device type that torch is built for where it is not this one; "" for none.
 
         None while torch is not there, or still being imported.
         """
+        torch: Any = self._modules.get("torch")
+        if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
+            return None
+        if self.supported():
+            return ""
+        try:
+            return str(self._extension()._accelerator_getAccelerator().type)  # noqa: SLF001  (it has no public name)
+        except (AttributeError, RuntimeError):  # a build for CPUs raises
+            return ""
 
     def devices(self) -> range:
         """Return the indices of the visible devices; empty until the user's code has initialised them.
 
         Also empty in a forked child, where they cannot be used.
         """
+        # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
+        if self._up_in == os.getpid():
+            return self._indices
+        module = getattr(self._modules.get("torch"), self.device_type, None)
+        is_initialized = getattr(module, "is_initialized", None)
+        if is_initialized is None or not is_initialized():
+            return range(0)
+        # Not `torch.cuda.device_count`, which parses CUDA_VISIBLE_DEVICES anew through NVML.
+        count = getattr(self._extension(), f"_{self.device_type}_getDeviceCount")
+        self._indices = range(int(count()))
+        self._up_in = os.getpid()
+        return self._indices
 
     def opened(self) -> Sequence[int]:
         """Return those of `devices`, in order, on which this process can have memory.
@@ -181,6 +213,16 @@ class Allocator(Protocol):
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, as the driver's library names it; raises what torch does."""
+        properties = self._module().get_device_properties(index)
+        name, uuid = plain(properties.name), plain(getattr(properties, "uuid", ""))
+        total = float(properties.total_memory)
+        shared = self._shared(properties)
+        return Device(f"{self.device_type}:{index}", name, uuid, total, shared=shared)
+
+    def _shared(self, properties: Any) -> float:
+        """Return what a device may have of the machine's memory, in bytes; 0 where it has its own."""
+        is_integrated = getattr(properties, self.integrated, False)
+        return float(properties.total_memory) if is_integrated else 0.0
 
     def capability(self, index: int) -> tuple[int, ...]:
         """Return an initialised device's compute capability; empty where there is no such thing."""
@@ -191,6 +233,8 @@ class Allocator(Protocol):
 
         None where another source reads them, and on a device that this process has not opened.
         """
+        free, total = self._module().mem_get_info(index)
+        return float(free), float(total)
 
     def processes(self, index: int) -> Mapping[int, float] | None:
         """Return what each process has of such a device by its id, in bytes; as `free_and_total` otherwise.
@@ -208,9 +252,52 @@ class Allocator(Protocol):
 
         Where the allocator keeps none, it raises what torch does.
         """
+        stats: Stats = self._raw(self._stats)(index)
+        return stats
 
     def reset_peak(self, index: int) -> None:
         """Set the peaks of an initialised device to their current values, past any wrapper."""
+        self._raw(self._reset)(index)
+
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
+
+        Raises `SourceUnavailable` where the allocator keeps no list of segments, or refuses; with `quick`
+        also where torch would copy the recorded history along, which takes seconds.
+        """
+        try:
+            segments: Sequence[Mapping[str, Any]] = self._module().memory_snapshot()
+        except (AttributeError, RuntimeError) as error:
+            raise SourceUnavailable(plain(error)) from error
+        return segments
+
+    def observe(self, ran_out: RanOut) -> None:
+        """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
+
+        It is called on the thread that asked for memory, and must not raise. `devices` must have some. Where
+        the allocator cannot be observed this has no effect, and the error's text remains.
+        """
+        name = f"_{self.device_type}_attach_out_of_memory_observer"
+        attach = getattr(self._extension(), name, None)
+        if attach is not None and self.devices():
+            with contextlib.suppress(Exception):  # backend:cudaMallocAsync has no observers
+                attach(ran_out)
+
+    def history(self, on_start: Callable[[], object]) -> TorchHistory | None:
+        """Return a recording that waits for its first `look`; None where the allocator keeps none.
+
+        `on_start` is called once when it begins to record, on the thread that made it begin.
+        """
+        return None
+
+    def autocast(self) -> bool | None:
+        """Return whether autocast is on for these devices on the calling thread; None where unknown."""
+        torch: Any = self._modules["torch"]
+        return bool(torch.is_autocast_enabled(self.device_type))
+
+    def empty_cache(self) -> None:
+        """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
+        self._module().empty_cache()
 
     def install(
         self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
@@ -220,37 +307,78 @@ class Allocator(Protocol):
         Installed again, the two functions are replaced. Raises `SourceUnavailable` where torch has no such
         entry points.
         """
+        if not self.supported():
+            kind = self.device_type.upper()
+            message = f"this build of torch has no {kind} memory counters, so peaks are sampled"
+            raise SourceUnavailable(message)
+        self.uninstall()
+        self._wrap(self._stats, read)
+        self._wrap(self._reset, reset)
+        self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
+        self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
+        # Every step calls them three times, with cold caches: what they would call takes their places.
+        vars(self).update(reset_peak=self._raw(self._reset))
+        if type(self).stats is Allocator.stats:
+            vars(self).update(stats=self._raw(self._stats))
 
     def uninstall(self) -> None:
         """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
+        extension = self._extension()
+        for name in ("stats", "reset_peak"):
+            vars(self).pop(name, None)
+        wrapped, self._wrapped = self._wrapped, {}
+        for name, entry in wrapped.items():
+            if getattr(extension, name, None) is entry.wrapper:
+                setattr(extension, name, entry.before)
 
-    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
-        """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
+    def _module(self) -> Any:
+        return getattr(self._modules["torch"], self.device_type)
 
-        Raises `SourceUnavailable` where the allocator keeps no list of segments, or refuses; with `quick`
-        also where torch would copy the recorded history along, which takes seconds.
-        """
+    def _extension(self) -> Any:
+        return getattr(self._modules.get("torch"), "_C", None)
 
-    def observe(self, ran_out: RanOut) -> None:
-        """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
+    def _raw(self, name: str) -> Any:
+        if name in self._wrapped:
+            return self._wrapped[name].raw
+        entry = getattr(self._extension(), name)
+        return getattr(entry, RAW, entry)
 
-        It is called on the thread that asked for memory, and must not raise. `devices` must have some. Where
-        the allocator cannot be observed this has no effect, and the error's text remains.
-        """
+    def _is_the_accelerator(self) -> bool:
+        # A registered PrivateUse1 backend comes before CUDA as "the accelerator" of torch.accelerator.
+        return bool(self._extension()._accelerator_getAccelerator().type == self.device_type)  # noqa: SLF001  (as above)
 
-    def history(self, on_start: Callable[[], object]) -> AllocatorHistory | None:
-        """Return a recording that waits for its first `look`; None where the allocator keeps none.
+    def _wrap(
+        self,
+        name: str,
+        through: Callable[[Callable[..., Any], int], Any],
+        applies: Callable[[], bool] = lambda: True,
+    ) -> None:
+        extension = self._extension()
+        before: Callable[..., Any] | None = getattr(extension, name, None)
+        if before is None:
+            return
+        raw: Callable[..., Any] = getattr(before, RAW, before)
 
-        `on_start` is called once when it begins to record, on the thread that made it begin.
-        """
-        return None
+        def chosen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+            ours = self._wrapped.get(name)
+            if ours is None or ours.wrapper is not wrapper or kwargs or len(args) != 1:
+                return before
+            if type(args[0]) is not int or args[0] not in self.devices() or not applies():
+                return raw
+            return functools.partial(through, raw)
 
-    def autocast(self) -> bool | None:
-        """Return whether autocast is on for these devices on the calling thread; None where unknown."""
-        return None
+        @unseen
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return chosen(args, kwargs)(*args, **kwargs)
+            finally:
+                OVER  # noqa: B018
 
-    def empty_cache(self) -> None:
-        """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
+        wrapper.__name__ = wrapper.__qualname__ = name
+        wrapper.__doc__ = before.__doc__
+        setattr(wrapper, RAW, raw)
+        self._wrapped[name] = _EntryPoint(before, raw, wrapper)
+        setattr(extension, name, wrapper)
 
 
 def keys_of(allocator: Allocator) -> tuple[str, ...]:

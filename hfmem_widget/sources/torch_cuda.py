@@ -12,7 +12,7 @@ from typing import Any, Final
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.torch_history import CudaHistory, backend_of
 from hfmem_widget.text import plain
 
@@ -30,8 +30,8 @@ def only_device(torch: Any) -> str:
     return f"cuda:{used[0]}" if len(used) == 1 else ""
 
 
-class CudaAllocator(TorchAllocator):
-    """The only object that touches the CUDA allocator's entry points: an `Allocator`."""
+class CudaAllocator(Allocator):
+    """The only object that touches the CUDA allocator's entry points."""
 
     device_type = "cuda"
 

@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from hfmem_widget.guard import warn
-from hfmem_widget.sources.allocator import Recorded
 
 MOST_EVENTS = 200_000
 """Per device; older ones make room. Their stacks take some 1 to 2 kB each while they are recorded."""
@@ -25,8 +25,21 @@ MOST_EVENTS = 200_000
 TRIED_STACKS = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A snapshot of the allocator with its history, as `torch.cuda.memory._snapshot` returns it."""
+
+    snapshot: dict[str, Any]
+    began_at: float  # seconds since the epoch
+    seconds: float  # that it took to read the snapshot
+    # Seconds to walk one Python stack, as measured; NaN if that cannot be measured.
+    per_stack: float
+    most: int  # events per device that could be kept
+    device_type: str
+
+
 class TorchHistory:
-    """A `History`: records from the moment the devices are up until it is ended.
+    """Records from the moment the devices are up until it is ended.
 
     torch is found in `modules` once the user has imported it. At `most` so many events per device are kept.
     """

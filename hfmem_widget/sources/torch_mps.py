@@ -7,13 +7,12 @@ from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
-from hfmem_widget.sources.allocator import ReadStats, ResetPeak, Stats
-from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.sources.allocator import Allocator, ReadStats, ResetPeak, Stats
 from hfmem_widget.text import plain
 
 
-class MpsAllocator(TorchAllocator):
-    """The only object that calls the MPS allocator: an `Allocator` without peaks and segments.
+class MpsAllocator(Allocator):
+    """The only object that calls the MPS allocator, which is without peaks and segments.
 
     `torch.mps` has no peak and no list of segments (torch/mps/__init__.py, torch 2.13). The peaks that
     `torch.accelerator` has there since 2.13 are not read: they are without the count of allocations, and

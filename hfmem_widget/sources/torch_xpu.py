@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from hfmem_widget.sources.allocator import Stats
-from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.errors import SourceUnavailable
+from hfmem_widget.sources.allocator import Allocator, Stats
 from hfmem_widget.sources.torch_history import XpuHistory
 
 
-class XpuAllocator(TorchAllocator):
-    """The only object that touches the XPU allocator's entry points: an `Allocator`.
+class XpuAllocator(Allocator):
+    """The only object that touches the XPU allocator's entry points.
 
     `torch.xpu` shows bytes and peaks, but not how often it allocated (torch/csrc/xpu/Module.cpp, torch 2.13).
     Without that count another thread's allocation between reading a peak and resetting it cannot be seen.
@@ -30,6 +31,13 @@ class XpuAllocator(TorchAllocator):
         # Errors are not counted on XPU (c10/xpu/XPUCachingAllocator.cpp): 0 is no figure.
         stats.pop("num_ooms", None)
         return stats
+
+    def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the segments, copied under the allocator's lock: no call of the device's runtime."""
+        if quick and XpuHistory.active is not None:
+            message = "this torch lists its segments only together with their history"
+            raise SourceUnavailable(message)
+        return super().snapshot()
 
     def history(self, on_start: Callable[[], object]) -> XpuHistory | None:
         """Return a recording of allocations that waits for its first look."""

@@ -13,8 +13,7 @@ from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from hfmem_widget.sources.allocator import Stats
-from hfmem_widget.sources.torch_allocator import TorchAllocator
+from hfmem_widget.sources.allocator import Allocator, Stats
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.sources.torch_mps import MpsAllocator
 from hfmem_widget.sources.torch_xpu import XpuAllocator
@@ -177,7 +176,7 @@ def _driver(allocator: FakeAllocator) -> Callable[[int], tuple[int, int]]:
     return mem_get_info
 
 
-BUILDS: Mapping[str, tuple[str, Callable[[FakeAllocator], Any], type[TorchAllocator]]] = {
+BUILDS: Mapping[str, tuple[str, Callable[[FakeAllocator], Any], type[Allocator]]] = {
     "cuda": ("cuda", cuda, CudaAllocator),
     "rocm": ("cuda", rocm, CudaAllocator),
     "xpu": ("xpu", xpu, XpuAllocator),

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from hfmem_widget.session import Device
-from hfmem_widget.sources.allocator import RanOut, Stats
+from hfmem_widget.sources.allocator import Allocator, RanOut, Stats
 
 BYTES = (
     "allocated_bytes",
@@ -150,16 +150,17 @@ class FakeDevice:
             stat["freed"] += amount
 
 
-class FakeAllocator:
-    """A member of the protocol `Allocator`, over `FakeDevice`s, with the user's own calls beside it.
+class FakeAllocator(Allocator):
+    """An `Allocator` over `FakeDevice`s, with the user's own calls beside it.
 
-    It has nothing of torch, and so is also what a second member of the protocol must be at least.
+    It has nothing of torch, and so is also what a second allocator must be at least.
     """
 
     def __init__(
         self, devices: int = 1, *, initialized: bool = True, device_type: str = "cuda"
     ) -> None:
         self.device_type = device_type
+        super().__init__({})
         self.pools = [FakeDevice(uuid=f"0000000{index}-fake") for index in range(devices)]
         self.initialized = initialized
         # Called once just before the next raw reset, as another thread would be.
@@ -240,17 +241,8 @@ class FakeAllocator:
         pool = self.pools[index]
         return Device(f"{self.device_type}:{index}", pool.name, pool.uuid, float(pool.total))
 
-    def capability(self, index: int) -> tuple[int, ...]:
-        return ()
-
     def free_and_total(self, index: int) -> tuple[float, float] | None:
         return None
-
-    def processes(self, index: int) -> dict[int, float] | None:
-        return None
-
-    def busy(self, index: int) -> float:
-        return float("nan")
 
     def snapshot(self, *, quick: bool = False) -> list[dict[str, Any]]:
         """Return one segment for each device, with a block for each that is live, and one that is free."""
@@ -260,9 +252,6 @@ class FakeAllocator:
 
     def observe(self, ran_out: RanOut) -> None:
         self._observers.append(ran_out)
-
-    def history(self, on_start: Callable[[], object]) -> None:
-        return None
 
     def autocast(self) -> bool | None:
         return None

@@ -24,8 +24,8 @@ from hfmem_widget.session import Peak, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, StackRecording, Stacks
 from hfmem_widget.sources import open_allocators
-from hfmem_widget.sources.allocator import Recorded
 from hfmem_widget.sources.heap.roots import cells_of
+from hfmem_widget.sources.torch_history import Recorded
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.front_end import running_shell
 from hfmem_widget.view.screen import Screen
