@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.history.keep import history
     from hfmem_widget.features.history.model import CellHistory
     from hfmem_widget.features.holders.api import holders
-    from hfmem_widget.features.memory_map.api import memory_map
-    from hfmem_widget.features.memory_map.model import MemoryMap
+    from hfmem_widget.features.memory_map.api import MemoryMap, memory_map
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.ranks.run import Run, open  # noqa: A004  (as in PIL, tarfile, xarray)
     from hfmem_widget.session import (
@@ -74,8 +73,7 @@ _HOMES = {
         "features.history.keep": "history",
         "features.history.model": "CellHistory",
         "features.holders.api": "holders",
-        "features.memory_map.api": "memory_map",
-        "features.memory_map.model": "MemoryMap",
+        "features.memory_map.api": "MemoryMap memory_map",
         "options": "WatchOptions",
         "ranks.run": "Run open",
         "session": "Anatomy Device Finding KVCache Part Peak Sample Series Session Span Steps Timeline",

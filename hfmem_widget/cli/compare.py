@@ -15,7 +15,7 @@ from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.cli.write import session_in, stem
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.table import compare as compare_records
+from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.text import markdown, percent_text, text
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
@@ -52,7 +52,7 @@ def compare(arguments: Namespace) -> int:
     paths = arguments.A, arguments.B
     sessions = [session_in(place_of(path)) for path in paths]
     a, b = _records(sessions, paths)
-    comparison = compare_records({a.name: [a], b.name: [b]})
+    comparison = of_runs({a.name: [a], b.name: [b]})
     say(markdown(comparison) if arguments.markdown else text(comparison))
     if limit is None:
         return FINE

@@ -9,14 +9,14 @@ from typing import Literal
 
 from hfmem_widget.analysis.record import no_points, no_steps
 from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.picture import build_scene, plotly
-from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
+from hfmem_widget.features.memory_map.api import MemoryMap
 from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bundle
-from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
 from hfmem_widget.session.stacks import StackRecording, Stacks
@@ -166,7 +166,7 @@ def compared_without_lines() -> Bundle:
         record = record_of(session, whole(session), label=name)
         bare = [replace(one, curve=no_points(), steps=no_steps()) for one in record.devices]
         records[name] = [replace(record, devices=tuple(bare))]
-    comparison = compare(records)
+    comparison = of_runs(records)
     figure = "\n".join(
         f"{key}: {value}" for key, value in plotly(build_scene(comparison))["layout"].items()
     )

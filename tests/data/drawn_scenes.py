@@ -9,16 +9,16 @@ from typing import Any
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.picture import build_scene, plotly
-from hfmem_widget.features.compare.table import compare
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
+from hfmem_widget.features.memory_map.api import MemoryMap
 from hfmem_widget.features.memory_map.html import live_bundle, memory_map_bundle
-from hfmem_widget.features.memory_map.model import MemoryMap
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.session.stacks import StackRecording, Stacks
@@ -124,7 +124,7 @@ def compared(*, by: str = "", parts: bool = True) -> Comparison:
         "smaller": [_kept("smaller", 0.5, 3, parts=parts)],
         "larger": [_kept("larger", 1.5, 4, parts=parts)],
     }
-    return compare(runs, by=by)
+    return of_runs(runs, by=by)
 
 
 def _kept(label: str, scale: float, number: int, *, parts: bool) -> Record:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
+from statistics import median
 
+import numpy as np
+
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.history import HISTORY
-from hfmem_widget.analysis.record import Record
+from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Floats, Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.table import compare as compare_records
-from hfmem_widget.session import Session
-from hfmem_widget.text import plain
+from hfmem_widget.features.compare.model import (
+    FIGURES,
+    RANKS,
+    AlignedLine,
+    By,
+    Compared,
+    Comparison,
+    Figure,
+)
+from hfmem_widget.session import Certainty, Session
+from hfmem_widget.text import format_bytes, plain
 
 Subject = str | int | Session | Sequence[Session]
+
+MOST_CELLS = 8  # more lines could not be distinguished
+POINTS = 1200  # the number of points of all lines together
+
+LEAST_OF_START = 0.01
+"""The share of the bytes at the start from which a difference is reported: a heap varies by itself."""
+
+CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
+"""The certainties of a peak, from the weakest to the strongest."""
 
 
 def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
@@ -55,7 +76,7 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     for subject in subjects:
         records = _records(subject)
         runs[_free_name(_name(subject, records), runs)] = records
-    return compare_records(runs, by=by, device=device, baseline=baseline)
+    return of_runs(runs, by=by, device=device, baseline=baseline)
 
 
 def compare_named(
@@ -68,7 +89,7 @@ def compare_named(
         records = HISTORY.find(name)
         base = _name(name, records)
         runs[base] = records
-    return compare_records(runs, by=by, device=device, baseline=base if baseline else "")
+    return of_runs(runs, by=by, device=device, baseline=base if baseline else "")
 
 
 def _records(subject: Subject) -> tuple[Record, ...]:
@@ -96,3 +117,234 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
 def _free_name(name: str, names_in_use: Mapping[str, object]) -> str:
     names = chain([name], (f"{name} ({number})" for number in count(2)))
     return next(free for free in names if free not in names_in_use)
+
+
+def of_runs(
+    runs: Mapping[str, Sequence[Record]], *, by: str = "", device: str = "", baseline: str = ""
+) -> Comparison:
+    """Lay the runs of watched cells side by side, given by name, oldest first, or raise OptionError.
+
+    The other arguments are those of `hfmem_widget.compare`. Of devices that equally many cells used, the one
+    with the highest peak is taken.
+    """
+    if not runs:
+        raise OptionError("nothing to compare: name at least one cell")
+    if len(runs) > MOST_CELLS:
+        raise OptionError(f"{len(runs)} cells are too many; compare at most {MOST_CELLS}")
+    if baseline and baseline not in runs:
+        raise OptionError(
+            f"{plain(baseline)!r} is not one of the compared cells: {', '.join(map(repr, runs))}"
+        )
+    key = _device(runs, device)
+    used_by_name = {
+        name: [used for record in records if (used := record.device(key))]
+        for name, records in runs.items()
+    }
+    how = _by(by, used_by_name)
+    first = baseline or next(iter(runs))
+    lines, width = _lines(used_by_name, how)
+    sample = next(used for devices in used_by_name.values() for used in reversed(devices))
+    return Comparison(
+        cells=tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs),
+        baseline=list(runs).index(first),
+        device=key,
+        device_name=sample.name,
+        allocated_label=sample.allocated_label,
+        reserved_label=sample.reserved_label,
+        by=how,
+        steps_a_point=width,
+        notes=(
+            *(_earlier(used_by_name, first) if key != RANKS else ()),
+            *_notes(runs, used_by_name, key),
+        ),
+    )
+
+
+def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
+    used: dict[str, list[float]] = {}
+    for records in runs.values():
+        for key in dict.fromkeys(device.key for record in records for device in record.devices):
+            devices = (record.device(key) for record in records)
+            used.setdefault(key, []).append(max(device.peak.value for device in devices if device))
+    if wanted and wanted not in used:
+        raise OptionError(
+            f"these cells did not use {plain(wanted)!r}; they used {', '.join(used) or 'none'}"
+        )
+    if not used:
+        raise OptionError("no memory was read while these cells ran")
+    return wanted or max(
+        used, key=lambda key: (len(used[key]), key == RANKS, ":" in key, max(used[key]))
+    )
+
+
+def _by(wanted: str, used_by_name: Mapping[str, Sequence[DeviceRecord]]) -> By:
+    if wanted not in {"", "step", "time"}:
+        raise OptionError(f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}")
+    has_steps = [any(len(used.steps) > 1 for used in devices) for devices in used_by_name.values()]
+    if wanted == "step" and not any(has_steps):
+        raise OptionError("none of these cells has steps; align them by 'time'")
+    return "step" if wanted == "step" or (not wanted and all(has_steps)) else "time"
+
+
+def _compared(
+    name: str, records: tuple[Record, ...], key: str, line: AlignedLine | None
+) -> Compared:
+    devices = [record.device(key) or UNUSED for record in records]
+    used = [device for device in devices if device is not UNUSED]
+    # The medians of parts would not add up, so the parts are those of the run with the median peak.
+    used.sort(key=lambda device: device.peak.value)
+    usual = used[(len(used) - 1) // 2] if used else UNUSED
+    certainties = {device.peak.certainty for device in used} or {"sampled"}
+    return Compared(
+        name=plain(name),
+        records=records,
+        figures={
+            figure: _figure([read(*run) for run in zip(records, devices, strict=True)])
+            for figure, read in FIGURES.items()
+        },
+        certainty=next(certainty for certainty in CERTAINTIES if certainty in certainties),
+        at_peak=usual.at_peak,
+        at_start=usual.at_start,
+        at_end=usual.at_end,
+        line=line,
+    )
+
+
+def _figure(values: Sequence[float]) -> Figure:
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return Figure()
+    return Figure(median(finite), min(finite), max(finite), len(finite))
+
+
+def _lines(
+    used_by_name: Mapping[str, Sequence[DeviceRecord]], by: By
+) -> tuple[dict[str, AlignedLine], int]:
+    most = POINTS // len(used_by_name)
+    lines = {}
+    if by == "time":
+        for name, devices in used_by_name.items():
+            if curves := [used.curve for used in devices if used.curve.shape[1] > 1]:
+                lines[name] = by_time(curves, most)
+        return lines, 1
+    tables = {
+        name: [used.steps for used in used_by_name[name] if len(used.steps)]
+        for name in used_by_name
+    }
+    width = steps_a_point(list(chain(*tables.values())), most)
+    return {name: by_step(steps, width) for name, steps in tables.items() if steps}, width
+
+
+def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
+    """Yield how much more or less than with the baseline was there when a cell began."""
+    starts = {
+        name: _figure([used.before for used in devices]) for name, devices in used_by_name.items()
+    }
+    for name, start in starts.items():
+        more = start.middle - starts[baseline].middle
+        # False of what is not known.
+        if abs(more) >= max(NEXT_TO_NOTHING, LEAST_OF_START * start.high):
+            size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+            began = f"when {plain(name)} began than when {plain(baseline)} did"
+            yield f'{size} was there {began}. "above the start" leaves out what was there.'
+
+
+def _notes(
+    runs: Mapping[str, Sequence[Record]],
+    used_by_name: Mapping[str, Sequence[DeviceRecord]],
+    key: str,
+) -> Iterator[str]:
+    every = chain(*runs.values())
+    others = sorted({device.key for record in every for device in record.devices} - {key})
+    if others:
+        names = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
+        yield f"Also used: {names}."
+    kinds = {name: devices[-1].name for name, devices in used_by_name.items() if devices}
+    if len(set(kinds.values())) > 1:
+        worst_ranks = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
+        yield f"Different devices: {', '.join(worst_ranks)}."
+    worst = [(name, records[-1].worst_rank) for name, records in runs.items() if used_by_name[name]]
+    if key == RANKS:
+        worst_ranks = (f"rank {rank} of {plain(name)}" for name, rank in worst if rank is not None)
+        yield f"The ranks' peaks are compared. The worst: {', '.join(worst_ranks)}."
+    for name, records in runs.items():
+        if not used_by_name[name]:
+            yield f"{plain(name)} did not use {key}."
+        failed = [record.outcome for record in records if record.outcome != "done"]
+        if failed:
+            which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"
+            # A run that was killed has no outcome.
+            yield f"{plain(name)}: {plain(failed[-1]) or 'broken off'}{which}."
+
+
+def steps_a_point(tables: Sequence[Floats], most: int) -> int:
+    """Return how many steps a point must cover, so that every table has a row in each of at most `most`.
+
+    The tables are those of `DeviceRecord.steps`, and none is empty.
+    """
+    longest = max(float(table[-1, 1] - table[0, 0] + 1) for table in tables)
+    rows = max(float((table[:, 1] - table[:, 0]).max() + 1) for table in tables)
+    return max(1, math.ceil(longest / most), int(rows))
+
+
+def by_step(tables: Sequence[Floats], width: int) -> AlignedLine:
+    """Lay runs over each other by step number; a point is the highest peak of `width` steps.
+
+    A row of several steps may lie in two points. It counts as high as its worst step in the point of that
+    step, and as high as its lowest in the other: no peak moves to a step where it was not.
+    """
+    last = max(int(table[-1, 1]) for table in tables)
+    first = min(int(table[0, 0]) for table in tables)
+    begin = (first - 1) // width
+    points = (last - 1) // width - begin + 1
+    runs = np.array([_points(table, width, begin, points) for table in tables])
+    return _over((np.arange(points) + begin) * width + (width + 1) / 2, runs)
+
+
+def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
+    """Lay runs over each other by seconds since each began.
+
+    One run keeps its points. For several, each of `columns` has the highest value of every run.
+    """
+    if len(curves) == 1:
+        at, values = curves[0]
+        return AlignedLine(at, values, values, values)
+    longest = max((float(curve[0, -1]) for curve in curves if curve.shape[1]), default=0.0)
+    width = longest / columns or 1.0
+    runs = np.array([_columns(curve, width, columns) for curve in curves])
+    return _over((np.arange(columns) + 0.5) * width, runs)
+
+
+def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
+    highest = np.full(points, np.nan)
+    numbers = table[:, (0, 1, 4)].T
+    # Where several steps share a peak, the last stands for them.
+    numbers[2] = np.where(numbers[2] > 0, numbers[2], numbers[1])
+    first, last, worst = ((numbers - 1) // width - begin).astype(int)
+    for at, heights in ((first, table[:, 2]), (last, table[:, 2]), (worst, table[:, 3])):
+        np.fmax.at(highest, at, heights)
+    return highest
+
+
+def _columns(curve: Floats, width: float, columns: int) -> Floats:
+    at, values = curve.astype(np.float64)
+    is_read = ~np.isnan(values)
+    at, values = at[is_read], values[is_read]
+    if not len(at):
+        return np.full(columns, np.nan)
+    centres = (np.arange(columns) + 0.5) * width
+    highest = np.interp(centres, at, values, right=np.nan)
+    place = np.minimum((at / width).astype(int), columns - 1)
+    top = np.full(columns, np.nan)
+    np.fmax.at(top, place, values)
+    # A column without readings has the value of the line between its neighbours.
+    return np.where(np.isnan(top), highest, top)
+
+
+def _over(at: Floats, runs: Floats) -> AlignedLine:
+    is_read = ~np.isnan(runs).all(axis=0)
+    at, runs = at[is_read], runs[:, is_read]
+    # Those that are known of one run at least: shorter runs are NaN there.
+    return AlignedLine(
+        at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
+    )

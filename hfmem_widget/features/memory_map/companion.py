@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.analysis.facts import PATIENCE
+from hfmem_widget.features.memory_map.api import MemoryMap, SegmentReader
 from hfmem_widget.features.memory_map.html import live_bundle, moments_bundle
-from hfmem_widget.features.memory_map.model import MemoryMap
-from hfmem_widget.features.memory_map.reader import SegmentReader
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions

@@ -12,7 +12,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.model import (
+from hfmem_widget.features.memory_map.api import (
     LABELS,
     Fragmentation,
     Piece,

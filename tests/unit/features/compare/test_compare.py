@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.compare.align import by_step, by_time, steps_a_point
+from hfmem_widget.features.compare.api import MOST_CELLS, by_step, by_time, of_runs, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
-from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import figure_columns, part_columns
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
 from hfmem_widget.text import GIB, MIB
@@ -83,7 +82,7 @@ def test_runs_are_a_median_and_a_range(
     peaks: list[float], told: tuple[float, float, float, int]
 ) -> None:
     """The median stands for them, with the lowest and the highest beside it; one run has no spread."""
-    (cell,) = compare({"a": [record("a", device(peak)) for peak in peaks]}).cells
+    (cell,) = of_runs({"a": [record("a", device(peak)) for peak in peaks]}).cells
     figure = cell.figures["peak"]
 
     assert (figure.middle, figure.low, figure.high, figure.runs) == told
@@ -93,7 +92,7 @@ def test_runs_are_a_median_and_a_range(
 def test_parts_are_those_of_the_run_that_has_the_median() -> None:
     """Parts of one run, so that they add up to the peak that is told."""
     runs = [record("a", device(peak, weights=peak)) for peak in (9.0, 7.0, 8.0)]
-    assert compare({"a": runs}).cells[0].at_peak == {"weights": 8.0}
+    assert of_runs({"a": runs}).cells[0].at_peak == {"weights": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +108,12 @@ def test_a_peak_is_as_certain_as_the_least_certain_run(
 ) -> None:
     """One sampled run among exact ones makes the median a sampled one."""
     runs = [record("a", device(8.0, certainty=one)) for one in known]
-    assert compare({"a": runs}).cells[0].certainty == weakest
+    assert of_runs({"a": runs}).cells[0].certainty == weakest
 
 
 def test_a_difference_has_its_sign_and_its_percent() -> None:
     """Less than the baseline is negative, the baseline itself is zero."""
-    comparison = compare({"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]})
+    comparison = of_runs({"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]})
     base, other = comparison.cells
 
     assert comparison.difference(other, "peak") == difference(6.0, 8.0)
@@ -138,7 +137,7 @@ def with_an_earlier_model() -> Comparison:
         weights=80 * MIB,
         activations=10 * MIB,
     )
-    return compare({"base": [record("base", first)], "ckpt": [record("ckpt", second)]})
+    return of_runs({"base": [record("base", first)], "ckpt": [record("ckpt", second)]})
 
 
 def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
@@ -166,19 +165,19 @@ def test_parts_that_were_there_before_are_no_difference() -> None:
 def test_cells_that_began_alike_need_no_word(before: float) -> None:
     """A heap moves a little by itself, and of what is not known nothing is said."""
     first, second = device(340 * MIB, before=150 * MIB), device(300 * MIB, before=before)
-    assert compare({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
+    assert of_runs({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
 
 
 def test_from_an_empty_device_the_peak_is_told_once() -> None:
     """Above the start is then the same."""
-    comparison = compare({"a": [record("a", device(8.0 * MIB))]})
+    comparison = of_runs({"a": [record("a", device(8.0 * MIB))]})
     assert figure_columns(comparison)[0].title == "allocated, peak"
 
 
 def test_any_cell_may_be_the_baseline() -> None:
     """The differences turn round with it."""
     runs = {"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]}
-    comparison = compare(runs, baseline="b")
+    comparison = of_runs(runs, baseline="b")
     assert comparison.difference(comparison.cells[0], "peak").value == 2.0
 
 
@@ -189,14 +188,14 @@ def test_the_device_is_the_one_that_most_cells_used() -> None:
         "a": [record("a", device(8.0), device(9.0, key="cuda:1"))],
         "b": [record("b", device(7.0), host)],
     }
-    assert compare(runs).device == GPU
-    assert compare(runs, device="cuda:1").device == "cuda:1"
+    assert of_runs(runs).device == GPU
+    assert of_runs(runs, device="cuda:1").device == "cuda:1"
 
 
 def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
     """Without figures of memory, with its duration, and a sentence says so."""
     runs = {"a": [record("a", device(8.0))], "b": [record("b", device(7.0, key="cpu"))]}
-    comparison = compare(runs)
+    comparison = of_runs(runs)
     other = comparison.cells[1]
 
     assert math.isnan(other.figures["peak"].middle)
@@ -208,7 +207,7 @@ def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
 def test_a_failed_run_is_told() -> None:
     """A comparison with a cell that ran out of memory says that it did."""
     failed = replace(record("a", device(8.0)), outcome="raised OutOfMemoryError")
-    comparison = compare({"a": [record("a", device(8.0)), failed]})
+    comparison = of_runs({"a": [record("a", device(8.0)), failed]})
     assert comparison.notes == ("a: raised OutOfMemoryError in 1 of 2 runs.",)
 
 
@@ -217,9 +216,9 @@ def test_steps_align_only_where_all_have_some() -> None:
     trained, loaded = device(8.0, steps=[1, 2, 8]), device(7.0)
     both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
 
-    assert compare({"a": both["a"]}).by == "step"
-    assert compare(both).by == "time"
-    by_steps = compare(both, by="step")
+    assert of_runs({"a": both["a"]}).by == "step"
+    assert of_runs(both).by == "time"
+    by_steps = of_runs(both, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
     said = by_steps._repr_mimebundle_()
     assert "b has no data for the chart." in said["text/html"]
@@ -238,23 +237,23 @@ def test_steps_align_only_where_all_have_some() -> None:
 def test_what_cannot_be_done_is_said(options: dict[str, str], said: str) -> None:
     """An error names what there is."""
     with pytest.raises(OptionError, match=said):
-        compare({"a": [record("a", device(8.0))]}, **options)
+        of_runs({"a": [record("a", device(8.0))]}, **options)
 
 
 def test_none_and_too_many_cells_are_refused() -> None:
     """There must be one with a reading, and no more than can be told apart."""
     with pytest.raises(OptionError, match="no memory was read"):
-        compare({"a": [record("a")]})
+        of_runs({"a": [record("a")]})
     with pytest.raises(OptionError, match="at least one cell"):
-        compare({})
+        of_runs({})
     many = {str(at): [record(str(at), device(8.0))] for at in range(MOST_CELLS + 1)}
     with pytest.raises(OptionError, match="at most 8"):
-        compare(many)
+        of_runs(many)
 
 
 def test_a_data_frame_has_a_row_for_each_cell() -> None:
     """Medians, ranges, differences and parts are columns."""
-    frame = compare(
+    frame = of_runs(
         {
             "a": [record("a", device(8.0, weights=5.0))],
             "b": [record("b", device(6.0)), record("b", device(7.0))],
@@ -273,7 +272,7 @@ def test_a_data_frame_has_a_row_for_each_cell() -> None:
 def test_a_pace_that_one_run_lacks_is_that_of_the_others() -> None:
     """Runs in which a figure is not known do not count for it."""
     known = replace(record("a", device(8.0)), pace=Pace(10, 2.0, 16.0, 256.0))
-    figure = compare({"a": [known, record("a", device(8.0))]}).cells[0].figures
+    figure = of_runs({"a": [known, record("a", device(8.0))]}).cells[0].figures
     assert (figure["tokens_per_second"].middle, figure["tokens_per_second"].runs) == (256.0, 1)
 
 
@@ -389,6 +388,6 @@ def test_a_cell_of_one_step_is_compared_by_time() -> None:
     session = stage.finish()
     record = record_of(session, session.spans[0])
 
-    assert compare({"a": [record], "b": [record]}).by == "time"
+    assert of_runs({"a": [record], "b": [record]}).by == "time"
     with pytest.raises(OptionError, match="none of these cells has steps"):
-        compare({"a": [record], "b": [record]}, by="step")
+        of_runs({"a": [record], "b": [record]}, by="step")

@@ -13,10 +13,10 @@ import pytest
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
 from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole_bundle
 from hfmem_widget.features.compare.model import Comparison, Difference, difference
 from hfmem_widget.features.compare.picture import step_ticks
-from hfmem_widget.features.compare.table import MOST_CELLS, compare
 from hfmem_widget.features.compare.text import (
     change_text,
     of_something,
@@ -53,7 +53,7 @@ def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
 
 def two(run: str = "steps", **options: Any) -> Comparison:
     runs = {"base": [kept(run, "base")], "smaller": [kept(run, "smaller", 0.5, number=2)]}
-    return compare(runs, **options)
+    return of_runs(runs, **options)
 
 
 def text(html: str) -> str:
@@ -78,7 +78,7 @@ def test_the_table_reads_without_any_markup() -> None:
 def test_many_cells_are_rows() -> None:
     """The longer side of a table goes down the page, which scrolls by itself."""
     runs = {name: [kept("steps", name)] for name in "abcdefgh"}
-    told = text(table_bundle(compare(runs))["text/html"])
+    told = text(table_bundle(of_runs(runs))["text/html"])
     assert "cell allocated, peak left behind" in told
 
 
@@ -113,10 +113,10 @@ def test_plain_text_has_the_same_figures() -> None:
 def test_repeats_show_their_range() -> None:
     """The median, the range, and how many runs."""
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    told = text(table_bundle(compare({"base": runs}))["text/html"])
+    told = text(table_bundle(of_runs({"base": runs}))["text/html"])
 
     assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
-    told = text(table_bundle(compare({"base": runs[:2]}))["text/html"])
+    told = text(table_bundle(of_runs({"base": runs[:2]}))["text/html"])
     assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
 
 
@@ -126,7 +126,7 @@ def test_repeats_show_their_range() -> None:
 )
 def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
-    comparison = compare({"a": [kept(run, "a")]})
+    comparison = of_runs({"a": [kept(run, "a")]})
     assert peak in text(table_bundle(comparison)["text/html"])
     assert peak in text(chart_bundle(comparison)["text/html"])
 
@@ -179,7 +179,7 @@ def test_each_cell_has_a_line_and_a_stack_of_its_parts() -> None:
 def test_repeats_have_a_band() -> None:
     """Where a cell was run several times the range is filled."""
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    figure = drawn(compare({"base": runs}))
+    figure = drawn(of_runs({"base": runs}))
     assert [one.get("fill") for one in figure["data"][:2]] == ["toself", None]
 
 
@@ -196,7 +196,7 @@ def test_the_plotly_part_stays_below_60_kb(run: str, by: str) -> None:
     """Also with as many cells as there may be, each with repeats."""
     base = kept(run, "x" * 10_000)
     runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
-    bundle = chart_bundle(compare(runs, by=by))
+    bundle = chart_bundle(of_runs(runs, by=by))
 
     assert len(json.dumps(bundle[PLOTLY_MIME], separators=(",", ":")).encode()) < 60_000
     assert len(bundle["text/html"].encode()) < 120_000
@@ -223,7 +223,7 @@ def test_plotly_takes_the_picture() -> None:
 @pytest.mark.parametrize("label", CORPUS.values(), ids=CORPUS)
 def test_a_hostile_label_is_text_everywhere(label: str) -> None:
     """No tag, attribute, MathJax or control character of a label's gets through."""
-    comparison = compare({label: [kept("steps", label)], "b": [kept("steps", "b")]})
+    comparison = of_runs({label: [kept("steps", label)], "b": [kept("steps", "b")]})
     output = whole_bundle(comparison)
     Strict(output["text/html"])
     assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
@@ -263,11 +263,11 @@ def test_parts_are_told_of_the_cells_that_have_them() -> None:
     bare = replace(
         whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
     )
-    column = part_columns(compare({"whole": [whole], "bare": [bare]}))[0]
+    column = part_columns(of_runs({"whole": [whole], "bare": [bare]}))[0]
     size = format_bytes(whole.devices[0].at_peak[column.part])
 
     assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
-    column = part_columns(compare({"bare": [bare], "whole": [whole]}))[0]
+    column = part_columns(of_runs({"bare": [bare], "whole": [whole]}))[0]
     assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import chart_bundle
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.picture import ComparisonScene, build_scene
-from hfmem_widget.features.compare.table import compare
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from tests.data.plotly_words import plain_words
@@ -29,7 +29,7 @@ Make = Callable[[], Comparison]
 def repeated() -> Comparison:
     """Return three runs of one cell against one of another."""
     runs = [kept("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
-    return compare({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
+    return of_runs({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
 
 
 MADE: dict[str, Make] = {

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.html import sentences
-from hfmem_widget.features.memory_map.model import (
+from hfmem_widget.features.memory_map.api import (
     LABELS,
     NO_POOL,
     Block,
@@ -19,6 +18,7 @@ from hfmem_widget.features.memory_map.model import (
     SegmentKind,
     pieces,
 )
+from hfmem_widget.features.memory_map.html import sentences
 from tests.data.recorded import NAMES, recorded, recorded_map
 from tests.data.segments import segment
 

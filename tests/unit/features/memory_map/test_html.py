@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.features.memory_map.api import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.features.memory_map.html import (
     NONE,
     STRIP,
@@ -19,7 +20,6 @@ from hfmem_widget.features.memory_map.html import (
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.model import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.features.memory_map.picture import (
     WIDTH,
     layout,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.reader import SegmentReader, heap_segments, segments_of
+from hfmem_widget.features.memory_map.api import SegmentReader, heap_segments, segments_of
 from hfmem_widget.sources.malloc import Mallinfo
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data.recorded import NAMES, recorded
