@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.process import process_state
+from tests.data.searched import little_to_search
 from tests.trainer.tiny import make_trainer
 
 
@@ -38,15 +38,19 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def in_little_time() -> Iterator[None]:
-    """Keep accelerate's collections short, one at each training's begin, and torch to one core."""
+def one_core() -> Iterator[None]:
+    """Keep torch to one core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def searched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a process that searches are quick in."""
+    with little_to_search(request.module):
+        yield
 
 
 @pytest.fixture(autouse=True)
