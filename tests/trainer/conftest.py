@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-
-# Before anything of Hugging Face is imported, which reads them then.
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-
-from accelerate.state import AcceleratorState
 
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.process import process_state
 from tests.data.searched import little_to_search
-from tests.trainer.tiny import make_trainer
+
+# Before anything of Hugging Face is imported, which reads them then. Fixtures alone import it, and torch:
+# the process that hands out the tests needs neither.
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +37,8 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def one_core() -> Iterator[None]:
     """Keep torch to one core."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -56,6 +55,8 @@ def searched(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def settings_of_its_own() -> Iterator[None]:
     """Undo what a Trainer leaves in the environment and in accelerate's state, such as `torch_compile`."""
+    from accelerate.state import AcceleratorState
+
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
@@ -76,4 +77,6 @@ def attached() -> Iterator[None]:
 @pytest.fixture
 def trainer(tmp_path: Path) -> Any:
     """Return a Trainer of two steps."""
+    from tests.trainer.tiny import make_trainer
+
     return make_trainer(tmp_path)
