@@ -260,9 +260,10 @@ def entry_points(tree: ast.Module) -> Iterator[str]:
     """Yield the allocator's entry points that a module names, as an attribute or as a text of its own."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
+            if not (is_private := PRIVATE.fullmatch(node.attr)) and "memory" not in node.attr:
+                continue
             of = ast.unparse(node.value)
-            is_private = PRIVATE.fullmatch(node.attr) and of != "self"
-            if is_private or (of.endswith("cuda") and "memory" in node.attr):
+            if (is_private and of != "self") or (of.endswith("cuda") and "memory" in node.attr):
                 yield node.attr
         elif isinstance(node, ast.Constant) and PRIVATE.fullmatch(str(node.value)):
             yield str(node.value)
