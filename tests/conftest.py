@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +15,16 @@ from hfmem_widget.monitor.shared import release_monitor
 # jsonschema, and so nbformat, compiles grammars of internationalized addresses for seconds where it can
 # import this package; nobody here asks for them.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage while modules are imported, of which nothing goes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 KINDS = {
     "lists of ints": (
-        "kept = np.random.randint(1000, 50000, (20_000, 128)).tolist()\n"
+        "kept = np.random.randint(1000, 50000, (10_000, 128)).tolist()\n"
         "OBJECTS = sum(map(sys.getsizeof, kept)) + sum(sys.getsizeof(i) for r in kept for i in r)"
     ),
-    "dicts": "kept = [{'id': i, 'score': i / 3} for i in range(400_000)]\nOBJECTS = 400_000 * 240",
-    "tuples": "kept = [(float(i), i + .5) for i in range(700_000)]\nOBJECTS = 700_000 * 120",
+    "dicts": "kept = [{'id': i, 'score': i / 3} for i in range(200_000)]\nOBJECTS = 200_000 * 240",
+    "tuples": "kept = [(float(i), i + .5) for i in range(350_000)]\nOBJECTS = 350_000 * 120",
     "texts": (
-        "kept = [('text %d ' % i) * 20 for i in range(300_000)]\n"
+        "kept = [('text %d ' % i) * 20 for i in range(150_000)]\n"
         "OBJECTS = sum(map(sys.getsizeof, kept))"
     ),
-    "small bytes": "kept = [os.urandom(300) for _ in range(300_000)]\nOBJECTS = 300_000 * 333",
+    "small bytes": "kept = [os.urandom(300) for _ in range(150_000)]\nOBJECTS = 150_000 * 333",
     "big bytes": "kept = [os.urandom(1_000_000) for _ in range(100)]\nOBJECTS = 100_000_000",
     "a bytearray": (
         "kept = bytearray(150_000_000)\nkept[::4096] = b'x' * len(kept[::4096])\n"
@@ -34,8 +34,8 @@ KINDS = {
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nOBJECTS = 3_200_000"
     ),
     "lists of ints, most of them freed": (
-        "many = np.arange(1000, 2_561_000).reshape(20_000, 128).tolist()\n"
-        "kept = many[::100]\ndel many\nOBJECTS = 200 * 128 * 32"
+        "many = np.arange(1000, 1_281_000).reshape(10_000, 128).tolist()\n"
+        "kept = many[::100]\ndel many\nOBJECTS = 100 * 128 * 32"
     ),
     "an array that nobody wrote": "kept = np.empty(50_000_000)\nOBJECTS = 0",
     "what malloc has given back": (
@@ -55,12 +55,12 @@ KINDS = {
     ),
     "a polars frame": (
         "import polars as pl\n"
-        "kept = pl.select(pl.int_range(0, 15_000_000, dtype=pl.Int64).alias('n') * 2)\n"
+        "kept = pl.select(pl.int_range(0, 8_000_000, dtype=pl.Int64).alias('n') * 2)\n"
         "OBJECTS = kept.estimated_size()"
     ),
     "a column of texts": (
         "import pandas as pd\n"
-        "kept = pd.DataFrame({'text': ['a comment of some words ' * 6 + str(i) for i in range(400_000)]})\n"
+        "kept = pd.DataFrame({'text': ['a comment of some words ' * 6 + str(i) for i in range(200_000)]})\n"
         "OBJECTS = kept.memory_usage(deep=True).sum()"
     ),
     "tensors": "kept = [torch.ones(5_000_000) for _ in range(6)]\nOBJECTS = 120_000_000",

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-
-# Before anything of Hugging Face is imported, which reads them then.
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-
-from accelerate.state import AcceleratorState
 
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.process import process_state
-from tests.trainer.tiny import make_trainer
+from tests.data.searched import little_to_search
+
+# Before anything of Hugging Face is imported, which reads them then. Fixtures alone import it, and torch:
+# the process that hands out the tests needs neither.
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,20 +35,28 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def in_little_time() -> Iterator[None]:
-    """Keep accelerate's collections short, one at each training's begin, and torch to one core."""
+def one_core() -> Iterator[None]:
+    """Keep torch to one core."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def searched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a process that searches are quick in."""
+    with little_to_search(request.module):
+        yield
 
 
 @pytest.fixture(autouse=True)
 def settings_of_its_own() -> Iterator[None]:
     """Undo what a Trainer leaves in the environment and in accelerate's state, such as `torch_compile`."""
+    from accelerate.state import AcceleratorState
+
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
@@ -72,4 +77,6 @@ def attached() -> Iterator[None]:
 @pytest.fixture
 def trainer(tmp_path: Path) -> Any:
     """Return a Trainer of two steps."""
+    from tests.trainer.tiny import make_trainer
+
     return make_trainer(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 from IPython.core.interactiveshell import InteractiveShell
+
+from tests.data.searched import little_to_search
 
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
@@ -22,9 +23,11 @@ settings.register_profile(
 settings.load_profile("facts")
 
 
-def pytest_collection_finish() -> None:
-    """Leave torch and transformers, which stay, out of every search for garbage."""
-    gc.freeze()
+@pytest.fixture(autouse=True)
+def searched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a process that searches are quick in."""
+    with little_to_search(request.module):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

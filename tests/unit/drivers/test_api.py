@@ -204,7 +204,7 @@ def test_models_may_be_trained_on_many_threads_while_one_is_watched() -> None:
 import sys, threading, time, torch, hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
 sys.setswitchinterval(1e-5)
-until = time.monotonic() + 2
+until = time.monotonic() + 1
 def train():
     while time.monotonic() < until:
         model = torch.nn.Linear(20, 20)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -23,22 +21,12 @@ from hfmem_widget.drivers.training.loop import (
     resume_steps,
     yield_steps,
 )
-from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
 from hfmem_widget.monitor import grouping
-from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Session, Span
+from hfmem_widget.session import Peak
 from hfmem_widget.session.steps import size_of
-from tests.unit.monitor.conftest import Bench
+from tests.fakes.training import KEY, PAGE, Training, of_kind
 
-KEY = "cuda:0/allocated"
-PAGE = 512
-OF_A_READING = 1e-4
-"""Seconds that pass from one look at the clock to the next: an event takes as much."""
-
-SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
-
-Phases = Literal["auto", "all"]
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
@@ -55,149 +43,6 @@ def idle() -> Iterator[None]:
         mock.patch.object(running, "seconds_of_an_event", seconds_of_an_event),
     ):
         yield
-
-
-@dataclass
-class Training:
-    """A training on a fake GPU, on a clock that goes on whenever it is looked at."""
-
-    phases: Phases = "auto"
-    accumulates: bool = False
-    steps: Literal["auto", "each"] = "auto"
-    of_a_reading: float = OF_A_READING
-    bench: Bench = field(default_factory=Bench)
-    blocks: list[tuple[int, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.bench.allocator.alloc(PAGE)
-        monitor = self.bench.monitor
-        self.origin = self.bench.clock()
-        options = WatchOptions(interval=60.0, phases=self.phases, steps=self.steps)
-        self.session: Session = monitor.begin(options)
-        monitor.open_span(self.session, "cell")
-        self.run = TrainingRun(
-            monitor, self.session, accumulates=self.accumulates, clock=self.clock
-        )
-        self.run.train_begins("train", {})
-        self.number = 0
-        self.allocated = PAGE
-        self.trace = [(-math.inf, PAGE)]
-
-    def clock(self) -> float:
-        self.bench.clock.advance(self.of_a_reading)
-        return self.bench.clock()
-
-    def act(self, action: str) -> None:
-        """Do something that a step, or what lies between two, consists of."""
-        name, *figure = action.split()
-        getattr(self, name)(*map(float, figure))
-
-    def step(self) -> None:
-        self.number += 1
-        self.run.step_begins(self.number)
-
-    def forward(self) -> None:
-        self.run.forward_begins(SHAPE)
-        self.run.forward_ended()
-
-    def backward(self) -> None:
-        self.run.backward_begins()
-
-    def backward_ended(self) -> None:
-        self.run.backward_ended("done")
-
-    def optimizer(self) -> None:
-        self.run.optimizer_begins()
-
-    def optimizer_ended(self) -> None:
-        self.run.optimizer_ended()
-
-    def step_ended(self) -> None:
-        self.run.step_ended()
-
-    def alloc(self, pages: float) -> None:
-        self.blocks.append((self.bench.allocator.alloc(PAGE * int(pages)), PAGE * int(pages)))
-        self.traced(self.blocks[-1][1])
-
-    def free(self, at: int = 0) -> None:
-        if self.blocks:
-            block, size = self.blocks.pop(at)
-            self.bench.allocator.free(block)
-            self.traced(-size)
-
-    def traced(self, change: int) -> None:
-        """Keep what is allocated from now on; nothing else happens at the same time."""
-        self.bench.clock.advance(1e-6)
-        self.allocated += change
-        self.trace.append((self.bench.clock() - self.origin, self.allocated))
-        self.bench.clock.advance(1e-6)
-
-    def replayed(self, span: Span) -> float:
-        """Return the highest that was allocated in a span, by the trace."""
-        stop = span.start + span.duration
-        before = [size for time, size in self.trace if time <= span.start][-1]
-        return max([before, *(size for time, size in self.trace if span.start < time <= stop)])
-
-    def comes_and_goes(self, pages: float) -> None:
-        self.alloc(pages)
-        self.free(-1)
-
-    def short_steps(self) -> None:
-        """Make steps until some share a span, of which the first has ended."""
-        for _ in range(200):
-            self.one_step(1e-4)
-            if self.run.in_group:
-                return
-        raise AssertionError
-
-    def wait(self, seconds: float) -> None:
-        self.bench.clock.advance(seconds)
-
-    def tick(self) -> None:
-        self.bench.tickers[0].step()
-
-    def look(self) -> None:
-        assert self.session.spans
-
-    def reset(self) -> None:
-        self.bench.allocator.user_reset(0)
-
-    def evaluate(self, pages: float) -> None:
-        with self.run.aside("evaluate", "evaluate"):
-            self.comes_and_goes(pages)
-
-    def log(self) -> None:
-        self.run.take_figures()
-
-    def epoch(self) -> None:
-        self.run.epoch_ended()
-        self.run.epoch_begins("epoch 2")
-
-    def block(self, pages: float) -> None:
-        with self.bench.monitor.span(self.session, "block", "generate"):
-            self.comes_and_goes(pages)
-
-    def by_hand(self, pages: float) -> None:
-        with self.bench.monitor.span(self.session, "forward", "mine"):
-            self.comes_and_goes(pages)
-
-    def one_step(self, seconds: float, pages: int = 3) -> None:
-        """Make a step that rises by some pages in its backward pass."""
-        for action in (
-            *("step", "forward", "backward", f"alloc {pages}", "free", "backward_ended"),
-            *("optimizer", "optimizer_ended", f"wait {seconds}", "step_ended"),
-        ):
-            self.act(action)
-
-    def ends(self) -> Session:
-        """End it all."""
-        self.run.ended()
-        self.bench.monitor.end(self.session)
-        return self.session
-
-
-def of_kind(session: Session, kind: str) -> list[Span]:
-    return [span for span in session.spans if span.kind == kind]
 
 
 PAUSES = [0.0, 1e-4, 0.01, 0.3, 5.0, 60.0]

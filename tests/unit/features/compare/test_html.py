@@ -203,10 +203,11 @@ def test_the_plotly_part_stays_below_60_kb(run: str, by: str) -> None:
 
 
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
-    """Their import costs a second."""
+    """Their import costs a second, at the end of the user's cell: neither a chart does nor a comparison."""
     code = (
         "from tests.scenes import scripted_run; import hfmem_widget; "
-        "s = scripted_run('steps'); assert hfmem_widget.compare(s, s)._repr_mimebundle_()"
+        "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('steps'); "
+        "assert chart_bundle(s, s.spans[0]) and hfmem_widget.compare(s, s)._repr_mimebundle_()"
     )
     assert loaded_by(code) & {"plotly", "pandas", "torch"} == set()
 

@@ -19,7 +19,6 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB
-from tests.data.modules import loaded_by
 from tests.fakes.torch_oom import FakeCuda
 from tests.scenes.stage import Stage
 
@@ -327,10 +326,3 @@ def test_a_limit_of_the_shells_is_the_reason() -> None:
         [sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, check=True
     )
     assert "limit Limit reached: ulimit -v" in done.stdout
-
-
-def test_it_imports_nothing_heavy() -> None:
-    """Beginning to listen costs neither torch nor what draws the card."""
-    found = loaded_by("import hfmem_widget.features.oom.companion as it; it.OutOfMemory()")
-    later = {"torch", "transformers", "plotly", "pynvml", "hfmem_widget.features.oom.html"}
-    assert found & later == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self
@@ -14,7 +13,6 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from hfmem_widget.features.oom import seen as module
 from hfmem_widget.features.oom.model import Seen
 from hfmem_widget.features.oom.seen import seen_in
-from hfmem_widget.sources.heap import search
 
 MIB = 2**20
 CONFIG = LlamaConfig(
@@ -68,8 +66,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Notebook]:
-    """Return what makes the notebook of this process; this module is all that the user has imported."""
-    monkeypatch.setattr(search, "user_modules", lambda: {__name__: sys.modules[__name__]})
+    """Return what makes the notebook of this process."""
     # However much the tests before have left in it, nothing is left out for want of time.
     monkeypatch.setattr(module, "MOST_SECONDS", 60.0)
 

@@ -24,7 +24,6 @@ from hfmem_widget.view.chart.figure import (
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html
-from tests.data.modules import loaded_by
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.scenes import SCRIPTED_RUNS, shared_run
@@ -108,16 +107,6 @@ def test_the_bundle_has_a_form_for_every_front_end() -> None:
     assert bundle["text/plain"] == (
         'memwatch "fine-tune" chart: cuda:0 over 11.6 s, peak 6.99 GiB exact'
     )
-
-
-def test_a_chart_for_the_notebook_does_not_import_plotly() -> None:
-    """Its import costs a second, at the end of the user's cell."""
-    code = (
-        "from tests.scenes import scripted_run; "
-        "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('training'); "
-        "assert chart_bundle(s, s.spans[0])"
-    )
-    assert "plotly" not in loaded_by(code)
 
 
 def test_the_peak_is_marked_within_the_step_that_had_it() -> None:

@@ -1,0 +1,171 @@
+"""Growth is told by the spans that explain it, else by the second."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from hfmem_widget.features.leaks.trends import comparable_points, trends_of
+from hfmem_widget.session import Session
+from hfmem_widget.text import MIB
+from tests.scenes.stage import Stage
+
+GPU = "cuda:0"
+
+
+class Served:
+    """A cell in which memory grows; what no model explains is known at every moment."""
+
+    def __init__(self) -> None:
+        self.stage = Stage("serve", gpus=1)
+        self.held = 500.0
+        self.grow(0, 0.1)
+
+    def grow(self, mib: float, seconds: float) -> None:
+        """Hold so many MiB more, evenly over some time."""
+        self.held += mib
+        self.stage.find([GPU], {"unattributed": self.held * MIB})
+        self.stage.hold({GPU: self.held * MIB}, seconds, {"unattributed": self.held * MIB})
+
+    def span(self, label: str, mib: float, seconds: float) -> None:
+        """Run a span of the user's that keeps so many MiB."""
+        with self.stage.span("block", label):
+            self.grow(mib, seconds)
+
+
+def requests(served: Served, count: int = 30) -> None:
+    for _ in range(count):
+        served.span("request", 2, 0.5)
+
+
+def two_hundred(served: Served) -> None:
+    requests(served, 200)
+
+
+def with_pauses(served: Served) -> None:
+    for _ in range(30):
+        served.span("request", 2, 0.1)
+        served.grow(0, 1.0)
+
+
+def after_a_warm_up(served: Served) -> None:
+    served.grow(40, 1.0)
+    requests(served)
+
+
+def of_uneven_length(served: Served) -> None:
+    chance = random.Random(5)
+    for _ in range(40):
+        served.span("request", 2, chance.choice([0.1, 0.2, 1.5, 3.0]))
+
+
+def of_which_one_kind_grows(served: Served) -> None:
+    for _ in range(30):
+        served.span("answer", 0, 0.3)
+        served.span("request", 2, 0.3)
+        served.span("log", 0, 0.3)
+
+
+def around_others_that_keep_nothing(served: Served) -> None:
+    for _ in range(30):
+        with served.stage.span("block", "request"):
+            served.span("tokenize", 0, 0.2)
+            served.span("embed", 0, 0.2)
+            served.grow(2, 0.2)
+
+
+def within_a_bigger_one(served: Served) -> None:
+    for _ in range(10):
+        with served.stage.span("block", "batch"):
+            served.span("load it", 0, 0.2)
+            for _ in range(4):
+                served.span("request", 2, 0.2)
+
+
+def within_a_training(served: Served) -> None:
+    with served.stage.span("train", "train"):
+        requests(served)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        requests, two_hundred, with_pauses, after_a_warm_up, of_uneven_length,
+        of_which_one_kind_grows, around_others_that_keep_nothing, within_a_bigger_one, within_a_training,
+    ],
+    ids=lambda run: run.__name__,
+)  # fmt: skip
+def test_growth_is_given_per_span_that_explains_it(run: Callable[[Served], None]) -> None:
+    """Each keeps exactly 2 MiB: whatever else there is, and however the seconds go."""
+    (trend,) = trends_of(ran(run))
+
+    assert trend.what == "per “request”"
+    assert trend.slope == pytest.approx(2 * MIB, rel=0.01)
+
+
+def ran(run: Callable[[Served], None]) -> Session:
+    served = Served()
+    with served.stage.span("cell", "serve"):
+        run(served)
+    session = served.stage.finish()
+    assert "a second" in {points.what for points in comparable_points(session)}
+    return session
+
+
+def test_epochs_without_steps_are_spans_like_any() -> None:
+    """A loop may have a span for each epoch, and none for a step."""
+
+    def epochs(served: Served) -> None:
+        for _ in range(20):
+            with served.stage.span("epoch", "epoch"):
+                served.grow(8, 1.0)
+
+    (trend,) = trends_of(ran(epochs))
+
+    assert trend.what == "an epoch"
+    assert trend.slope == pytest.approx(8 * MIB, rel=0.01)
+
+
+def test_two_kinds_that_both_keep_explain_it_together() -> None:
+    """No one of them explains it, and yet it is no matter of seconds."""
+
+    def both(served: Served) -> None:
+        for _ in range(30):
+            served.span("question", 2, 0.3)
+            served.span("answer", 2, 0.3)
+
+    (trend,) = trends_of(ran(both))
+
+    assert trend.what.startswith("per ")
+    assert trend.slope == pytest.approx(4 * MIB, rel=0.01)
+
+
+def test_growth_between_spans_is_given_per_second() -> None:
+    """A thread fills a queue meanwhile, of which the spans see a tenth."""
+
+    def beside(served: Served) -> None:
+        for _ in range(40):
+            served.span("request", 0.2, 0.1)
+            served.grow(1.8, 0.9)
+
+    (trend,) = trends_of(ran(beside))
+
+    assert trend.what == "a second"
+    assert trend.slope == pytest.approx(2 * MIB, rel=0.05)
+
+
+def test_growth_that_goes_by_the_clock_during_spans_is_given_per_second() -> None:
+    """A thread adds 3 MiB a second while spans of any length run: the longer ones see more of it."""
+
+    def during(served: Served) -> None:
+        chance = random.Random(3)
+        for _ in range(40):
+            seconds = chance.choice([0.2, 0.4, 1.6, 3.0])
+            served.span("request", 3 * seconds, seconds)
+
+    (trend,) = trends_of(ran(during))
+
+    assert trend.what == "a second"
+    assert trend.slope == pytest.approx(3 * MIB, rel=0.05)

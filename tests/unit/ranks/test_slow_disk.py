@@ -1,0 +1,229 @@
+"""A disk that is slow, away or full of files: threads, what is said meanwhile, and what stays open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.ranks import tail
+from hfmem_widget.ranks.files import File, Piece, fetched
+from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
+from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
+from tests.fakes.ranks import Script
+from tests.fakes.slow_disk import Followed
+
+SLOW = 0.5
+"""Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
+
+MANY = Script(world=12, interval=1.0)
+
+
+def open_in(directory: Path) -> int:
+    """Return how many files of a directory this process has open."""
+    handles = map(Path("/proc/self/fd").joinpath, os.listdir("/proc/self/fd"))  # noqa: PTH208
+    places = [os.path.realpath(handle) for handle in handles]
+    return sum(place.startswith(f"{directory}/") for place in places)
+
+
+def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most eight; one alone feeds the collector, and none is left at the end."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    fed, feed, before = set(), run.collector.feed, threading.active_count()
+    side_by_side = []
+
+    def noted(*arguments: Any) -> None:
+        fed.add(threading.get_ident())
+        side_by_side.append(run.tail.threads)
+        feed(*arguments)
+
+    monkeypatch.setattr(run.collector, "feed", noted)
+    run.goes_on(30.0)
+
+    assert fed == {threading.get_ident()}
+    assert max(side_by_side) == MOST_THREADS
+    assert len(run.disk.threads) > 1
+    assert threading.active_count() == before
+    assert len(run.collector.streams) == 12
+    assert all(one.holes == one.dropped == 0 for one in run.collector.streams.values())
+
+
+def test_a_disk_that_is_quick_again_is_read_by_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as a round is as short as it was."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    run.goes_on(30.0)
+    run.disk.takes = 1e-5
+    run.goes_on(2.0)
+    run.disk.threads.clear()
+    run.goes_on(2.0)
+
+    assert run.disk.threads == {threading.get_ident()}
+
+
+def test_nothing_is_said_of_ranks_that_were_not_read_yet(tmp_path: Path) -> None:
+    """Neither that one is behind nor that it is silent, however long a round over all files takes."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    said = []
+    for _ in range(6):
+        run.goes_on(5.0)
+        said += run.said
+
+    assert said == []
+    ranks = run.collector.session.ranks
+    assert ranks is not None
+    assert ranks.reporting == 12
+
+
+def test_a_rank_that_is_behind_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
+    """It is found later, by as long as a round takes, and no other is."""
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, stuck={10: 20}), SLOW)
+    run.goes_on(90.0)
+
+    (said,) = run.said
+    assert said.startswith("Rank 10 (node0001) has finished no step after step 20")
+
+
+def test_a_silent_rank_is_found_however_slowly_it_is_read(tmp_path: Path) -> None:
+    """It was looked at, and had nothing new."""
+    run = Followed(tmp_path / "run", Script(world=12, interval=1.0, killed={10: 10.0}), SLOW)
+    run.goes_on(90.0)
+
+    (said,) = run.said
+    assert said.startswith("Rank 10 (node0001) has been silent")
+
+
+def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may be back by then; after that it is one whose connection is lost."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(10.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.goes_on(LOST - 5)
+    assert run.said == []
+    assert LOST - 5 > SILENT_PACES + SILENT_SECONDS
+
+    run.goes_on(10.0)
+    (said,) = run.said
+    assert said.startswith("Rank 2 has been silent")
+
+
+def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
+    """Those of all ranks, once each: the end of a rank is the end of its file."""
+    run = Followed(tmp_path / "run", MANY, 0.3)
+    run.goes_on(20.0)
+    run.run.write(run.directory, 1.0)
+    run.tail.finish()
+
+    assert all(stream.is_over for stream in run.collector.streams.values())
+    assert run.collector.session.notes == []
+    assert run.said == []
+
+
+def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
+    """One that says of how many ranks; of these nothing is said that is not known."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    run.goes_on(30.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.takes = 2.0
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    left = sum(not stream.is_over for stream in run.collector.streams.values())
+    assert left > 0
+    assert f"The last lines of {left} ranks could not be read within {TO_THE_END:.0f} s" in note
+    assert run.said == []
+
+
+def test_a_server_that_is_away_at_the_end_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be read is as little known as what was not read in time."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 0)
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    assert note.startswith("The last lines of 1 rank could not be read")
+
+
+def test_files_stay_open_between_two_looks(tmp_path: Path) -> None:
+    """Each is opened once, and closed at the end."""
+    run = Followed(tmp_path / "run", MANY, 1e-5)
+    run.goes_on(5.0)
+    assert run.disk.calls["opened"] == open_in(run.directory) == 12
+    run.run.write(run.directory, 1.0)
+    run.tail.finish()
+
+    assert run.disk.calls["opened"] == 12
+    assert open_in(run.directory) == 0
+
+
+def test_few_files_stay_open_where_few_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are opened when they have got more."""
+    monkeypatch.setattr(tail, "most_handles", lambda: 5)
+    run = Followed(tmp_path / "run", MANY, 1e-5)
+    run.goes_on(5.0)
+
+    assert open_in(run.directory) == 5
+    assert len(run.collector.streams) == 12
+
+
+def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path) -> None:
+    """What was open is the file that nobody writes to any more."""
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    path = run.directory / run.run.ranks[1].stream
+    other = tmp_path / "other"
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+    run.goes_on(5.0)
+
+    assert {row.rank: row.peak for row in run.collector.rows()} == {
+        number: rank.peak for number, rank in run.run.ranks.items()
+    }
+
+
+def test_files_of_another_machine_are_opened_for_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There an open one may show nothing of what was written for half a minute."""
+    monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+
+    assert run.disk.calls["stat"] == run.disk.calls["fstat"] == 0
+    assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
+
+
+def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
+    """A fault of ours costs a pass, whichever thread it is in."""
+    due = deque(File(str(at), "", 0.0) for at in range(9))
+    with pytest.raises(ZeroDivisionError):
+        list(fetched(due, lambda _file: 1 / 0, lambda: False, 3))  # type: ignore[arg-type, return-value]
+
+
+def test_without_further_threads_one_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system gives a process so many and no more."""
+
+    def fails(_ticker: Ticker) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Ticker, "start", fails)
+    due = deque(File(str(at), "", 0.0) for at in range(9))
+
+    assert len(list(fetched(due, Piece, lambda: False, 3))) == 9
