@@ -20,7 +20,7 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
 
     assert result.status == "ok"
     bundle = result.displays[0].content["data"]
-    assert "largest batch" in bundle["text/plain"]
+    assert "Largest batch" in bundle["text/plain"]
     assert "gradients" in bundle["text/html"]
     assert "<script" not in bundle["text/html"]
     assert result.text("stderr") == ""

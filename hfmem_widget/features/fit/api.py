@@ -159,10 +159,12 @@ def largest_batch(
         if row > 0:
             rows = min(rows, 1 + math.floor((room - first) / row))
             bytes_a_row = max(bytes_a_row, row)
+    if not bytes_a_row:  # what a batch takes was not seen
+        return None
     low = max((size for size, needed in known.items() if needed <= room), default=0)
     high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
     rows = min(max(rows, low), high)
-    if high <= low or not bytes_a_row or rows * one_row.setting.length > MOST_TOKENS:
+    if high <= low or rows * one_row.setting.length > MOST_TOKENS:
         return rows
     try:
         return _most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)

@@ -9,10 +9,12 @@ from hfmem_widget.features.fit.setting import Lora
 from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.headline import size_of
 from hfmem_widget.view.table import Column, TableRow, table
 
 TIMES = "\u00d7"
 NOTE_LENGTH = 300
+_LARGE = "margin:4px 0 8px;font-size:15px"
 
 MOMENTS = {
     "forward": "in the forward pass",
@@ -29,9 +31,9 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
     forecast, title = fit.forecast, _title(fit)
     return kit.bundle(
         kit.headed("memfit", title, kit.phrases(_facts(forecast))),
+        *(_verdict(verdict, fit) for verdict in fit.verdicts),
         _bar(forecast),
         _table(forecast),
-        *(_verdict(verdict, fit) for verdict in fit.verdicts),
         *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
         title=" · ".join([title, *_facts(forecast)]),
     )
@@ -140,32 +142,26 @@ def _table(forecast: Forecast) -> kit.Fragment:
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
-    text = _verdict_text(verdict, fit)
-    where, _, result = text.partition(": ")
-    colours = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}
-    bullet = kit.marked(colours[verdict.fits], sign=kit.BULLET)
-    words = kit.words(bullet, kit.strong(where), result, limit=NOTE_LENGTH)
-    return kit.Fragment(kit.line(words).html, text)
-
-
-def _verdict_text(verdict: Verdict, fit: Fit) -> str:
+    """Return whether it fits on one device, with what it needs and how many rows would fit, in large type."""
     room = verdict.room
-    where = plain(f"{room.device} {room.name}")
+    where = plain(f"on {room.device} {room.name}")
+    colour = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}[verdict.fits]
+    answer = {True: "Fits", False: "Does not fit", None: "It is unknown whether it fits"}
+    lead = kit.marked(colour, kit.strong(answer[verdict.fits]), kit.BULLET)
     if verdict.fits is None and math.isnan(room.available):
-        return f"{where}: free memory unknown"
+        return kit.block(_LARGE, kit.words(lead, f"{where}: its free memory is unknown."))
     limit = room.available * (1 - fit.headroom)
     need = fit.forecast.total - verdict.held
-    left_alone = f" (after {100 * fit.headroom:.3g} % headroom)" if fit.headroom else ""
-    needs = f"{format_bytes(max(need, 0))} of {format_bytes(limit)} available{left_alone}"
-    if verdict.held:
-        needs += f"; {format_bytes(verdict.held)} are allocated already"
+    size = kit.strong(size_of(max(need, 0), limit) if limit > 0 else format_bytes(max(need, 0)))
+    needs = "needs more than" if verdict.fits is None else "needs"
+    left_alone = f" after {100 * fit.headroom:.3g} % headroom" if fit.headroom else ""
+    excess = f", {format_bytes(need - limit)} too much" if verdict.fits is False else ""
+    held = f"; {format_bytes(verdict.held)} are allocated already" if verdict.held else ""
+    said = kit.words(lead, f"{where}: {needs}", size, f"available{left_alone}{excess}{held}.")
     if verdict.fits is None:
-        return f"{where}: needs more than {needs}; whether it fits is unknown"
-    batch = _batch_text(verdict.largest_batch, fit) + _longest_text(verdict.longest, fit)
-    if verdict.fits:
-        return f"{where}: fits: needs {needs}; {batch}"
-    excess = format_bytes(need - limit)
-    return f"{where}: does not fit: needs {needs}, {excess} too much; {batch}"
+        return kit.block(_LARGE, said)
+    rows = f"{_batch_text(verdict.largest_batch, fit)}{_longest_text(verdict.longest, fit)}."
+    return kit.block(_LARGE, said, rows)
 
 
 def _longest_text(tokens: int | None, fit: Fit) -> str:
@@ -179,8 +175,8 @@ def _longest_text(tokens: int | None, fit: Fit) -> str:
 
 def _batch_text(rows: int | None, fit: Fit) -> str:
     if rows is None or rows >= MOST_ROWS:
-        return "any batch fits" if rows else "largest batch unknown"
+        return f"At least {format_count(MOST_ROWS)} rows fit" if rows else "Largest batch unknown"
     if not rows:
-        return "not even one row fits"
+        return "Not even one row fits"
     length = format_count(fit.forecast.setting.length)
-    return f"largest batch {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"
+    return f"Largest batch {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"

@@ -198,6 +198,11 @@ def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> N
     assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room, {}) == rows
 
 
+def test_where_a_row_takes_nothing_the_largest_batch_is_not_known() -> None:
+    """Two dry runs that need the same do not tell what a batch takes."""
+    assert largest_batch(lambda _: with_peaks(40, 50, 90), 100, {}) is None
+
+
 def test_the_largest_batch_was_forecast_itself() -> None:
     """Where further rows need more than the first ones do, and where they need less."""
     assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000, {}) == 34
@@ -255,7 +260,7 @@ def test_where_nothing_is_known_nothing_is_claimed() -> None:
     told = fit(one_layer(), length=16)
 
     assert told.verdicts[0].fits is None
-    assert "free memory unknown" in repr(told)
+    assert "its free memory is unknown" in repr(told)
 
 
 def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,34 +109,34 @@ def verdict(free: float, **more: Any) -> str:
     given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
     headroom = given.pop("headroom")
     room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
-    return repr(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[8]
+    return repr(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[1]
 
 
-BATCH = "largest batch"
+BATCH = "Largest batch"
+WHERE = "on cuda:0 H200:"
 
 
 @pytest.mark.parametrize(
     ("free", "more", "told"),
     [
-        (10, {}, f"fits: needs 8.00 GiB of 9.00 GiB available (after 10 % headroom); {BATCH}"),
-        (10, {"headroom": 0.0}, "fits: needs 8.00 GiB of 10.0 GiB available; "),
-        (4, {"fits": False, "headroom": 0.0}, "8.00 GiB of 4.00 GiB available, 4.00 GiB too much"),
-        (4, {"fits": False, "largest_batch": 0}, "; not even one row fits"),
-        (10, {"held": int(2 * GIB)}, "fits: needs 6.00 GiB of 9.00 GiB"),
-        (10, {"held": int(2 * GIB)}, "; 2.00 GiB are allocated already"),
-        (10, {"held": int(9 * GIB)}, "fits: needs 0.00 MiB of 9.00 GiB"),
-        (math.nan, {"fits": None}, "free memory unknown"),
-        (4, {"fits": None, "headroom": 0.0}, "8.00 GiB of 4.00 GiB available; whether it fits is unknown"),
-        (10, {"largest_batch": None}, "; largest batch unknown"),
-        (10, {"largest_batch": MOST_ROWS}, "; any batch fits"),
-        (10, {"largest_batch": 1}, f"; {BATCH} 1 \u00d7 2,048"),
-        (10, {"largest_batch": MOST_ROWS - 1}, f"; {BATCH} 1,048,575 \u00d7 2,048"),
+        (10, {}, f"Fits {WHERE} needs 8.00 of 9.00 GiB available after 10 % headroom. {BATCH}"),
+        (10, {"headroom": 0.0}, f"Fits {WHERE} needs 8.00 of 10.0 GiB available. "),
+        (4, {"fits": False, "headroom": 0.0}, "8.00 of 4.00 GiB available, 4.00 GiB too much."),
+        (4, {"fits": False, "largest_batch": 0}, ". Not even one row fits."),
+        (10, {"held": int(2 * GIB)}, f"Fits {WHERE} needs 6.00 of 9.00 GiB"),
+        (10, {"held": int(2 * GIB)}, "; 2.00 GiB are allocated already."),
+        (10, {"held": int(9 * GIB)}, f"Fits {WHERE} needs 0.00 MiB of 9.00 GiB"),
+        (math.nan, {"fits": None}, f"It is unknown whether it fits {WHERE} its free memory is unknown."),
+        (4, {"fits": None, "headroom": 0.0}, "needs more than 8.00 of 4.00 GiB available."),
+        (10, {"largest_batch": None}, ". Largest batch unknown."),
+        (10, {"largest_batch": MOST_ROWS}, ". At least 1,048,576 rows fit."),
+        (10, {"largest_batch": 1}, f". {BATCH} 1 \u00d7 2,048."),
+        (10, {"largest_batch": MOST_ROWS - 1}, f". {BATCH} 1,048,575 \u00d7 2,048."),
     ],
 )  # fmt: skip
 def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], told: str) -> None:
     """What is needed, what is free, how much is missing, and how many rows would fit."""
     assert told in verdict(free, **more).replace("\u00a0", " ")
-    assert verdict(free, **more).startswith("cuda:0 H200: ")
 
 
 @pytest.mark.parametrize(
