@@ -250,7 +250,7 @@ class Allocator(Protocol):
         return None
 
     def empty_cache(self) -> None:
-        """Return cached memory to the driver. This disturbs, so only `features.free.act` may call it."""
+        """Return cached memory to the driver. This disturbs, so only `features.free.request` may call it."""
 
 
 def keys_of(allocator: Allocator) -> tuple[str, ...]:

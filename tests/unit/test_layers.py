@@ -220,7 +220,7 @@ OWNERS = {f"sources/torch_{name}.py" for name in ("allocator", "cuda", "history"
 """Where the allocator's entry points are called."""
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
-MAY_DISTURB = {"features/free/act.py", "features/fit/trial.py", "sources/heap/search.py"}
+MAY_DISTURB = {"features/free/request.py", "features/fit/trial.py", "sources/heap/search.py"}
 """The last holds the collector off while it looks for what waits for it, and collects nothing."""
 
 
