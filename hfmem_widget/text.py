@@ -199,6 +199,17 @@ def parse_bytes(
     return float(match[1]) * _SIZES[match[2].lower()]
 
 
+_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) *%?")
+
+
+def parse_share(text: str, of: str, allowed: str = "a percentage such as 2% or 0.5%") -> float:
+    """Return the share that a percentage such as ``2%`` is; raises `OptionError` as `parse_bytes` does."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        raise wrong_value(text, of, allowed)
+    return float(match[1]) / 100
+
+
 def size_text(size: float) -> str:
     """Return bytes as text, such as ``6.99 GiB``; from 1000 GiB on as TiB, from 1000 TiB on as PiB."""
     for divisor, name in ((1024**5, "PiB"), (1024**4, "TiB")):

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from hfmem_widget.ci.baseline import change_text, differs, read, share_of
-from hfmem_widget.ci.limits import MemoryLimit, default_limit, limits_of
 from hfmem_widget.ci.measure import HOST, DeviceCost, Memory, busiest, environment
-from hfmem_widget.ci.summary import Summary
+from hfmem_widget.ci.summary import Summary, change_text, differs, read
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import entry, harmless
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.shared import shared_monitor
-from hfmem_widget.options import WatchOptions
+from hfmem_widget.options import WatchOptions, device_keys
 from hfmem_widget.recording.file import free
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.sources.host import HostSource
-from hfmem_widget.text import MIB, format_bytes
+from hfmem_widget.text import MIB, format_bytes, parse_bytes, parse_share, plain, wrong_value
+
+EXAMPLE = 'limit_vram("6 GiB", left="1 MiB")'
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What a test may allocate, in bytes; infinite where there is no limit."""
+
+    peak: float = math.inf  # above what was allocated at the start
+    left: float = math.inf  # allocated at the end above that
+    device: str = ""  # the key of the device it is for; empty for each GPU
+
 
 LIMITS = pytest.StashKey[Sequence[MemoryLimit]]()
 MEMORY = pytest.StashKey[Memory]()
@@ -48,7 +59,7 @@ class Runner:
         self._updates: bool = option.hfmem_update
         self._baseline = None
         try:
-            self._tolerance = share_of(option.hfmem_tolerance or "2%")
+            self._tolerance = parse_share(option.hfmem_tolerance or "2%", "--hfmem-tolerance")
             self._default = default_limit(config.getini("hfmem_limit_vram"))
             if option.hfmem_baseline:
                 path = Path(config.invocation_params.dir, option.hfmem_baseline).resolve()
@@ -262,3 +273,48 @@ class RecordedTests:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop(error)
+
+
+def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:
+    """Return the limits of a test, the closest marker first: for each device the closest holds.
+
+    Raises `OptionError` for a marker that cannot be read.
+    """
+    limits: dict[str, MemoryLimit] = {}
+    for marker in markers:
+        limit = _limit(marker)
+        limits.setdefault(limit.device, limit)
+    return tuple(limits.values())
+
+
+def default_limit(size: str) -> tuple[MemoryLimit, ...]:
+    """Return the limit of the settings, for tests without a marker; raises `OptionError`."""
+    return (MemoryLimit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
+
+
+def _limit(marker: pytest.Mark) -> MemoryLimit:
+    unknown = [plain(name) for name in marker.kwargs if name not in {"peak", "left", "device"}]
+    if unknown:
+        message = f"limit_vram takes peak, left and device, not {unknown[0]}, such as in {EXAMPLE}"
+        raise OptionError(message)
+    peaks = [*marker.args, *([marker.kwargs["peak"]] if "peak" in marker.kwargs else [])]
+    left = marker.kwargs.get("left")
+    if len(peaks) > 1:
+        raise OptionError(f"limit_vram takes one peak, not {len(peaks)}, such as in {EXAMPLE}")
+    if not peaks and left is None:
+        raise OptionError(f"limit_vram needs a limit, such as in {EXAMPLE}")
+    devices = device_keys(marker.kwargs.get("device", ""))
+    if len(devices) > 1:
+        raise OptionError("limit_vram takes one device; add a marker for each")
+    return MemoryLimit(
+        _size(peaks[0], "peak of limit_vram") if peaks else math.inf,
+        math.inf if left is None else _size(left, "left of limit_vram"),
+        "".join(devices),
+    )
+
+
+def _size(given: object, of: str) -> float:
+    size = parse_bytes(given, of=of) if isinstance(given, str) else given
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 2**63:
+        raise wrong_value(given, of, "a size with its unit, such as '6 GiB', or a number of bytes")
+    return float(size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,14 @@ from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.text import markdown, percent_text, text
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
-from hfmem_widget.text import for_markdown, format_bytes, parse_bytes, plain, wrong_value
+from hfmem_widget.text import (
+    for_markdown,
+    format_bytes,
+    parse_bytes,
+    parse_share,
+    plain,
+    wrong_value,
+)
 
 _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
     "peak": lambda device: (f"peak of {device.allocated_label}", device.peak.value),
@@ -29,8 +35,6 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 """By metric, what it is called on a device, and its value in bytes."""
 
 DONE = "done"
-
-_SHARE = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,10 @@ def _unfinished(session: Session, run: Record) -> list[str]:
 
 def parse_limit(given: str) -> AllowedRise:
     """Return the limit that a text says, or raise `OptionError`."""
-    if match := _SHARE.fullmatch(given.strip()):
-        return AllowedRise(f"{match[1]} %", share=float(match[1]) / 100)
     allowed = "a percentage such as 2%, or a size such as 100MiB"
+    if given.strip().endswith("%"):
+        share = parse_share(given, "--fail-over", allowed)
+        return AllowedRise(f"{given.strip().rstrip(' %')} %", share=share)
     if given.strip().isdigit():
         raise wrong_value(given, "--fail-over", allowed)
     size = parse_bytes(given, of="--fail-over", allowed=allowed)

@@ -215,7 +215,7 @@ OWNERS |= {"sources/allocator.py"}
 """Where the allocator's entry points are called."""
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
-MAY_DISTURB = {"features/free/act.py", "features/fit/trial.py", "sources/heap/search.py"}
+MAY_DISTURB = {"features/free/request.py", "features/fit/trial.py", "sources/heap/search.py"}
 """The last holds the collector off while it looks for what waits for it, and collects nothing."""
 
 

@@ -10,9 +10,14 @@ from functools import partial
 from typing import Any
 
 from hfmem_widget.analysis.others import kept_text
-from hfmem_widget.features.free.act import carry_out
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.features.free.request import ERRORS, Request, namespace_of, parse_request
+from hfmem_widget.features.free.request import (
+    ERRORS,
+    Request,
+    carry_out,
+    namespace_of,
+    parse_request,
+)
 from hfmem_widget.monitor.shared import read_once
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
@@ -95,17 +100,15 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
     """Carry a request out and measure before and after, or only return what that would free."""
     plan = _planned(request, shell)
     handled = () if sys.exc_info()[1] is None else (HANDLED,)
-    notes = (*request.notes, *handled)
+    plan = replace(plan, notes=(*request.notes, *handled))
     before = read_once()
     if dry_run or not request.is_named:
-        return replace(plan, notes=notes, cached=_cached(before))
-    done = carry_out(request)
-    notes = (*notes, *done.notes)
-    plan = replace(plan, done=True, steps=done.steps, notes=notes, interrupted=done.interrupted)
+        return replace(plan, cached=_cached(before))
+    plan = carry_out(request, plan)
     try:
         after = read_once()
         kept = "" if request.trim else kept_text(partial(_of_host, after))
-        notes = (*notes, *filter(None, [kept]))
+        notes = (*plan.notes, *filter(None, [kept]))
         plan = replace(plan, changes=_changes(before, after), notes=notes)
         return replace(plan, stays=_staying(shell))
     except KeyboardInterrupt:  # what was done is shown all the same

@@ -1,19 +1,28 @@
-"""What is to be freed: words, outputs and variables, as the places that keep their objects."""
+"""What is to be freed: words, outputs and variables, as the places that keep their objects.
+
+And freeing, collecting, emptying: the one file that does so, because the user asked for it by name.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import difflib
+import gc
 import re
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, cast
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.free.model import Release
 from hfmem_widget.monitor.subjects import main_variables
-from hfmem_widget.sources.heap.kept import Slot, errors_kept, outputs_kept
+from hfmem_widget.sources import loaded_allocator
+from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.heap.kept import GONE, Slot, errors_kept, outputs_kept
 from hfmem_widget.sources.heap.roots import Precedence, variables
-from hfmem_widget.text import plain
+from hfmem_widget.text import format_counted, plain
 
 ERRORS, OUTPUTS, GARBAGE, CACHE, ALL = WORDS = ("errors", "outputs", "garbage", "cache", "all")
 """What can be named besides variables and single outputs."""
@@ -119,3 +128,55 @@ def _not_found(name: str, names: Sequence[str], shell: Any) -> str:
     near = difflib.get_close_matches(name, dict.fromkeys([*names, *WORDS, *outputs]), n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"no variable {plain(name)!r}{hint}"
+
+
+def carry_out(request: Request, plan: Release, allocator: Allocator | None = None) -> Release:
+    """Free what was named, and then collect, empty and trim as requested; return the plan with what was done.
+
+    The cache is by default that of the torch that is loaded.
+    """
+    allocator = allocator or loaded_allocator()
+    steps: list[str] = []
+    notes: tuple[str, ...] = ()
+    interrupted = False
+    try:
+        for name, slots in request.items.items():
+            for slot in slots:
+                if slot.empty is GONE:
+                    slot.fields.pop(slot.key, None)
+                else:
+                    slot.fields[slot.key] = slot.empty
+            steps.append(f"{name} freed")
+        if request.collect:
+            # What lies in a cycle goes now, and what the allocator got back can be returned next.
+            steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
+        if request.empty_cache and allocator.devices():
+            allocator.empty_cache()
+            steps.append(f"{allocator.device_type.upper()}'s cache emptied")
+        if request.trim:
+            steps.append(_trimmed())
+    except KeyboardInterrupt:
+        items = request.items.items()
+        left = [name for name, slots in items if not all(slot.is_empty() for slot in slots)]
+        interrupted = True
+        note = (
+            f"Interrupted: {plain(', '.join(left))} was not freed, or only in part."
+            if left
+            else "Interrupted after everything named was freed."
+        )
+        notes = (note,)
+    except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
+        notes = (plain(f"%memholders --free ended early ({type(error).__name__}: {error}).", 300),)
+    notes = (*plan.notes, *notes)
+    return replace(plan, done=True, steps=tuple(steps), notes=notes, interrupted=interrupted)
+
+
+def _trimmed() -> str:
+    # Missing where nobody has imported it, or is about to.
+    if pool := getattr(sys.modules.get("pyarrow"), "default_memory_pool", None):
+        pool().release_unused()
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return "heap not trimmed: this needs glibc"
+    return "heap trimmed" if trim(0) else "heap trimmed, nothing to return"

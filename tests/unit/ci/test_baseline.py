@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.ci import baseline
-from hfmem_widget.ci.baseline import Baseline, read
+from hfmem_widget.ci import summary
+from hfmem_widget.ci.summary import Baseline, read
 from hfmem_widget.errors import OptionError
 from tests.unit.ci.conftest import MIB, Play
 
@@ -245,7 +245,7 @@ def test_what_would_never_be_read_to_its_end_is_refused(
         path.symlink_to("/dev/zero")
     else:
         path.write_text("{" * 1000, "utf-8")
-        monkeypatch.setattr(baseline, "MOST_BYTES", 999)
+        monkeypatch.setattr(summary, "MOST_BYTES", 999)
     said = "it has more than" if kind == "too long" else "no regular file"
     with pytest.raises(OptionError, match=f"the baseline .* cannot be read: .*{said}"):
         read(path)

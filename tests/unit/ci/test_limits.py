@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.ci.limits import limits_of
 from hfmem_widget.ci.measure import Memory
+from hfmem_widget.ci.runner import limits_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import process
 from hfmem_widget.session import Device, Series

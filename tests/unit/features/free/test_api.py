@@ -17,17 +17,18 @@ import torch
 import hfmem_widget
 from hfmem_widget.analysis.others import kept_text
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.free import act
 from hfmem_widget.features.free.api import HANDLED
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.features.free.request import parse_request
+from hfmem_widget.features.free.request import carry_out, parse_request
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB, MIB
 from tests.data.texts import assert_reads
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+
+PLAN = Release((), {})
 
 
 @pytest.fixture(autouse=True)
@@ -181,15 +182,15 @@ def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
     """The allocator's cache is emptied on request alone, and never where its device was not initialised."""
     fake = FakeAllocator()
-    done = act.carry_out(parse_request(["cache"], shell=None), fake)
+    done = carry_out(parse_request(["cache"], shell=None), PLAN, fake)
     assert done.steps == ("CUDA's cache emptied",)
-    act.carry_out(parse_request(["garbage"], shell=None, empty_cache=False), fake)
+    carry_out(parse_request(["garbage"], shell=None, empty_cache=False), PLAN, fake)
     fake.initialized = False
-    act.carry_out(parse_request(["garbage"], shell=None), fake)
+    carry_out(parse_request(["garbage"], shell=None), PLAN, fake)
     assert fake.calls["empty_cache"] == 1
     torch: Any = FakeTorch(FakeAllocator())
     torch.cuda.empty_cache = torch.allocator.empty_cache
-    act.carry_out(parse_request(["cache"], shell=None), CudaAllocator({"torch": torch}))
+    carry_out(parse_request(["cache"], shell=None), PLAN, CudaAllocator({"torch": torch}))
     assert torch.allocator.calls["empty_cache"] == 1
 
 
@@ -204,7 +205,7 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
         raise RuntimeError(message)
 
     monkeypatch.setattr(fake, "empty_cache", broken)
-    done = act.carry_out(parse_request(["garbage"], shell=None), fake)
+    done = carry_out(parse_request(["garbage"], shell=None), PLAN, fake)
     assert done.notes == (
         "%memholders --free ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )
@@ -231,7 +232,7 @@ def test_an_object_that_raises_as_it_goes_keeps_nothing_back(
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
     namespace: dict[str, Any] = {"angry": Angry(), "other": [1]}
     request = parse_request(["garbage"], shell=None)
-    done = act.carry_out(type(request)(slots(namespace)))
+    done = carry_out(type(request)(slots(namespace)), PLAN)
     assert namespace == {}
     assert ignored == ["no"]
     assert done.steps[:2] == ("angry freed", "other freed")
@@ -247,7 +248,7 @@ def test_an_interrupt_in_the_middle_says_what_stays() -> None:
     namespace: dict[str, Any] = {"first": [1]}
     others = Interrupted(second=[2])
     request = parse_request(["garbage"], shell=None)
-    done = act.carry_out(type(request)(slots(namespace) | slots(others)))
+    done = carry_out(type(request)(slots(namespace) | slots(others)), PLAN)
     assert done.interrupted
     assert namespace == {}
     assert others == {"second": [2]}
@@ -391,9 +392,9 @@ def test_a_trim_returns_what_arrow_keeps_too(monkeypatch: pytest.MonkeyPatch) ->
     pool = SimpleNamespace(release_unused=lambda: calls.append("release"))
     fake = SimpleNamespace(default_memory_pool=lambda: pool)
     monkeypatch.setitem(sys.modules, "pyarrow", fake)
-    act.carry_out(parse_request(["garbage"], shell=None), FakeAllocator())
+    carry_out(parse_request(["garbage"], shell=None), PLAN, FakeAllocator())
     assert calls == []
-    act.carry_out(parse_request(["garbage"], shell=None, trim=True), FakeAllocator())
+    carry_out(parse_request(["garbage"], shell=None, trim=True), PLAN, FakeAllocator())
     assert calls == ["release"]
 
 
