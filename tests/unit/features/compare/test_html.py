@@ -17,15 +17,8 @@ from hfmem_widget.features.compare.html import chart_bundle, table_bundle, whole
 from hfmem_widget.features.compare.model import Comparison, Difference, difference
 from hfmem_widget.features.compare.picture import step_ticks
 from hfmem_widget.features.compare.table import MOST_CELLS, compare
-from hfmem_widget.features.compare.text import (
-    change_text,
-    of_something,
-    part_columns,
-    percent_text,
-)
-from hfmem_widget.session import (
-    Peak,
-)
+from hfmem_widget.features.compare.text import change_text, of_something, part_columns, percent_text
+from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB, MIB, format_bytes, format_rate
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from tests.data.modules import loaded_by

@@ -20,11 +20,7 @@ from hfmem_widget.features.memory_map.html import (
     moments_bundle,
 )
 from hfmem_widget.features.memory_map.model import LABELS, Block, MemoryMap, Piece, Segment
-from hfmem_widget.features.memory_map.picture import (
-    WIDTH,
-    layout,
-    merged,
-)
+from hfmem_widget.features.memory_map.picture import WIDTH, layout, merged
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.segments import heap, segment
