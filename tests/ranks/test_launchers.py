@@ -123,4 +123,4 @@ def test_clocks_off_by_seconds_are_corrected(tmp_path: Path) -> None:
     assert said["code"] == 0
     assert list(said["findings"]) == ["clock"]
     assert round(said["clocks"]["ahead"]) == 5
-    assert [step for _, _, step in said["ranks"].values()] == [30, 30]
+    assert [step for _, _, step in said["ranks"].values()] == [12, 12]

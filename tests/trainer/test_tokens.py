@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,34 +118,29 @@ def test_a_batch_handed_over_as_one_dictionary_is_counted(tmp_path: Path) -> Non
     assert counts(trainer)[0]["content_tokens"] == 25
 
 
-def test_several_forward_passes_of_a_step_are_all_counted(tmp_path: Path) -> None:
-    """As where two batches are contrasted, by sentence-transformers for one; they are one phase."""
+def twice(model: Any, inputs: Any) -> Any:
+    """Contrast two batches, as sentence-transformers does for one."""
+    return model(**inputs).loss + model(**inputs).loss
 
-    def twice(model: Any, inputs: Any) -> Any:
-        return model(**inputs).loss + model(**inputs).loss
 
-    kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(twice)})
+def with_reference(model: Any, inputs: Any) -> Any:
+    """Have a reference for the loss, or generate within a step."""
+    with torch.no_grad():
+        model(**inputs)
+    return model(**inputs).loss
+
+
+@pytest.mark.parametrize(("how", "tokens"), [(twice, 72), (with_reference, 36)])
+def test_several_forward_passes_of_a_step_are_one_phase(
+    tmp_path: Path, how: Callable[..., Any], tokens: int
+) -> None:
+    """All are counted, but for one without gradients, which is part of what surrounds it."""
+    kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(how)})
     with hfmem_widget.watch(quiet=True) as session:
         make_trainer(tmp_path, kind=kind, max_steps=1).train()
 
     assert [span.kind for span in session.spans[4:]] == ["forward", "backward", "optimizer"]
-    assert session.spans[3].counts["tokens"] == 72
-
-
-def test_a_forward_pass_without_gradients_is_no_phase(tmp_path: Path) -> None:
-    """A reference for the loss, or generation within a step: it is part of what surrounds it."""
-
-    def with_reference(model: Any, inputs: Any) -> Any:
-        with torch.no_grad():
-            model(**inputs)
-        return model(**inputs).loss
-
-    kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(with_reference)})
-    with hfmem_widget.watch(quiet=True) as session:
-        make_trainer(tmp_path, kind=kind, max_steps=1).train()
-
-    assert [span.kind for span in session.spans[4:]] == ["forward", "backward", "optimizer"]
-    assert session.spans[3].counts["tokens"] == 36
+    assert session.spans[3].counts["tokens"] == tokens
 
 
 def test_the_longest_batch_is_the_worst_step(tmp_path: Path) -> None:

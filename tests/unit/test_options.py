@@ -12,14 +12,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.options import (
-    OPTIONS,
-    Limit,
-    WatchKeywords,
-    WatchOptions,
-    device_keys,
-    limit_of,
-)
+from hfmem_widget.options import OPTIONS, Limit, WatchKeywords, WatchOptions, device_keys, limit_of
 from hfmem_widget.text import GIB, MIB
 
 

@@ -10,16 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.text import (
-    GIB,
-    KIB,
-    MAX_LENGTH,
-    MIB,
-    format_change,
-    ordinal,
-    parse_bytes,
-    plain,
-)
+from hfmem_widget.text import GIB, KIB, MAX_LENGTH, MIB, format_change, ordinal, parse_bytes, plain
 from hfmem_widget.view.html import shown
 
 

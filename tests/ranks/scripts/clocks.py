@@ -10,7 +10,7 @@ from typing import Any
 
 import hfmem_widget
 
-STEPS = 30
+STEPS = 12
 
 
 def work(rank: int, together: Any) -> None:

@@ -46,6 +46,10 @@ def trains(world: int) -> bool:
     return all(row.step > 10 and not row.flag for row in run.ranks.values())
 
 
+def is_said(kind: str) -> bool:
+    return kind in [finding.kind for finding in session.run.findings]
+
+
 def ended(ranks: Ranks) -> None:
     for rank in ranks:
         rank.terminate()
@@ -69,12 +73,12 @@ with hfmem_widget.watch("elastic", quiet=True, ranks=run_directory) as session:
     seen.append(look())
     ended(ranks)
     ranks = started(4, 0)
-    wait(lambda: trains(4))
+    wait(lambda: trains(4) and is_said("rank-restarted"))
     seen.append(look())
     for lost in ranks[2:]:
         lost.kill()
         lost.wait()
-    wait(lambda: "rank-gone" in [finding.kind for finding in session.run.findings])
+    wait(lambda: is_said("rank-gone"))
     seen.append(look())
     ended(ranks[:2])
     ranks = started(2, 1)

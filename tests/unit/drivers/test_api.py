@@ -19,11 +19,7 @@ import hfmem_widget
 from hfmem_widget.drivers.watch import MOST_NESTED, TOO_DEEP, Watch, kept_from_ending
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.companion import Companion
-from hfmem_widget.monitor.shared import (
-    read_once,
-    running_monitor,
-    shared_monitor,
-)
+from hfmem_widget.monitor.shared import read_once, running_monitor, shared_monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.view.card import card_bundle

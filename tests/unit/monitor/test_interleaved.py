@@ -124,22 +124,6 @@ def test_an_edge_is_read_when_it_is_made() -> None:
     assert first.after is second.before
 
 
-def test_a_reset_of_the_users_hides_no_peak() -> None:
-    """It resets the one counter while a span is open."""
-    step = Step()
-    step.begin()
-    step.alloc()
-    step.alloc()
-    step.free()
-    step.free()
-    step.reset()
-    step.end()
-    span = step.session.spans[1]
-
-    assert span.peaks[KEY] == Peak(step.highest[span.id], "exact")
-    step.ask()
-
-
 def test_whoever_reads_the_spans_sees_them_all() -> None:
     """With times, parents, order and outcome as they were."""
     step = Step()

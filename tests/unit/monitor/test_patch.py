@@ -172,42 +172,32 @@ class Derived(Kinds):
     pass
 
 
-def test_a_class_method_is_surrounded_and_restored() -> None:
-    """The context is given the class that it is called on, and it stays a class method."""
+@pytest.mark.parametrize(
+    ("name", "whole_call", "results", "calls"),
+    [
+        ("of_class", False, ((Derived, 2), (Kinds, 3)), [((Derived,), {}), ((Kinds,), {})]),
+        ("of_nobody", True, (2, 3), [((2,), {}), ((), {"number": 3})]),
+    ],
+)
+def test_a_method_of_a_class_or_of_nobody_stays_one(
+    name: str, whole_call: bool, results: object, calls: object
+) -> None:
+    """The context is given the class that it is called on, or all arguments if that is asked for."""
     seen: list[object] = []
-    original = vars(Kinds)["of_class"]
-
-    @contextmanager
-    def around(kind: type) -> Iterator[None]:
-        seen.append(kind)
-        yield
-
-    surround(Kinds, "of_class", around)
-    result = Derived.of_class(2), Kinds().of_class(number=3)
-    restore(Kinds, "of_class")
-
-    assert result == ((Derived, 2), (Kinds, 3))
-    assert seen == [Derived, Kinds]
-    assert vars(Kinds)["of_class"] is original
-
-
-def test_a_static_method_is_surrounded_and_restored() -> None:
-    """With all arguments if that is asked for, however they are given."""
-    seen: list[object] = []
-    original = vars(Kinds)["of_nobody"]
+    original = vars(Kinds)[name]
 
     @contextmanager
     def around(*args: object, **kwargs: object) -> Iterator[None]:
         seen.append((args, kwargs))
         yield
 
-    surround(Kinds, "of_nobody", around, whole_call=True)
-    result = Kinds.of_nobody(2), Kinds().of_nobody(number=3)
-    restore(Kinds, "of_nobody")
+    surround(Kinds, name, around, whole_call=whole_call)
+    result = getattr(Derived, name)(2), getattr(Kinds(), name)(number=3)
+    restore(Kinds, name)
 
-    assert result == (2, 3)
-    assert seen == [((2,), {}), ((), {"number": 3})]
-    assert vars(Kinds)["of_nobody"] is original
+    assert result == results
+    assert seen == calls
+    assert vars(Kinds)[name] is original
 
 
 def test_a_function_of_a_module_is_surrounded_and_restored() -> None:

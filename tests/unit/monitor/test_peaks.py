@@ -22,67 +22,6 @@ def user_peak(allocator: FakeAllocator) -> float:
     return float(allocator.user_stats(0)["allocated_bytes"]["all"]["peak"])
 
 
-def test_a_peak_between_two_samples_is_in_the_window() -> None:
-    """Memory that came and went between the edges counts, to the byte."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    peaks = ledger.close(window)
-
-    assert peaks[KEY].value == 8 * MIB
-    assert peaks[KEY].certainty == "exact"
-
-
-def test_an_earlier_peak_is_not_in_the_window() -> None:
-    """What was freed before a window opened is not its peak."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-    allocator.free(allocator.alloc(64 * MIB))
-    window = ledger.open()
-    allocator.alloc(2 * MIB)
-
-    assert ledger.close(window)[KEY].value == 2 * MIB
-
-
-def test_an_inner_window_does_not_disturb_the_outer() -> None:
-    """The outer window keeps a peak that came before an inner one opened."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    outer = ledger.open()
-    allocator.free(allocator.alloc(32 * MIB))
-    inner = ledger.open()
-    allocator.alloc(4 * MIB)
-
-    assert ledger.close(inner)[KEY].value == 4 * MIB
-    assert ledger.close(outer)[KEY].value == 32 * MIB
-
-
-def test_the_users_peak_survives_our_resets() -> None:
-    """`max_memory_allocated` says what it would have said without a ledger."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-    allocator.free(allocator.alloc(32 * MIB))
-    ledger.close(ledger.open())
-
-    assert user_peak(allocator) == 32 * MIB
-
-
-def test_a_users_reset_inside_a_window_is_honoured_and_harmless() -> None:
-    """After their own reset the user reads their own new peak, and the window keeps the whole."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(32 * MIB))
-    allocator.user_reset(0)
-    allocator.alloc(1 * MIB)
-
-    assert user_peak(allocator) == 1 * MIB
-    assert ledger.close(window)[KEY].value == 32 * MIB
-
-
 def test_closing_twice_gives_the_same() -> None:
     """A window closed again says what it said."""
     allocator = FakeAllocator()

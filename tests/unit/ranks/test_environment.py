@@ -12,16 +12,7 @@ from unittest import mock
 import pytest
 
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.environment import (
-    CLAIMED,
-    OPTIONS,
-    PATH,
-    RUN,
-    SITE,
-    Lent,
-    handed_on,
-    lends,
-)
+from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, PATH, RUN, SITE, Lent, handed_on, lends
 from hfmem_widget.ranks.process_group import leave_groups
 
 DIRECTORY = Path("/shared/run1")

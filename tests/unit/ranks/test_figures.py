@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.ranks.aggregate import (
-    COMMON_STEPS,
-    offsets,
-    outliers,
-    peers,
-)
+from hfmem_widget.ranks.aggregate import COMMON_STEPS, offsets, outliers, peers
 from hfmem_widget.ranks.overview import MOST_OPEN, Strip, WaitingBuckets
 from hfmem_widget.ranks.roster import KEPT, RecentSteps
 from hfmem_widget.ranks.stream import Finished

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import (
-    Peak,
-    Recorder,
-    Sample,
-    Span,
-    SpanKind,
-)
+from hfmem_widget.session import Peak, Recorder, Sample, Span, SpanKind
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
 from tests.unit.session.conftest import KEY, recorder_of
 

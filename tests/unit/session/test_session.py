@@ -16,16 +16,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session import (
-    Device,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Session,
-    StepGroup,
-    Steps,
-)
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, StepGroup, Steps
 from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks

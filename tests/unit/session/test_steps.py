@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import (
-    Device,
-    DeviceSteps,
-    Recorder,
-    Sample,
-    Series,
-    StepGroup,
-    Steps,
-)
+from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup, Steps
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
 from tests.unit.session.conftest import GPU, recorder_of

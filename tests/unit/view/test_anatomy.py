@@ -10,20 +10,10 @@ import plotly.graph_objects as go
 import pytest
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import (
-    Anatomy,
-    Contents,
-    Device,
-    Part,
-)
+from hfmem_widget.session import Anatomy, Contents, Device, Part
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import (
-    NOTHING_FOUND,
-    anatomy_bundle,
-    contents_text,
-    drawn_parts,
-)
+from hfmem_widget.view.anatomy import NOTHING_FOUND, anatomy_bundle, contents_text, drawn_parts
 from hfmem_widget.view.chart.figure import anatomy_dict
 from tests.data.parted import NAN, training
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run

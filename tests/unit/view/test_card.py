@@ -11,15 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from hfmem_widget.analysis.facts import active_devices, facts_of, uses_a_gpu
-from hfmem_widget.session import (
-    Device,
-    Finding,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Session,
-)
+from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.headline import headline

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import re
 
-from hfmem_widget.session import (
-    NO_STEP,
-    Device,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Span,
-    SpanKind,
-)
+from hfmem_widget.session import NO_STEP, Device, Peak, Recorder, Sample, Series, Span, SpanKind
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.phases import (
-    MOST_IN_SIGHT,
-    pace_text,
-    phase_rows,
-    phases_html,
-    where_text,
-)
+from hfmem_widget.view.phases import MOST_IN_SIGHT, pace_text, phase_rows, phases_html, where_text
 from tests.scenes import scripted_run
 
 

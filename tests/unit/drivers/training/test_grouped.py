@@ -273,14 +273,15 @@ def interrupted_at(line: int, action: Callable[[], None]) -> bool:
     return False
 
 
-def test_long_steps_have_all_their_phases() -> None:
-    """Where measuring is cheap nothing is left out, and nothing is said."""
-    training = Training()
-    for _ in range(30):
-        training.one_step(5.0)
+@pytest.mark.parametrize(("phases", "seconds"), [("auto", 5.0), ("all", 0.0)])
+def test_long_steps_have_all_their_phases(phases: Any, seconds: float) -> None:
+    """Where measuring is cheap, or all phases are wanted, nothing is left out, and nothing is said."""
+    training = Training(phases)
+    for _ in range(100):
+        training.one_step(seconds)
     session = training.ends()
 
-    assert len(of_kind(session, "optimizer")) == 30
+    assert len(of_kind(session, "optimizer")) == len(of_kind(session, "forward")) == 100
     assert session.polling.limited == ""
 
 
@@ -296,17 +297,6 @@ def test_phases_come_back_when_steps_get_longer() -> None:
 
     assert {span.parent for span in of_kind(session, "backward")} >= set(newest)
     assert "of 90 steps" in session.polling.limited
-
-
-def test_with_all_phases_wanted_nothing_is_left_out() -> None:
-    """Whatever it costs."""
-    training = Training("all")
-    for _ in range(100):
-        training.one_step(0.0)
-    session = training.ends()
-
-    assert len(of_kind(session, "forward")) == 100
-    assert session.polling.limited == ""
 
 
 def test_spans_by_hand_stay_in_a_group() -> None:

@@ -19,15 +19,7 @@ from hfmem_widget.features.budget.companion import (
 )
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import (
-    Device,
-    Finding,
-    Guide,
-    Recorder,
-    Sample,
-    Series,
-    SpanKind,
-)
+from hfmem_widget.session import Device, Finding, Guide, Recorder, Sample, Series, SpanKind
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
 from tests.scenes.stage import Stage

@@ -100,12 +100,12 @@ class Swish(torch.autograd.Function):  # type: ignore[misc]  # torch is not foll
 
 HALF, CHANNELS = torch.bfloat16, torch.rand(512, requires_grad=True)
 WEIGHT, KERNEL = torch.rand(1536, 512, requires_grad=True), torch.rand(32, 4, 3, 3)
-TOKENS = torch.randint(0, 1536, (4, 64))
+TOKENS = torch.randint(0, 1536, (2, 16))
 
 
 def heads(x: torch.Tensor) -> torch.Tensor:
     """Split queries, keys and values of eight heads."""
-    return functional.linear(x, WEIGHT).view(4, 64, 3, 8, 64).permute(2, 0, 3, 1, 4)
+    return functional.linear(x, WEIGHT).view(2, 16, 3, 8, 64).permute(2, 0, 3, 1, 4)
 
 
 def attention(x: torch.Tensor) -> torch.Tensor:
@@ -130,8 +130,8 @@ def response_norm(x: torch.Tensor) -> torch.Tensor:
 
 def turned(x: torch.Tensor) -> torch.Tensor:
     """Turn queries by their positions."""
-    first, second = x.view(4, 64, 8, 64).chunk(2, -1)
-    return x.view(4, 64, 8, 64) * 0.5 + torch.cat((-second, first), -1) * 0.5
+    first, second = x.view(2, 16, 8, 64).chunk(2, -1)
+    return x.view(2, 16, 8, 64) * 0.5 + torch.cat((-second, first), -1) * 0.5
 
 
 def tied(x: torch.Tensor) -> torch.Tensor:
@@ -156,20 +156,20 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "RMS norm": lambda x: (
         CHANNELS * (x.float() * x.float().pow(2).mean(-1, True).rsqrt()).to(x.dtype)
     ),
-    "a convolution": lambda x: functional.conv2d(x.view(4, 4, 64, 128), KERNEL, stride=2).relu(),
+    "a convolution": lambda x: functional.conv2d(x.view(2, 4, 16, 128), KERNEL, stride=2).relu(),
     "pooled and enlarged": lambda x: functional.interpolate(
-        functional.avg_pool2d(x.view(4, 4, 64, 128), 2), scale_factor=2.0
+        functional.avg_pool2d(x.view(2, 4, 16, 128), 2), scale_factor=2.0
     ),
     "a function in Python": lambda x: Swish.apply(x) + x,
     "used three times": lambda x: (x * 2).relu() + (x * 2).tanh() + x.exp(),
     "in place": lambda x: (x * 1).add_(2).relu_() + x,
     "chosen": lambda x: torch.where(x > 0, x * 2, x * 3),
-    "parts": lambda x: (x * 1)[:, :32].sum(1) + (x * 1)[:, ::2].mean(1),
-    "rows for experts": lambda x: torch.zeros(256, 512, dtype=x.dtype).index_add(
-        0, torch.arange(100), x.view(256, 512)[:100] * 2
+    "parts": lambda x: (x * 1)[:, :8].sum(1) + (x * 1)[:, ::2].mean(1),
+    "rows for experts": lambda x: torch.zeros(32, 512, dtype=x.dtype).index_add(
+        0, torch.arange(20), x.view(32, 512)[:20] * 2
     ),
     "stacked": lambda x: torch.stack([x * at for at in range(4)]).mean(0),
-    "broadcast": lambda x: (x[:, :1].expand(4, 64, 512) * x).relu(),
+    "broadcast": lambda x: (x[:, :1].expand(2, 16, 512) * x).relu(),
     "in two types": lambda x: (x.float() * 2).to(HALF) + x,
     "log of a sum": lambda x: x.logsumexp(-1) + x.max(-1).values,
 }
@@ -181,7 +181,7 @@ def test_memory_comes_and_goes_as_with_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
     """What comes in, goes out, is saved and is added up, to the byte and in the engine's order."""
-    leaves = x, _, _ = torch.randn(4, 64, 512).to(dtype).requires_grad_(True), CHANNELS, WEIGHT
+    leaves = x, _, _ = torch.randn(2, 16, 512).to(dtype).requires_grad_(True), CHANNELS, WEIGHT
 
     def loss() -> torch.Tensor:
         with torch.autocast("cpu", HALF, enabled=dtype == HALF):

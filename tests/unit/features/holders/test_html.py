@@ -9,11 +9,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.holders.html import (
-    MOST_ROWS,
-    growth_bundle,
-    holders_bundle,
-)
+from hfmem_widget.features.holders.html import MOST_ROWS, growth_bundle, holders_bundle
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders, Kind, Remainder
 from hfmem_widget.text import MIB
 from tests.unit.view.test_hostile_text import CORPUS, Strict

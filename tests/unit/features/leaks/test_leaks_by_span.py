@@ -114,58 +114,47 @@ def ran(run: Callable[[Served], None]) -> Session:
     return session
 
 
-def test_epochs_without_steps_are_spans_like_any() -> None:
-    """A loop may have a span for each epoch, and none for a step."""
-
-    def epochs(served: Served) -> None:
-        for _ in range(20):
-            with served.stage.span("epoch", "epoch"):
-                served.grow(8, 1.0)
-
-    (trend,) = trends_of(ran(epochs))
-
-    assert trend.what == "an epoch"
-    assert trend.slope == pytest.approx(8 * MIB, rel=0.01)
+def epochs(served: Served) -> None:
+    for _ in range(20):
+        with served.stage.span("epoch", "epoch"):
+            served.grow(8, 1.0)
 
 
-def test_two_kinds_that_both_keep_explain_it_together() -> None:
-    """No one of them explains it, and yet it is no matter of seconds."""
-
-    def both(served: Served) -> None:
-        for _ in range(30):
-            served.span("question", 2, 0.3)
-            served.span("answer", 2, 0.3)
-
-    (trend,) = trends_of(ran(both))
-
-    assert trend.what.startswith("per ")
-    assert trend.slope == pytest.approx(4 * MIB, rel=0.01)
+def two_kinds(served: Served) -> None:
+    for _ in range(30):
+        served.span("question", 2, 0.3)
+        served.span("answer", 2, 0.3)
 
 
-def test_growth_between_spans_is_given_per_second() -> None:
-    """A thread fills a queue meanwhile, of which the spans see a tenth."""
-
-    def beside(served: Served) -> None:
-        for _ in range(40):
-            served.span("request", 0.2, 0.1)
-            served.grow(1.8, 0.9)
-
-    (trend,) = trends_of(ran(beside))
-
-    assert trend.what == "a second"
-    assert trend.slope == pytest.approx(2 * MIB, rel=0.05)
+def beside_spans(served: Served) -> None:
+    """Fill a queue on a thread meanwhile, of which the spans see a tenth."""
+    for _ in range(40):
+        served.span("request", 0.2, 0.1)
+        served.grow(1.8, 0.9)
 
 
-def test_growth_that_goes_by_the_clock_during_spans_is_given_per_second() -> None:
-    """A thread adds 3 MiB a second while spans of any length run: the longer ones see more of it."""
+def by_the_clock(served: Served) -> None:
+    """Add 3 MiB a second on a thread while spans of any length run: the longer ones see more of it."""
+    chance = random.Random(3)
+    for _ in range(40):
+        seconds = chance.choice([0.2, 0.4, 1.6, 3.0])
+        served.span("request", 3 * seconds, seconds)
 
-    def during(served: Served) -> None:
-        chance = random.Random(3)
-        for _ in range(40):
-            seconds = chance.choice([0.2, 0.4, 1.6, 3.0])
-            served.span("request", 3 * seconds, seconds)
 
-    (trend,) = trends_of(ran(during))
+@pytest.mark.parametrize(
+    ("run", "what", "slope", "within"),
+    [
+        (epochs, "an epoch", 8, 0.01),
+        (two_kinds, "per ", 4, 0.01),
+        (beside_spans, "a second", 2, 0.05),
+        (by_the_clock, "a second", 3, 0.05),
+    ],
+)
+def test_growth_is_given_by_what_explains_all_of_it(
+    run: Callable[[Served], None], what: str, slope: float, within: float
+) -> None:
+    """By epochs, by two kinds of spans together, or by the second where it goes on beside them."""
+    (trend,) = trends_of(ran(run))
 
-    assert trend.what == "a second"
-    assert trend.slope == pytest.approx(3 * MIB, rel=0.05)
+    assert trend.what.startswith(what)
+    assert trend.slope == pytest.approx(slope * MIB, rel=within)

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmem_widget.features.leaks.trends import (
-    Floats,
-    goes_on,
-    theil_sen,
-    thinned,
-    without_size,
-)
+from hfmem_widget.features.leaks.trends import Floats, goes_on, theil_sen, thinned, without_size
 
 
 def x(count: int = 60) -> Floats:

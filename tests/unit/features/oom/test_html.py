@@ -10,12 +10,7 @@ import pytest
 
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
-from hfmem_widget.features.oom.html import (
-    bar_html,
-    drawn_parts,
-    figures_of,
-    out_of_memory_bundle,
-)
+from hfmem_widget.features.oom.html import bar_html, drawn_parts, figures_of, out_of_memory_bundle
 from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Device

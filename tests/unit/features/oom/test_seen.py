@@ -180,29 +180,19 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
     assert 3 * weights <= seen.other.bytes <= 3 * weights + 4096
 
 
+@pytest.mark.parametrize(
+    "again", ["model = load()", "def main():\n    global model\n    model = load()\nmain()"]
+)
 def test_a_model_that_is_made_anew_is_named_by_its_variable(
-    notebook: Callable[..., Notebook],
+    notebook: Callable[..., Notebook], again: str
 ) -> None:
-    """The statement that failed was to assign it, so what it holds is of before."""
-    seen = notebook(model=LlamaForCausalLM(CONFIG), make=LlamaForCausalLM, config=CONFIG).see(
-        "def load():\n    new = make(config)\n    fail()\n    return new\nmodel = load()"
-    )
-    assert seen.other is not None
-    assert (seen.other.what, seen.other.at) == (
-        "Another LlamaForCausalLM of 336,960 parameters",
-        "model",
-    )
-
-
-def test_what_a_script_made_and_makes_anew_is_named(notebook: Callable[..., Notebook]) -> None:
-    """The code that runs has assigned the variable, and reads it nowhere."""
+    """The statement that failed was to assign it, and nothing reads it: what it holds is of before."""
     seen = notebook(make=LlamaForCausalLM, config=CONFIG).see(
         "model = make(config)\n"
-        "def load():\n    new = make(config)\n    fail()\n    return new\n"
-        "def main():\n    global model\n    model = load()\n"
-        "main()"
+        f"def load():\n    new = make(config)\n    fail()\n    return new\n{again}"
     )
     assert seen.other is not None
+    assert seen.other.what == "Another LlamaForCausalLM of 336,960 parameters"
     assert seen.other.at == "model"
 
 

@@ -15,12 +15,7 @@ from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.chart.figure import (
-    PLOTLY_MIME,
-    chart_bundle,
-    figure,
-    figure_dict,
-)
+from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import chart_html

@@ -139,8 +139,8 @@ def test_only_the_device_that_is_shown_has_guides() -> None:
 
 @pytest.mark.parametrize("with_chart", [True, False])
 def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
-    """The SVG of the chart, with the budget's name; the card's small picture, without."""
-    session = run(budget(6.0), trend(), findings=(crossing(4.0),))
+    """The SVG of the chart, with the budget's name and a mark's word; the card's small picture, without."""
+    session = run(budget(6.0), trend(), oom(4.0), oom(5.0), findings=(crossing(4.0),))
     html = (
         chart(session)["text/html"]
         if with_chart
@@ -151,6 +151,8 @@ def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
     assert ("budget 6.0 GiB</text>" in html) is with_chart
     assert ", budget 6.0 GiB, +1 a step" in html
     assert "<g><title>+1 a step</title><path" in html
+    assert html.count(f"<g><title>{RAN_OUT}, with 5.00 GiB allocated, at ") == 2
+    assert html.count(f"{RAN_OUT}</text>") == with_chart
 
 
 def test_a_chart_with_guides_stays_small() -> None:
@@ -213,19 +215,6 @@ def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None
         if one["text"] == RAN_OUT
     ]
     assert (word["xanchor"], word["yanchor"]) == (side, "bottom")
-
-
-@pytest.mark.parametrize("with_chart", [True, False])
-def test_the_pictures_without_plotly_have_the_mark(*, with_chart: bool) -> None:
-    """The SVG of the chart, with its word; the card's small picture, without."""
-    session = run(oom(4.0), oom(5.0))
-    html = (
-        chart(session)["text/html"]
-        if with_chart
-        else card_bundle(session, session.spans[0], with_chart=False)["text/html"]
-    )
-    assert html.count(f"<g><title>{RAN_OUT}, with 5.00 GiB allocated, at ") == 2
-    assert html.count(f"{RAN_OUT}</text>") == with_chart
 
 
 NAN = math.nan
