@@ -17,7 +17,8 @@ class SeriesLook:
     `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
     from there up to allocated; a part may be `stacked` below allocated. A line with a `least` is a part, too,
     and drawn on the host alone, where it reaches so many bytes. `sent` series go to the page. `held` is the
-    place, from 1, among the purposes of tensors.
+    place, from 1, among the purposes of tensors. On the host, where they would squeeze what the process uses,
+    series `aside_on_host` are drawn only for who asks for them.
     """
 
     label: str
@@ -30,6 +31,7 @@ class SeriesLook:
     sent: bool = False
     held: int = 0
     least: float = 0.0
+    aside_on_host: bool = False
 
     def called(self, *, is_host: bool) -> str:
         """Return the label."""
@@ -48,6 +50,7 @@ PARTS: Mapping[str, SeriesLook] = {
     name: row for name, row in TABLE.items() if not row.drawn or row.least
 }
 
+HOST = "cpu"
 OVERVIEW = "ranks"
 """The device that stands for all ranks of a run; those that are drawn by themselves are ``rank:N``."""
 

@@ -1,5 +1,13 @@
 import { describe, expect, test } from "vitest";
-import { fittedRange, growingEnd, niceTop, ticksWithin, timeTicks, valueTicks } from "../src/core/axis.ts";
+import {
+  fittedRange,
+  growingEnd,
+  niceTop,
+  tickCount,
+  ticksWithin,
+  timeTicks,
+  valueTicks,
+} from "../src/core/axis.ts";
 
 describe("axes", () => {
   test("the top is round, never below the data and at most a quarter above", () => {
@@ -16,6 +24,16 @@ describe("axes", () => {
       expect(values.at(-1)).toBeLessThanOrEqual(top * (1 + 1e-9));
       expect(values.length).toBeLessThanOrEqual(6);
       expect(new Set(texts).size).toBe(values.length);
+    }
+  });
+
+  test("an axis of any height, up to any top, has at most six labels, and from 160 pixels at least four", () => {
+    for (let least = 0.013; least < 5e5; least *= 1.037) {
+      for (const pixels of [60, 160, 400, 900]) {
+        const { length } = valueTicks(niceTop(least), tickCount(pixels)).values;
+        expect(length).toBeLessThanOrEqual(6);
+        if (pixels >= 160) expect(length).toBeGreaterThanOrEqual(4);
+      }
     }
   });
 

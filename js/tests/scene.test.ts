@@ -73,6 +73,18 @@ describe("findPeak", () => {
 });
 
 describe("composeScene", () => {
+  test("on the host what would squeeze the process is drawn only for who asks for it", () => {
+    const store = storeWith([0, 1].map((time) => [time, 9, 9, 9, 30, 300, 9000]));
+    const host = { device: "cpu" };
+    const plain = sceneOf(store, held(), host);
+    const asked = sceneOf(store, held(), { ...host, asked: new Set(["reserved", "device_used"]) });
+    expect(namesIn(plain).metrics).toEqual(["allocated"]);
+    expect(plain.top).toBeLessThan(50);
+    expect(namesIn(asked).metrics).toEqual(["device_used", "allocated", "reserved"]);
+    expect(asked.top).toBeGreaterThan(9000);
+    expect(namesIn(sceneOf(store)).metrics).toContain("reserved");
+  });
+
   test("other use of the device is drawn only while it is not far above our own", () => {
     const near = sceneOf(storeWith([row(0, 50, 60, 100), row(1, 50, 60, 100)]));
     const far = sceneOf(storeWith([row(0, 50, 60, 700), row(1, 50, 60, 700)]));

@@ -181,6 +181,24 @@ describe("View", () => {
     expect(figure.data.map(({ uid }) => uid)).not.toContain("reserved");
   });
 
+  test("on the host one click brings what is off there, and leaves the GPUs as they are", () => {
+    const store = new Store(Date.now);
+    const { element } = open(store);
+    store.apply(snapshot());
+    paint();
+    element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
+    paint();
+    const item = button(element, "show reserved");
+    expect([item.hidden, item.getAttribute("aria-pressed")]).toEqual([false, "false"]);
+    item.click();
+    paint();
+    const [, figure] = plotly.draw.mock.lastCall as unknown as [unknown, { data: { uid: string }[] }];
+    expect(figure.data.map(({ uid }) => uid)).toContain("reserved");
+    expect(button(element, "hide reserved").getAttribute("aria-pressed")).toBe("true");
+    element.querySelectorAll<HTMLElement>("[role=tab]")[0]!.click();
+    expect(button(element, "hide reserved")).toBe(item);
+  });
+
   describe("with parts", () => {
     const choice = (element: HTMLElement) =>
       element.querySelector<HTMLInputElement>(".hfmem-legend-parts input")!;

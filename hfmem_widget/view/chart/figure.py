@@ -195,6 +195,8 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         "spikedash": "solid",
         "ticksuffix": f" {frame.across[1]}",
     }
+    if scene.highest_aside > frame.top:
+        drawn["yaxis"] = paint.growing(drawn["yaxis"], frame, scene.highest_aside)
     # Where there are many devices, two columns of the legend fit the narrowest notebook.
     font = {"size": 10 if len(scene.devices) > 1 else 11}
     layout: dict[str, Any] = {

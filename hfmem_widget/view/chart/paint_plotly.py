@@ -13,7 +13,7 @@ import numpy as np
 from hfmem_widget.analysis.curve import Gap, Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks
+from hfmem_widget.view.chart.axis import Ticks, value_ticks
 from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
 
 Trace = dict[str, Any]
@@ -101,7 +101,7 @@ def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
     # By default as many digits as the labels of the axis have.
     digits = digits or (".1f" if frame.top >= 100 * frame.unit[0] else ".2f")
     is_broken = len(curve.runs) > 1
-    line = {"line": _line(curve.stroke)}
+    line = {"line": _line(curve.stroke)} | ({"visible": "legendonly"} if curve.is_aside else {})
     hover = _hover(curve, frame, digits)
     if not curve.fill:
         points = curve.points
@@ -323,6 +323,16 @@ def axes(frame: Frame, foot: float = 0, top: float = 1) -> Trace:
         | {"range": [0, _up(frame.top, frame)]}
         | {"domain": [foot, top], "fixedrange": True},
     }
+
+
+def growing(axis: Trace, frame: Frame, highest: float) -> Trace:
+    """Return the vertical axis as one that reaches its frame's top, or up to `highest` once that is shown."""
+    divisor, unit = frame.unit
+    above = _ticks(value_ticks(highest / divisor, unit))
+    places = [at for at, value in enumerate(above["tickvals"]) if value > frame.top / divisor]
+    more = {name: axis[name] + [labels[at] for at in places] for name, labels in above.items()}
+    fits = {"rangemode": "tozero", "autorangeoptions": {"include": axis["range"][1]}}
+    return axis | more | fits | {"autorange": True}
 
 
 def _ticks(ticks: Ticks, divisor: float = 1.0) -> Trace:

@@ -22,7 +22,15 @@ from hfmem_widget.analysis.curve import (
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
 from hfmem_widget.analysis.others import METRIC, movement
 from hfmem_widget.session import Device, Peak, Session, Span
-from hfmem_widget.session.series import LINES, OVERVIEW, SeriesLook, is_charted, over_ranks, row_of
+from hfmem_widget.session.series import (
+    HOST,
+    LINES,
+    OVERVIEW,
+    SeriesLook,
+    is_charted,
+    over_ranks,
+    row_of,
+)
 from hfmem_widget.text import MIB, unit_for
 from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
@@ -56,6 +64,11 @@ class Line:
     metric: str
     label: str
     points: Points
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it is drawn only for who asks for it: the axis is ruled by the rest."""
+        return self.device == HOST and self.row.aside_on_host
 
     @property
     def row(self) -> SeriesLook:
@@ -102,6 +115,11 @@ class Scene:
         fits = (unit for unit in TIME_UNITS if self.duration >= unit[0] * LEAST_OF_UNIT)
         across = next(fits, TIME_UNITS[-1])
         return Frame(0.0, self.duration, self.top, unit, ticks, levels, across)
+
+    @property
+    def highest_aside(self) -> float:
+        """How high the lines reach that a click in the legend brings; NaN without any."""
+        return _highest_point([line for line in self.lines if line.is_aside])
 
     @property
     def lanes(self) -> int:
@@ -229,7 +247,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     lines = [each for each in lines if not each.row.least > _highest_point([each])]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     used = line(primary, METRIC)
-    data = _highest_point([*lines, *others, *([used] if moved else [])], peak)
+    ruling = [each for each in lines if not each.is_aside]
+    data = _highest_point([*ruling, *others, *([used] if moved else [])], peak)
     if math.isnan(data):
         return None
     if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
@@ -241,7 +260,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     guides += marks_in(session, also, (start, stop))
     # What a sampled peak missed, the allocator reported as it ran out.
     oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
-    ceiling = max([_highest_point(lines, peak), *oom_levels]) or float(MIB)
+    ruling = [drawn for drawn in lines if not drawn.is_aside]
+    ceiling = max([_highest_point(ruling, peak), *oom_levels]) or float(MIB)
     levels = [guide.level for guide in guides if guide.kind == "budget"]
     label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
     key = f"{primary.key}/{metric}"

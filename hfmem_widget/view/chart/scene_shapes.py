@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hfmem_widget.analysis.curve import joined
 from hfmem_widget.session.series import SINGLY
 from hfmem_widget.text import format_bytes, format_duration
@@ -20,7 +22,11 @@ BAND = "lowest to highest rank"
 
 def line_curves(scene: Scene) -> list[Curve]:
     """Return the lines in order of drawing, and what stands below them."""
-    return [curve for line in scene.lines for curve in _of_line(line, scene)]
+    return [
+        replace(curve, is_aside=line.is_aside)
+        for line in scene.lines
+        for curve in _of_line(line, scene)
+    ]
 
 
 def guide_curves(scene: Scene) -> list[Curve]:

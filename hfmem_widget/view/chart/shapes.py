@@ -40,6 +40,7 @@ class Curve:
     heights: Sequence[float] = ()  # on hover, where they are not those of the points
     is_key: bool = True  # whether the legend has it
     rank: int = 0  # in the legend, curves with a rank come first
+    is_aside: bool = False  # only where a person asks for it, in the legend
 
     @property
     def is_layer(self) -> bool:

@@ -10,6 +10,7 @@ from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.layers import lines_of
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
+from hfmem_widget.view.chart.shapes import Curve
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
 POINTS = 1900  # for all lines together: about 10 bytes each
@@ -71,8 +72,13 @@ def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
 
 
 def _curves(scene: Scene, height: int, offset: int) -> str:
-    curves = [*line_curves(scene), *guide_curves(scene)]
+    curves = [*_lines(scene), *guide_curves(scene)]
     return paint.stretched(height, paint.curves_svg(curves, scene.frame, height), offset)
+
+
+def _lines(scene: Scene) -> list[Curve]:
+    # Nobody can click here.
+    return [curve for curve in line_curves(scene) if not curve.is_aside]
 
 
 def _capacity(scene: Scene, offset: int) -> str:
@@ -84,4 +90,4 @@ def _capacity(scene: Scene, offset: int) -> str:
 
 
 def _legend(scene: Scene) -> str:
-    return paint.legend(line_curves(scene), f";margin:2px 0 0 {paint.GUTTER}px")
+    return paint.legend(_lines(scene), f";margin:2px 0 0 {paint.GUTTER}px")

@@ -25,6 +25,11 @@ export function roundUp(least: number, mantissas: number[]): number {
   return (mantissas.find(fits) ?? 10) * power;
 }
 
+/** How many labels a vertical axis of so many pixels is worth: with tops as `niceTop` gives them, 4 to 6 at most. */
+export function tickCount(pixels: number): number {
+  return Math.min(Math.max(2, pixels / 26), 6);
+}
+
 /** About `count` ticks from 0 to `top`, at multiples of 1, 2, 2.5 or 5. */
 export function valueTicks(top: number, count: number): Ticks {
   const step = roundUp(top / count, [1, 2, 2.5, 5]);

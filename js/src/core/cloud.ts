@@ -1,6 +1,6 @@
 /** Peaks of steps by the tokens of their batches, before they are drawn: a point for each row of the step table. */
 
-import { fittedRange, type Ticks, ticksWithin } from "./axis.ts";
+import { fittedRange, type Ticks, tickCount, ticksWithin } from "./axis.ts";
 import { formatBytes, formatCount, percentOf, type Unit, unitFor } from "./format.ts";
 import { peakText } from "./peak.ts";
 import type { Range, Settings } from "./settings.ts";
@@ -14,7 +14,7 @@ const MOST_POINTS = 800;
 const LEAST_CELL_PIXELS = 2;
 /** So many steps must differ in their tokens: through fewer there is no line. */
 const LEAST_DIFFERENT = 3;
-const TICK_PIXELS = { x: 84, y: 26 };
+const TICK_PIXELS = 84;
 const NEAR_PIXELS = 14;
 
 export interface Point {
@@ -61,7 +61,7 @@ export function composeCloud(store: Store, settings: Settings, width: number, he
   const unit = settings.percent && total !== null ? percentOf(total) : unitFor(highest * 1.06);
   const xRange = fittedRange(fewest, most);
   const yRange = fittedRange(lowest / unit.divisor, (1.08 * highest) / unit.divisor);
-  const ticks = ticksWithin(xRange, Math.max(2, width / TICK_PIXELS.x));
+  const ticks = ticksWithin(xRange, Math.max(2, width / TICK_PIXELS));
   const counted = { ...ticks, texts: ticks.values.map(formatCount) };
   const cloud = {
     width,
@@ -69,7 +69,7 @@ export function composeCloud(store: Store, settings: Settings, width: number, he
     lanesHeight: 0 as const,
     worst: worstPoint(all),
     x: { range: xRange, ticks: counted },
-    y: { range: yRange, ticks: belowTop(ticksWithin(yRange, Math.max(2, height / TICK_PIXELS.y)), yRange) },
+    y: { range: yRange, ticks: belowTop(ticksWithin(yRange, tickCount(height)), yRange) },
     unit,
   };
   return { ...cloud, points: thinned(all, cloud) };

@@ -1,6 +1,6 @@
 /** A scene of what is known: ranges, points, bars, gaps, labels. A pure function. */
 
-import { growingEnd, niceTop, valueTicks } from "./axis.ts";
+import { growingEnd, niceTop, tickCount, valueTicks } from "./axis.ts";
 import { type Drawn, decimate } from "./decimate.ts";
 import { MIB, percentOf, unitFor } from "./format.ts";
 import { gapsWithin } from "./gaps.ts";
@@ -19,8 +19,8 @@ import {
   type Scene,
   timeToPixel,
 } from "./scene.ts";
-import { LINES, type LineName, leastOf, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
-import type { Range, Settings } from "./settings.ts";
+import { isAside, LINES, type LineName, leastOf, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
+import { isHidden, type Range, type Settings } from "./settings.ts";
 import { stackOf } from "./stack.ts";
 import type { Store } from "./store.ts";
 import { placeWords } from "./words.ts";
@@ -28,7 +28,6 @@ import { placeWords } from "./words.ts";
 const LANE_GAP = 6;
 /** A lower chart has no room for lanes. */
 const LEAST_HEIGHT_FOR_LANES = 130;
-const TICK_PIXELS = 26;
 const CAPACITY_FROM = 0.6;
 const DEVICE_USED_UP_TO = 2;
 const GAP_INTERVALS = 3;
@@ -85,7 +84,7 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
     settings.percent ? total : null,
   );
   const unit = settings.percent && total !== null ? percentOf(total) : unitFor(hold.top);
-  const ticks = valueTicks(hold.top / unit.divisor, Math.max(2, plotHeight / TICK_PIXELS));
+  const ticks = valueTicks(hold.top / unit.divisor, tickCount(plotHeight));
   const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
   const scene = { ...axes, bars, x, lines, bands, capacity, guides };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
@@ -95,8 +94,8 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
 
 /** Axes hold still while the same thing is looked at in the same way; else they fit afresh. */
 function keepOrRelease(hold: Hold, store: Store, settings: Settings, isRunning: boolean): void {
-  const { device, window, zoom, percent, hidden } = settings;
-  const key = JSON.stringify([store.run, device, window, zoom, percent, [...hidden], isRunning]);
+  const { device, window, zoom, percent, hidden, asked } = settings;
+  const key = JSON.stringify([store.run, device, window, zoom, percent, [...hidden, ...asked], isRunning]);
   if (key === hold.key) return;
   hold.key = key;
   hold.top = 0;
@@ -128,7 +127,7 @@ function drawnLines(
           worst,
         )
       : DRAWN;
-  const shown = known(all).filter(({ metric }) => !settings.hidden.has(metric));
+  const shown = known(all).filter(({ metric }) => !isHidden(settings, metric));
   const allocated = shown.find(({ metric }) => metric === "allocated")?.column;
   const isSplit = settings.parts && allocated !== undefined && knowsParts(store, settings.device);
   const parts = isSplit ? known(READ) : [];
@@ -146,7 +145,10 @@ function drawnLines(
   const own = Math.max(0, ...lines.filter(({ metric }) => !isHaze(metric)).map((l) => maximum(l.values)));
   const isLed = own === 0 && store.status?.lead !== undefined;
   const fits = (line: Line) =>
-    !isHaze(line.metric) || isLed || (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
+    !isHaze(line.metric) ||
+    isLed ||
+    isAside(settings.device, line.metric) ||
+    (own > 0 && maximum(line.values) <= DEVICE_USED_UP_TO * own);
   return { x: drawn.x, lines: lines.filter(fits), bands };
 }
 

@@ -6,7 +6,7 @@ import { type PartName, STACK, shortName } from "./parts.ts";
 import { BAND } from "./rankwords.ts";
 import { labelOf } from "./readings.ts";
 import { dashOf, LINES, type LineName, lookOf, OVERVIEW, overRanks, SERIES } from "./series.ts";
-import type { Settings } from "./settings.ts";
+import { isHidden, type Settings, toggle } from "./settings.ts";
 import type { Store } from "./store.ts";
 
 /** What the points by tokens mean. */
@@ -82,7 +82,7 @@ export class Legend {
   ) {
     this.items = LINES.map((metric) => {
       const node = button("legend-item", "", () => {
-        if (!settings.hidden.delete(metric)) settings.hidden.add(metric);
+        toggle(settings, metric);
         onChange();
       });
       const label = make("span", "");
@@ -110,12 +110,12 @@ export class Legend {
       const look = lookOf(device, metric);
       swatch.update(look);
       const name = SERIES[look].drawn === "band" ? BAND : labelOf(store, device, metric);
-      const isHidden = this.settings.hidden.has(metric);
+      const isOff = isHidden(this.settings, metric);
       setText(label, name);
       node.hidden =
-        isCloud || !told.includes(metric) || (!isHidden && shown?.metrics.includes(metric) === false);
-      setAttribute(node, "aria-pressed", String(!isHidden));
-      setAttribute(node, "title", isHidden ? `show ${name}` : `hide ${name}`);
+        isCloud || !told.includes(metric) || (!isOff && shown?.metrics.includes(metric) === false);
+      setAttribute(node, "aria-pressed", String(!isOff));
+      setAttribute(node, "title", isOff ? `show ${name}` : `hide ${name}`);
       setAttribute(node, "aria-label", name);
     }
     this.updateParts(shown, isCloud);

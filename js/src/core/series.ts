@@ -28,11 +28,18 @@ export const HELD = having("held");
 export const OVERVIEW = "ranks";
 /** The metrics of that device that are a rank each, in a world of so few. */
 export const SINGLY = LINES.filter((name) => name.startsWith("rank"));
+const HOST = "cpu";
+/** What on the host would squeeze what the process uses: drawn there only for who asks for it. */
+const ASIDE: readonly string[] = having("aside_on_host");
 const BAND: readonly LineName[] = ["lowest", "median", "allocated"];
 
 /** The row that says how a line is drawn: what was allocated by all ranks is that of the highest. */
 export function lookOf(device: string, metric: LineName): LineName {
   return device === OVERVIEW && metric === "allocated" ? "highest" : metric;
+}
+
+export function isAside(device: string, metric: string): boolean {
+  return device === HOST && ASIDE.includes(metric);
 }
 
 /** From so many bytes on it is drawn. */

@@ -1,5 +1,7 @@
 /** What a person chose to look at. It lives in the browser and never reaches Python. */
 
+import { isAside } from "./series.ts";
+
 export type Range = readonly [number, number];
 
 export interface Settings {
@@ -19,6 +21,8 @@ export interface Settings {
   paused: boolean;
   /** Metrics that are switched off. */
   hidden: Set<string>;
+  /** Those of the host that are drawn only where they are asked for, and are. */
+  asked: Set<string>;
 }
 
 export function defaultSettings(): Settings {
@@ -32,5 +36,15 @@ export function defaultSettings(): Settings {
     parts: true,
     paused: false,
     hidden: new Set(),
+    asked: new Set(),
   };
+}
+
+export function isHidden({ device, hidden, asked }: Settings, metric: string): boolean {
+  return isAside(device, metric) ? !asked.has(metric) : hidden.has(metric);
+}
+
+export function toggle({ device, hidden, asked }: Settings, metric: string): void {
+  const switched = isAside(device, metric) ? asked : hidden;
+  if (!switched.delete(metric)) switched.add(metric);
 }

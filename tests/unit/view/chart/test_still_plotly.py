@@ -131,7 +131,10 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
     assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
         x["tickvals"], abs=1e-6
     )
-    assert [one.split()[1:] for one in y["ticktext"]] == [[]] * (len(y["ticktext"]) - 1) + [[unit]]
+    # Those above are for what a click in the legend brings.
+    inside = [value <= chart.scene.frame.levels.values[-1] for value in y["tickvals"]].count(True)
+    units = [one.split()[1:] for one in y["ticktext"]]
+    assert units[:inside] == [[]] * (inside - 1) + [[unit]]
     assert min(len(x["tickvals"]), len(y["tickvals"])) > 2
     assert x["range"] == [0, pytest.approx(chart.scene.duration * chart.second, abs=DIGIT)]
     assert x["tickvals"][-1] <= x["range"][1]
@@ -139,9 +142,21 @@ def test_ticks_stand_at_what_they_say(name: str) -> None:
     assert y["range"] == pytest.approx([0, chart.scene.top / divisor], rel=1e-4)
     assert x["showgrid"] is False
     assert y["fixedrange"] is True
-    assert y["tickvals"][-1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
+    assert y["tickvals"][inside - 1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
     assert {one["tickmode"] for one in (x, y)} == {"array"}
     assert not any(one[flag] for one in (x, y) for flag in ("zeroline", "showline", "tickangle"))
+
+
+def test_what_would_squeeze_the_process_on_the_host_waits_in_the_legend() -> None:
+    """The axis is ruled by what the process uses, and grows once a click brings the rest."""
+    chart = Shown("cpu")
+    (resident,) = (one for one in chart.data if one.get("name") == "resident")
+    highest = chart.scene.ceiling / chart.scene.frame.unit[0]
+
+    assert resident["visible"] == "legendonly"
+    assert max(unpacked(resident["y"])) > highest
+    assert chart.layout["yaxis"]["autorange"] is True
+    assert not any("visible" in one for one in Shown("training").data)
 
 
 @pytest.mark.parametrize("name", CHARTED)
