@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal
@@ -39,6 +38,15 @@ _STATES: Final[dict[str, BlockState]] = {
     "active_awaiting_free": "pending",
     "inactive": "free",
 }
+
+NO_HEAP: Final = (
+    "This C library does not report the layout of its heap. That needs Linux with glibc 2.33 or "
+    "newer, and no other malloc preloaded."
+)
+TOTALS_ONLY: Final = (
+    "malloc reports totals only, so this shows how much, not where. Small Python objects are not "
+    "included."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,66 +298,39 @@ class MemoryMap(Shown):
         return Fragmentation(device, tuple(places))
 
 
-class SegmentReader:
-    """Reads memory maps: by default of the allocator of the torch that is loaded when it reads.
+def devices(allocator: Allocator | None = None) -> tuple[str, ...]:
+    """Return the devices that have maps; GPUs once the user's code has initialised them."""
+    return (*keys_of(allocator or loaded_allocator()), HOST)
 
-    `find_heap` returns how to read the C heap, or None where that cannot be known.
+
+def read_map(
+    device: str = "",
+    allocator: Allocator | None = None,
+    find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
+    clock: Callable[[], float] = time.perf_counter,
+) -> MemoryMap:
+    """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
+
+    The `allocator` is by default that of the torch that is loaded. Where it cannot list its segments, the map
+    has a note instead, and where `find_heap` does not know how to read the C heap, too.
     """
-
-    def __init__(
-        self,
-        allocator: Allocator | None = None,
-        find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._given = allocator
-        self._find_heap = find_heap
-        self._clock = clock
-
-    @cached_property
-    def _heap(self) -> ReadHeap | None:
-        return self._find_heap()
-
-    def devices(self) -> tuple[str, ...]:
-        """Return the devices that have maps; GPUs once the user's code has initialised them."""
-        return (*keys_of(self._allocator()), HOST)
-
-    def read(self, device: str = "") -> MemoryMap:
-        """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
-
-        Where the allocator cannot list its segments, the map has a note instead.
-        """
-        started = self._clock()
-        allocator = self._allocator()
-        gpus = keys_of(allocator)
-        segments: tuple[Segment, ...] = ()
-        if device == HOST or not gpus:
-            wanted: tuple[str, ...] = (HOST,)
-            segments, notes = self._heap_segments()
-        else:
-            wanted, notes = tuple(key for key in gpus if key == device or not device), {}
-            try:
-                listed = segments_of(allocator.snapshot(), allocator.device_type)
-                segments = tuple(segment for segment in listed if segment.device in wanted)
-            except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
-                notes = {key: _unlisted(allocator, gpus.index(key), key, error) for key in wanted}
-        return MemoryMap(wanted, segments, self._clock() - started, notes)
-
-    def _allocator(self) -> Allocator:
-        return self._given or loaded_allocator()
-
-    def _heap_segments(self) -> tuple[tuple[Segment, ...], dict[str, str]]:
-        if self._heap is None:
-            note = (
-                "This C library does not report the layout of its heap. That needs Linux with glibc 2.33 or "
-                "newer, and no other malloc preloaded."
-            )
-            return (), {HOST: note}
-        note = (
-            "malloc reports totals only, so this shows how much, not where. Small Python objects are not "
-            "included."
-        )
-        return heap_segments(self._heap()), {HOST: note}
+    started = clock()
+    allocator = allocator or loaded_allocator()
+    gpus = keys_of(allocator)
+    segments: tuple[Segment, ...] = ()
+    if device == HOST or not gpus:
+        wanted: tuple[str, ...] = (HOST,)
+        read_heap = find_heap()
+        segments = () if read_heap is None else heap_segments(read_heap())
+        notes = {HOST: NO_HEAP if read_heap is None else TOTALS_ONLY}
+    else:
+        wanted, notes = tuple(key for key in gpus if key == device or not device), {}
+        try:
+            listed = segments_of(allocator.snapshot(), allocator.device_type)
+            segments = tuple(segment for segment in listed if segment.device in wanted)
+        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
+            notes = {key: _unlisted(allocator, gpus.index(key), key, error) for key in wanted}
+    return MemoryMap(wanted, segments, clock() - started, notes)
 
 
 def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -> str:
@@ -435,8 +416,7 @@ def memory_map(device: str = "") -> MemoryMap:
     >>> hfmem_widget.memory_map("cuda:0").fragmentation().bytes("hole")
     734003200
     """
-    reader = SegmentReader()
-    available = reader.devices()
+    available = devices()
     if device and device not in available:
         raise OptionError(f"no memory map for {plain(device)!r}; available: {', '.join(available)}")
-    return reader.read(device)
+    return read_map(device)

@@ -6,15 +6,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from hfmem_widget.analysis.facts import PATIENCE
-from hfmem_widget.features.memory_map.api import MemoryMap, SegmentReader
+from hfmem_widget.features.memory_map.api import MemoryMap, read_map
 from hfmem_widget.features.memory_map.html import live_bundle, moments_bundle
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import format_duration
 from hfmem_widget.view.screen import Screen
 from hfmem_widget.view.wire.publisher import ENVELOPE, PACES
@@ -34,15 +36,15 @@ class LiveMemoryMap(Companion):
         self,
         options: WatchOptions,
         screen: Screen | None = None,
-        reader: SegmentReader | None = None,
+        read: Callable[[], MemoryMap] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._devices = options.devices
         self._screen = screen
-        # Time spent waiting for the GIL is not what a reading costs the user.
-        self._reader = SegmentReader(clock=cpu) if reader is None else reader
+        # Time spent waiting for the GIL is not what a reading costs the user. The heap is looked for once.
+        self._read_map = read or partial(read_map, find_heap=cache(find_glibc_heap), clock=cpu)
         self._clock = clock
         self._cpu = cpu
         self._monitor: Monitor | None = None
@@ -140,7 +142,7 @@ class LiveMemoryMap(Companion):
         return ENVELOPE + sum(len(text.encode()) for text in bundle.values())
 
     def _read(self, session: Session) -> MemoryMap:
-        memory_map = self._reader.read()
+        memory_map = self._read_map()
         if self._devices:
             memory_map = memory_map.only(self._devices)
         if memory_map.devices != self._highest.devices or _size(memory_map) > _size(self._highest):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hfmem_widget.features import companions_for
-from hfmem_widget.features.memory_map.api import Block, MemoryMap, Segment, SegmentReader
+from hfmem_widget.features.memory_map.api import Block, MemoryMap, Segment
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -84,7 +84,7 @@ class Rig:
         self.companion = LiveMemoryMap(
             options,
             cast("Screen", self.screen),
-            cast("SegmentReader", self.reader),
+            self.read,
             clock=self.clock,
             cpu=self.cpu,
         )
@@ -97,6 +97,9 @@ class Rig:
         elif self.has_threads:
             action()
         return self.has_threads
+
+    def read(self) -> MemoryMap:
+        return self.reader.read()
 
     def sample(self) -> Sample:
         return self.recorder.append(Sample(self.clock.now - 100.0, (self.reserved,)))

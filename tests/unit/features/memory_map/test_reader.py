@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.api import SegmentReader, heap_segments, segments_of
+from hfmem_widget.features.memory_map.api import (
+    MemoryMap,
+    devices,
+    heap_segments,
+    read_map,
+    segments_of,
+)
 from hfmem_widget.sources.malloc import Mallinfo
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data.recorded import NAMES, recorded
@@ -21,8 +27,12 @@ def no_heap() -> None:
     return None
 
 
-def reader_of(torch: ModuleType | None, find_heap: Callable[[], Any] = no_heap) -> SegmentReader:
-    return SegmentReader(CudaAllocator({"torch": torch} if torch else {}), find_heap)
+def allocator_of(torch: ModuleType | None = None) -> CudaAllocator:
+    return CudaAllocator({"torch": torch} if torch else {})
+
+
+def read_of(torch: ModuleType | None, device: str = "") -> MemoryMap:
+    return read_map(device, allocator_of(torch), no_heap)
 
 
 def with_snapshot(snapshot: Callable[..., Any], devices: int = 1) -> FakeTorch:
@@ -75,9 +85,9 @@ def test_a_snapshot_of_an_older_torch_has_fewer_keys() -> None:
 
 def test_before_cuda_is_initialised_nothing_of_torch_is_called() -> None:
     """Every function that would initialise it fails here; the map is of the heap."""
-    reader = reader_of(FakeTorch(FakeAllocator(initialized=False)))
-    assert reader.devices() == ("cpu",)
-    assert reader.read().devices == ("cpu",)
+    torch = FakeTorch(FakeAllocator(initialized=False))
+    assert devices(allocator_of(torch)) == ("cpu",)
+    assert read_of(torch).devices == ("cpu",)
 
 
 def test_traces_are_left_out_where_torch_can_leave_them_out() -> None:
@@ -88,14 +98,14 @@ def test_traces_are_left_out_where_torch_can_leave_them_out() -> None:
         asked.append({"mempool_id": mempool_id, "include_traces": include_traces})
         return recorded("native")[1]
 
-    found = reader_of(with_snapshot(snapshot)).read()
+    found = read_of(with_snapshot(snapshot))
     assert asked == [{"mempool_id": None, "include_traces": False}]
     assert len(found.segments) == 22
 
 
 def test_an_older_torch_is_asked_without() -> None:
     """One whose function knows no such parameter."""
-    assert reader_of(with_snapshot(lambda: recorded("native")[1])).read().segments
+    assert read_of(with_snapshot(lambda: recorded("native")[1])).segments
 
 
 def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
@@ -105,9 +115,9 @@ def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
         _, listed = recorded("fragmented")
         return [{**one, "device": at % 2} for at, one in enumerate(listed)]
 
-    reader = reader_of(with_snapshot(snapshot, devices=2))
-    assert reader.devices() == ("cuda:0", "cuda:1", "cpu")
-    both, second = reader.read(), reader.read("cuda:1")
+    torch = with_snapshot(snapshot, devices=2)
+    assert devices(allocator_of(torch)) == ("cuda:0", "cuda:1", "cpu")
+    both, second = read_of(torch), read_of(torch, "cuda:1")
     assert {one.device for one in both.segments} == {"cuda:0", "cuda:1"}
     assert second.devices == ("cuda:1",)
     assert second.segments == both.only(("cuda:1",)).segments
@@ -126,7 +136,7 @@ def test_an_allocator_without_a_list_of_blocks_is_said_to_have_none(*, raises: b
     if not raises:
         torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
     torch.allocator.alloc(3 << 20)
-    found = reader_of(torch).read()
+    found = read_of(torch)
     assert not found.segments
     assert "cudaMallocAsync" in found.notes["cuda:0"]
     assert "fragmentation cannot be shown" in found.notes["cuda:0"]
@@ -147,27 +157,24 @@ def test_a_heap_adds_up(used: int, free: int, top: int, mapped: int) -> None:
 
 def test_a_heap_that_cannot_be_read_is_said_to_be_so() -> None:
     """Without glibc's allocator the map is empty, and a note says why."""
-    reader = reader_of(None)
-    assert reader.devices() == ("cpu",)
-    assert not reader.read().segments
-    assert "glibc" in reader.read().notes["cpu"]
+    assert devices(allocator_of()) == ("cpu",)
+    assert not read_of(None).segments
+    assert "glibc" in read_of(None).notes["cpu"]
 
 
-def test_the_heap_is_looked_for_once() -> None:
-    """Looking for it allocates."""
-    looked: list[int] = []
+def test_without_a_gpu_the_map_is_that_of_the_heap() -> None:
+    """As if the heap had been named."""
 
     def find_heap() -> Callable[[], Mallinfo]:
-        looked.append(1)
         return lambda: Mallinfo(uordblks=5, fordblks=3, keepcost=1)
 
-    reader = reader_of(None, find_heap)
-    assert reader.read().segments == reader.read("cpu").segments
-    assert looked == [1]
+    unnamed, named = (read_map(name, allocator_of(), find_heap) for name in ("", "cpu"))
+    assert unnamed.segments == named.segments
+    assert [one.kind for one in named.segments] == ["heap", "top"]
 
 
 def test_its_own_cost_is_told() -> None:
     """A map knows how long reading it took."""
     ticks = iter((1.0, 1.5))
-    found = SegmentReader(CudaAllocator({}), no_heap, lambda: next(ticks)).read()
+    found = read_map("", allocator_of(), no_heap, lambda: next(ticks))
     assert found.seconds == 0.5
