@@ -18,7 +18,7 @@ from hfmem_widget.sources.nvml_faults import Fault, why_closed, why_unread
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
-from tests.data.oom_incidents import CASES
+from tests.data.oom_cases import CASES
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.texts import assert_reads
 from tests.scenes import SCRIPTED_RUNS, shared_run

@@ -23,7 +23,8 @@ from hfmem_widget.features.oom.report import caught_finding, finding_of, headlin
 from hfmem_widget.session import Sample, Span
 from hfmem_widget.text import GIB, size_text
 from tests.data import DATA, ROOT
-from tests.data.oom_incidents import CASES, GPU, HOST, Case, incident, spans
+from tests.data.oom_cases import CASES
+from tests.data.oom_incidents import GPU, HOST, Case, incident, spans
 from tests.data.parted import NAN
 
 

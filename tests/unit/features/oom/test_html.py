@@ -15,7 +15,8 @@ from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Device
 from hfmem_widget.text import GIB, size_text
-from tests.data.oom_incidents import CASES, Case, blocks, incident
+from tests.data.oom_cases import CASES
+from tests.data.oom_incidents import Case, blocks, incident
 from tests.unit.view.test_hostile_text import Strict
 
 HOSTILE = "<script>alert(1)</script>\u202e$\\href{x}$"
