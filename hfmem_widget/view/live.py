@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing, findings_of
 from hfmem_widget.analysis.others import movement
@@ -85,6 +86,27 @@ class Broadcast:
         widget = self._widget
         if widget is not None:
             widget.publish(message, buffers)
+
+
+@cache
+def _unopened_comm() -> Any:
+    from comm import create_comm
+
+    return create_comm(target_name="jupyter.widget", primary=False)
+
+
+def tell_panel(session: Session, *, panel: bool) -> None:
+    """Send a run that is over in one message, which JupyterLab's panel overhears.
+
+    No widget has it: to open one takes longer than such a run, and a saved notebook would keep it.
+    """
+    from hfmem_widget.view.wire.publisher import Publisher
+
+    def send(message: Message, buffers: Buffers) -> None:
+        data = {"method": "custom", "content": message}
+        _unopened_comm().publish_msg("comm_msg", data=data, buffers=buffers)
+
+    Publisher(session, send, panel=panel).finish()
 
 
 class _View:
@@ -217,6 +239,9 @@ class CellView(_View):
             # The ranks last: the panel goes on to show what ended last.
             for broadcast in filter(None, (self._broadcast, self._overview)):
                 broadcast.close()
+            wants_any = self._wants_chart or self._wants_panel
+            if self._broadcast is None and self._card_id and wants_any and serves_labextensions():
+                harmless(tell_panel, self._session, panel=self._wants_panel)
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
         session = self._session

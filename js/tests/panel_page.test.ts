@@ -89,6 +89,19 @@ describe("the panel", () => {
     expect(find("cell-outcome")!.textContent).toBe("<i>");
   });
 
+  test("is in one state between the cells of a notebook, and says once in which", async () => {
+    const { tracker, settle, find } = await openPanel();
+    const over = { spans: [span(1, null, "cell", 0, 1)] };
+    const { sessionContext } = tracker.open("a");
+    sessionContext.say("snapshot", 1, [level(0, 1)], over);
+    await settle();
+    expect(find("condition")!.textContent).toBe("between cells");
+    expect(find("path")!.textContent).toBe("");
+    sessionContext.say("snapshot", 2, [level(1, 1)], { ...over, status: STOPPED });
+    await settle();
+    expect(find("path")!.textContent).toBe("nothing is being watched");
+  });
+
   test("marks the worst peak, and a bound as a bound", async () => {
     const { tracker, settle, panel } = await openPanel();
     const bound = { before: 0, after: 2 ** 20, peak: 9 * 2 ** 20, certainty: "at least" };
@@ -270,9 +283,15 @@ describe("the status bar's item", () => {
     expect(item.element.dataset.hfmemLevel).toBe("critical");
     expect(item.element.textContent).toContain("almost full");
     expect(item.element.title).not.toContain("As of");
-    sessionContext.say("snapshot", 2, [level(1, 10)], { status: STOPPED });
+    const label = "fine-tune, with a long label";
+    const cell = { ...span(1, null, "cell", 0, 1, 345 * 2 ** 20), stop: null, label };
+    sessionContext.say("snapshot", 2, [level(1, 100)], { spans: [cell] });
+    vi.advanceTimersByTime(600);
+    expect(item.element.textContent).toMatch(/ · fine-tune, with a long …, peak 345.0 MiB$/);
+    sessionContext.say("snapshot", 3, [level(2, 10)], { status: STOPPED, spans: [{ ...cell, stop: 2 }] });
     vi.advanceTimersByTime(600);
     expect(item.element.title).toContain("As of");
+    expect(item.element.textContent).not.toContain("fine-tune");
     sessionContext.statusChanged.emit(sessionContext, "dead");
     vi.advanceTimersByTime(600);
     expect(item.isActive).toBe(false);
@@ -359,9 +378,9 @@ describe("the plugin", () => {
   });
 
   test.each([
-    [1019, null, false],
-    [1020, null, true],
-    [1020, true, true],
+    [879, null, false],
+    [880, null, true],
+    [880, true, true],
     [1600, false, false],
   ])(
     "opens by itself beside a notebook of %d pixels, with the setting %j: %j",
@@ -452,12 +471,12 @@ describe("the panel's width", () => {
     // What a window of JupyterLab has for notebook and panel, with its left side bar open or folded away.
     ["900, open", 572, null],
     ["900, folded", 824, null],
-    ["1280, open", 952, null],
+    ["1280, open", 952, 392],
     ["1280, folded", 1204, 400],
-    ["1400, open", 1072, 372],
+    ["1400, open", 1072, 400],
     ["1920, open", 1592, 400],
-    ["just enough", 1020, 320],
-    ["a pixel short", 1019, null],
+    ["just enough", 880, 320],
+    ["a pixel short", 879, null],
     ["a notebook behind another tab", 0, null],
   ])("in a window of %s is one that leaves the notebook its own", (_, room, width) => {
     expect(widthIn(room)).toBe(width);

@@ -31,6 +31,8 @@ export class FakeSession implements SessionContext {
   widgets: Promise<string[]> = Promise.resolve([]);
   /** What the page holds of it, newest last. */
   readonly comms: { target: string; isDisposed: boolean }[] = [];
+  /** What the page had it run. */
+  readonly executed: object[] = [];
   readonly iopubMessage = new FakeSignal<SessionContext, KernelMessage>();
   readonly kernelChanged = new FakeSignal<SessionContext, unknown>();
   readonly statusChanged = new FakeSignal<SessionContext, string>();
@@ -46,8 +48,13 @@ export class FakeSession implements SessionContext {
       this.comms.push(comm);
       return comm;
     };
+    const requestExecute = (content: object) => {
+      this.executed.push(content);
+      return { done: Promise.reject(new Error("no such module")) };
+    };
     const requestCommInfo = async () => ({ content: { comms: await comms() } });
-    return { id, createComm, requestCommInfo, supportsSubshells: true, commsOverSubshells: "perCommTarget" };
+    const asks = { createComm, requestCommInfo, requestExecute };
+    return { id, ...asks, supportsSubshells: true, commsOverSubshells: "perCommTarget" };
   }
 
   say(...parameters: Parameters<typeof frame>): void {

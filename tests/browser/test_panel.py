@@ -296,6 +296,22 @@ def test_a_button_puts_the_magic_above_the_selected_cell(lab: Lab) -> None:
     assert lab.errors == []
 
 
+def test_the_button_is_enough_and_a_short_cell_is_told_at_its_end(lab: Lab) -> None:
+    """A kernel that loaded nothing knows the magic as the cell runs; the panel has what no chart shows."""
+    fill = "filled = bytearray(40_000_000)"
+    lab.open(fill, *(f"%%memwatch --label {label}\n{fill}" for label in ("short", "shorter")))
+    lab.page.locator("[data-jp-item-name=memwatch]").get_by_role("button").click()
+    for cell in range(3):
+        lab.run_cell(cell)
+    lab.command("hfmem-widget:show")
+    panel = Panel(lab)
+    panel.wait_for_cell("shorter")
+    lab.screenshot("panel-short-cells")
+
+    assert panel.cells == ["shorter", "short", "cell [1]"]
+    assert lab.errors == []
+
+
 def test_jupyterlab_accepts_the_extension(lab: Lab) -> None:
     """`jupyter labextension list` shows it enabled and sound."""
     listed = lab.server.run("labextensions", "list")

@@ -8,7 +8,7 @@ from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
 from tests.browser.test_panel import LOAD
 
-NOTEBOOK = 700
+NOTEBOOK = 560
 
 
 def width_of_notebook(lab: Lab) -> int:
@@ -22,7 +22,8 @@ def width_of_notebook(lab: Lab) -> int:
     [
         (900, False, False),
         (900, True, False),
-        (1280, False, False),
+        # With the file browser open, as JupyterLab starts.
+        (1280, False, True),
         (1280, True, True),
         # Where side bars were resized before, JupyterLab gives them more.
         pytest.param(1920, False, True, marks=pytest.mark.new_page),

@@ -42,7 +42,7 @@ export function conditionOf(store: Store, now: number): Condition {
 }
 
 /** A watch of all cells, of which none is running. */
-function isBetweenCells({ status, spans, ranks }: Store): boolean {
+export function isBetweenCells({ status, spans, ranks }: Store): boolean {
   const isOver = spans.size > 0 && [...spans.values()].every(({ stop }) => stop !== null);
   return isOver && ranks === null && status?.path === undefined;
 }

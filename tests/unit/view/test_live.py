@@ -164,6 +164,40 @@ def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
     assert widget.sent[-1]["schema"]["panel"] is True
 
 
+@pytest.mark.parametrize(("options", "messages"), [({}, 1), ({"chart": False, "panel": False}, 0)])
+def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
+    options: dict[str, bool],
+    messages: int,
+    widgets: list[Widget],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one message, which no widget sends: a saved notebook has nothing of it."""
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    class Comm:
+        """What keeps what is published on it."""
+
+        def publish_msg(self, kind: str, *, data: dict[str, Any], buffers: Buffers) -> None:
+            """Keep a message."""
+            assert buffers
+            sent.append((kind, data))
+
+    monkeypatch.setattr("comm.create_comm", lambda **_: Comm())
+    live._unopened_comm.cache_clear()
+    stage = Stage(**options)
+    stage.view.begin("a")
+    stage.finish()
+    live._unopened_comm.cache_clear()
+
+    assert widgets == []
+    assert len(sent) == messages
+    for kind, data in sent:
+        assert (kind, data["method"]) == ("comm_msg", "custom")
+        assert data["content"]["kind"] == "snapshot"
+        assert data["content"]["status"]["state"] == "stopped"
+        assert data["content"]["spans"] != []
+
+
 def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -> None:
     """The cell shows its card and nothing else; the messages are those of any watch."""
     stage = Stage(chart=False)

@@ -11,6 +11,10 @@ export function takesMagic(cell: Cell | null | undefined): cell is Cell {
   return cell?.model.type === "code" && !cell.readOnly;
 }
 
+export function startsWithMagic(cell: Cell): boolean {
+  return cell.model.type === "code" && FIRST_LINE.test(cell.model.sharedModel.getSource());
+}
+
 /** Puts the magic above the code, or takes it away with its options; the cursor stays, and it can be undone. */
 export function toggleMagic(cell: Cell): void {
   const text = cell.model.sharedModel;

@@ -9,6 +9,7 @@ import { __ } from "./translate.ts";
 export type Level = "" | "high" | "critical";
 
 export interface Fullness {
+  device: Device;
   level: Level;
   text: string;
   title: string;
@@ -44,7 +45,7 @@ export function fullnessOf(store: Store): Fullness | null {
   // What fills it need not be this run's.
   const figure = level === "" ? held : share * device.total!;
   const figures = [isFirst ? "" : device.key, amounts(figure, device.total)].filter(Boolean).join(" ");
-  return { level, text: [figures, words].filter(Boolean).join(" · "), title };
+  return { device, level, text: [figures, words].filter(Boolean).join(" · "), title };
 }
 
 /** The fullest device where one is nearly full; else the one of which this run holds the largest part. */

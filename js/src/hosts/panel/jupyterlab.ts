@@ -19,6 +19,9 @@ export interface Kernel {
   readonly supportsSubshells?: boolean;
   readonly commsOverSubshells?: string;
   createComm(target: string): { readonly isDisposed: boolean };
+  requestExecute(content: { code: string; silent: boolean; store_history: boolean }): {
+    readonly done: Promise<unknown>;
+  };
   requestCommInfo(of: { target_name: string }): Promise<{ content: { comms?: Record<string, unknown> } }>;
 }
 
@@ -159,7 +162,10 @@ export interface StatusBar {
 export interface SharedModules {
   "@jupyterlab/application": { ILayoutRestorer: unknown };
   "@jupyterlab/apputils": { ICommandPalette: unknown };
-  "@jupyterlab/notebook": { INotebookTracker: unknown };
+  "@jupyterlab/notebook": {
+    INotebookTracker: unknown;
+    NotebookActions?: { executionScheduled?: Signal<unknown, { notebook: { parent: unknown }; cell: Cell }> };
+  };
   "@jupyterlab/settingregistry": { ISettingRegistry: unknown };
   "@jupyterlab/statusbar": { IStatusBar: unknown };
   "@jupyterlab/translation": { ITranslator: unknown };

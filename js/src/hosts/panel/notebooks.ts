@@ -1,7 +1,8 @@
 /** The page's notebooks, what their kernels told, and which of them is in front. */
 
 import { defaultSettings, type Settings } from "../../core/settings.ts";
-import type { KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
+import type { Cell, KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
+import { Loader } from "./loader.ts";
 import { Outputs } from "./outputs.ts";
 import { keepPicturesOut } from "./pictures.ts";
 import { loadMemory, type Memory, saveMemory } from "./remembered.ts";
@@ -14,6 +15,7 @@ export interface Entry {
   notebook: NotebookPanel;
   kernel: string;
   runs: Runs;
+  loader: Loader;
   /** What a person chose for the chart; it outlives the run. */
   settings: Settings;
 }
@@ -47,13 +49,19 @@ export class Notebooks {
     return () => this.listeners.delete(listener);
   }
 
+  /** A cell of one of them is about to be run. */
+  prepare(notebook: unknown, cell: Cell): void {
+    this.entries.get(notebook as NotebookPanel)?.loader.prepare(cell);
+  }
+
   private add(notebook: NotebookPanel): void {
     if (this.entries.has(notebook)) return;
     const { sessionContext } = notebook;
-    const entry = { notebook, kernel: "", runs: new Runs(this.tell), settings: defaultSettings() };
+    const subshell = new Subshell(sessionContext);
+    const loader = new Loader(sessionContext, subshell);
+    const entry = { notebook, kernel: "", runs: new Runs(this.tell), loader, settings: defaultSettings() };
     const outputs = new Outputs(notebook);
     keepPicturesOut(notebook);
-    const subshell = new Subshell(sessionContext);
     const receive = (_: unknown, message: KernelMessage) => {
       entry.runs.receive(message);
       outputs.receive(message);
@@ -62,6 +70,7 @@ export class Notebooks {
     const followStatus = (_: unknown, status: string) => {
       if (!ENDED.has(status)) return;
       entry.runs.disconnect();
+      loader.forget();
       outputs.kernelEnded();
     };
     const followKernel = () => this.followKernel(entry);

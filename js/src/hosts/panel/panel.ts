@@ -1,5 +1,6 @@
 /** The panel at the right: the chart of the notebook in front, where it is, and its last cells. */
 
+import { isBetweenCells } from "../../core/condition.ts";
 import { make, setText } from "../../core/dom.ts";
 import type { Store } from "../../core/store.ts";
 import type { View } from "../../core/view.ts";
@@ -104,7 +105,9 @@ export class MemoryPanel {
     if (!isWatched) this.hint.update(front !== null);
     this.draw(front, store);
     if (front === null || store === null) return;
-    this.path.update(this.isKnown ? openPath(store) : null);
+    // The chart says so above.
+    const isIdle = !this.isKnown || (store.status?.state === "running" && isBetweenCells(store));
+    this.path.update(isIdle ? null : openPath(store));
     this.table.update(front.runs.cells, front.settings.device || (store.schema?.devices[0]?.key ?? ""));
   }
 

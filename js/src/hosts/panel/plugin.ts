@@ -75,6 +75,9 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
         return widget;
       };
       const notebooks = new Notebooks(tracker as NotebookTracker, sessionStorage);
+      notebook?.NotebookActions?.executionScheduled?.connect((_, { notebook: { parent }, cell }) =>
+        notebooks.prepare(parent, cell),
+      );
       const icon = new ui.LabIcon({ name: "hfmem-widget:memory", svgstr: ICON });
       addStyles(styles);
       const panel = new MemoryPanel(notebooks, importChart, localStorage);

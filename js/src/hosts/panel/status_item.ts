@@ -1,13 +1,18 @@
 /** The notebook's memory in the status bar. */
 
 import { button, setAttribute, setText } from "../../core/dom.ts";
-import { formatClock } from "../../core/format.ts";
+import { formatBytes, formatClock } from "../../core/format.ts";
+import type { Device } from "../../core/protocol.ts";
+import type { Store } from "../../core/store.ts";
 import { Beat } from "./beat.ts";
+import { cellsOf } from "./cells.ts";
 import { fullnessOf } from "./fullness.ts";
 import type { Entry, Notebooks } from "./notebooks.ts";
+import { openPath } from "./path.ts";
 import { __ } from "./translate.ts";
 
 const BEAT = 500;
+const MOST_LETTERS = 24;
 
 export class StatusItem {
   readonly element: HTMLButtonElement;
@@ -48,7 +53,8 @@ export class StatusItem {
       this.onActive();
     }
     if (store === null || fullness === null) return;
-    setText(this.element, fullness.text);
+    const text = [fullness.text, running(store, fullness.device)].filter(Boolean).join(" · ");
+    setText(this.element, text);
     setAttribute(this.element, "data-hfmem-level", fullness.level);
     const { schema, status } = store;
     const isOver = status?.state !== "running";
@@ -56,6 +62,16 @@ export class StatusItem {
     const when = isOver ? `${__("As of %1, when the watch ended:", formatClock(end))} ` : "";
     const title = `${when}${fullness.title}. ${__("Click to show the memory panel.")}`;
     setAttribute(this.element, "title", title);
-    setAttribute(this.element, "aria-label", `${fullness.text}. ${title}`);
+    setAttribute(this.element, "aria-label", `${text}. ${title}`);
   }
+}
+
+/** The cell that runs, and how high it rose: all that there is to see of it where the panel has no room. */
+function running(store: Store, device: Device): string {
+  const [label = ""] = openPath(store);
+  if (label === "") return "";
+  const cells = cellsOf(store).filter(({ open }) => open);
+  const peak = cells.at(-1)?.devices[device.key]?.peak ?? 0;
+  const name = label.length > MOST_LETTERS ? `${label.slice(0, MOST_LETTERS - 1)}…` : label;
+  return peak > 0 ? __("%1, peak %2", name, formatBytes(peak)) : name;
 }

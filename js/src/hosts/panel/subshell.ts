@@ -20,8 +20,12 @@ export class Subshell {
   receive({ header, content }: KernelMessage): void {
     if (header.msg_type !== "execute_input") return;
     const { code } = (content ?? {}) as { code?: unknown };
+    if (typeof code === "string" && code.includes(PACKAGE)) this.keep();
+  }
+
+  keep(): void {
     const kernel = this.sessionContext.session?.kernel;
-    if (!kernel || typeof code !== "string" || !code.includes(PACKAGE)) return;
+    if (!kernel) return;
     if (kernel.commsOverSubshells !== "perCommTarget" || !kernel.supportsSubshells) return;
     if (this.held?.kernel === kernel && !this.held.comm.isDisposed) return;
     this.held = { kernel, comm: kernel.createComm(TARGET) };

@@ -3,7 +3,7 @@
 import type { SplitPanel, Widget } from "./jupyterlab.ts";
 
 /** What a notebook needs for its cells, cards and charts, in pixels. */
-export const NOTEBOOK = 700;
+export const NOTEBOOK = 560;
 export const NARROWEST = 320;
 export const WIDEST = 400;
 /** What a window always has beside it: JupyterLab's icons at both sides, and the edges. */
