@@ -184,7 +184,7 @@ def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
 
     monkeypatch.setattr("comm.create_comm", lambda **_: Comm())
     live._unopened_comm.cache_clear()
-    stage = Stage(**options)
+    stage = Stage(chart=options.get("chart", True), panel=options.get("panel", True))
     stage.view.begin("a")
     stage.finish()
     live._unopened_comm.cache_clear()
