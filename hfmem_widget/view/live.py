@@ -239,8 +239,9 @@ class CellView(_View):
             # The ranks last: the panel goes on to show what ended last.
             for broadcast in filter(None, (self._broadcast, self._overview)):
                 broadcast.close()
+            has_panel = self._screen.draws_widgets and serves_labextensions()
             wants_any = self._wants_chart or self._wants_panel
-            if self._broadcast is None and self._card_id and wants_any and serves_labextensions():
+            if self._broadcast is None and self._card_id and wants_any and has_panel:
                 harmless(tell_panel, self._session, panel=self._wants_panel)
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
