@@ -8,6 +8,7 @@ import math
 import os
 import re
 import textwrap
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -210,6 +211,20 @@ class Options:
                 message = f"{taker} has no option {plain(name)}; {hint}"
                 raise OptionError(message)
         return replace(self, **given)
+
+
+def add_flags(parser: ArgumentParser, options: Mapping[str, Option], group: Any = None) -> None:
+    """Add the flags of options to a parser, below the headings of their groups.
+
+    Options that are not given are not in the namespace.
+    """
+    group = group or parser
+    for name, option in options.items():
+        group = parser.add_argument_group(option.heading) if option.heading else group
+        group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
+        flag, text = option.off
+        if flag:
+            group.add_argument(flag, dest=name, default=SUPPRESS, action="store_false", help=text)
 
 
 def options_of(declared: Any) -> Mapping[str, Option]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NoReturn
@@ -10,6 +11,8 @@ from hfmem_widget import __version__
 from hfmem_widget.cli.output import complain, settle
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import HFMemError
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.options import add_flags, options_of
 from hfmem_widget.text import plain
 
 RUN = (
@@ -23,7 +26,8 @@ INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that some words name, by default those of the command line; return its exit code."""
     try:
-        arguments = _parser().parse_args(words)
+        given = sys.argv[1:] if words is None else words
+        arguments = _parser().parse_args(given or ["--help"])
         code: int = resolve(arguments.command)(arguments)
     except HFMemError as error:
         return complain(f"hfmem: {error}")
@@ -51,9 +55,10 @@ class _Formatter(RawDescriptionHelpFormatter):
 def _parser() -> ArgumentParser:
     parser = _Parser(
         prog="hfmem",
-        description="Record the ranks of a run; read, compare, export and watch recordings.",
+        description="Record the ranks of a run; read, compare, export and watch recordings; forecast.",
         epilog="example: hfmem check fine-tune.hfmem.jsonl\n\n"
-        "exit codes: 0 done; 1 B exceeds A, or the recording is damaged or broke off;\n"
+        "exit codes: 0 done; 1 B exceeds A, the recording is damaged or broke off, or the\n"
+        "              model does not fit;\n"
         "            2 it could not be done",
         formatter_class=_Formatter,
     )
@@ -135,6 +140,24 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     watch.add_argument("--once", action="store_true", help="show it once, and end")
     watch.add_argument("--json", action="store_true", help="a line of JSON every second")
+
+    fit = command(
+        "fit", "forecast what a model needs, and whether it fits here", "hfmem_widget.cli.fit:fit",
+        "hfmem fit ./bert-large --batch 16 --length 512 --precision bf16",
+    )  # fmt: skip
+    fit.add_argument(
+        "model", metavar="MODEL",
+        help="a folder or JSON file with a configuration, or a model in the local cache",
+    )  # fmt: skip
+    add_flags(fit, options_of(Setting))
+    fit.add_argument(
+        "--longest", action="store_true", help="look for the longest rows that fit at this batch"
+    )
+    fit.add_argument(
+        "--headroom", type=float, default=0.1, metavar="SHARE",
+        help="of the free memory, to leave unused; default: 0.1",
+    )  # fmt: skip
+    fit.add_argument("--json", action="store_true", help="bytes as JSON")
 
     doctor = command(
         "doctor", "say what was found here, for bug reports; nothing personal is in it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -11,7 +11,7 @@ from IPython.core.magic import line_magic
 from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
 from hfmem_widget.magics.usage import asks_for_help, check_output, parse, usage_errors, words_of
-from hfmem_widget.options import Option
+from hfmem_widget.options import Option, add_flags
 
 
 class OptionFlags(ArgDecorator):
@@ -22,15 +22,7 @@ class OptionFlags(ArgDecorator):
 
     def add_to_parser(self, parser: Any, group: Any) -> None:
         """Add them; options that are not given are not in the namespace."""
-        group = group or parser
-        for name, option in self._options.items():
-            group = parser.add_argument_group(option.heading) if option.heading else group
-            group.add_argument(*option.flags, dest=name, default=SUPPRESS, **option.argument)
-            flag, text = option.off
-            if flag:
-                group.add_argument(
-                    flag, dest=name, default=SUPPRESS, action="store_false", help=text
-                )
+        add_flags(parser, self._options, group)
 
 
 def output(what: str) -> Any:

@@ -48,10 +48,14 @@ class GrowingTable(Growing):
     def _settle(self) -> None:
         """Enter the rows that wait."""
         with self._lock:
-            if self._new:
-                # In this order: where there is no memory for more rows, they wait.
-                self._enter(np.array(self._new))
-                self._new.clear()
+            self._enter_waiting()
+
+    def _enter_waiting(self) -> None:
+        """Enter the rows that wait, with the lock held."""
+        if self._new:
+            # In this order: where there is no memory for more rows, they wait.
+            self._enter(np.array(self._new))
+            self._new.clear()
 
     def _enter(self, block: NDArray[np.float64]) -> None:
         """Enter rows, with the lock held."""

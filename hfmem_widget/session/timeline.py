@@ -130,9 +130,11 @@ class Timeline(GrowingTable):
 
     def widen(self, width: int) -> None:
         """Make room for series that appeared later; their past is "not available"."""
-        self._settle()
-        if width > self.width:
-            self._allocate(len(self._time), width)
+        # At once: a reader who enters rows meanwhile would put back the narrower arrays.
+        with self._lock:
+            self._enter_waiting()
+            if width > self.width:
+                self._allocate(len(self._time), width)
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
         """Return a copy of the rows from `start` to `stop` seconds, of all series or of some columns."""

@@ -1,0 +1,38 @@
+"""``hfmem fit``: what a model needs, and whether it fits here."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.features.fit.api import fit as forecast_of
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.options import options_of
+
+
+def fit(arguments: Namespace) -> int:
+    """Say the forecast; the code is 1 where it fits on no device that is here."""
+    names = {*options_of(Setting), "longest", "headroom"} & vars(arguments).keys()
+    fitted = forecast_of(arguments.model, **{name: getattr(arguments, name) for name in names})
+    if arguments.json:
+        forecast = fitted.forecast
+        devices = [
+            {
+                "device": verdict.room.device,
+                "fits": verdict.fits,
+                "available": _whole(verdict.room.available),
+                "largest_batch": verdict.largest_batch,
+            }
+            for verdict in fitted.verdicts
+        ]
+        parts = {part.name: part.bytes for part in forecast.parts}
+        say(json.dumps({"bytes": forecast.total, "parts": parts, "devices": devices}))
+    else:
+        say(repr(fitted))
+    fits = [verdict.fits for verdict in fitted.verdicts]
+    return NO if fits and all(each is False for each in fits) else FINE
+
+
+def _whole(size: float) -> int | None:
+    return int(size) if size >= 0 else None
