@@ -93,7 +93,7 @@ class MemwatchMagics(Magics):
     @argument(
         "action",
         nargs="?",
-        choices=ACTIONS,
+        choices=(*ACTIONS, OPEN, RANKS),
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
         "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' takes ipyparallel's engines.",
     )
@@ -201,7 +201,7 @@ class MemwatchMagics(Magics):
                 harmless(self._every_cell.cell_ends, error, annotate=not execution.watches)
 
     def _control(self, words: list[str]) -> None:
-        if asks_for_help(words):
+        if asks_for_help(words) or words == ["help"]:
             print(self.memwatch.parser.format_help())  # noqa: T201
             return
         if words[:1] == [OPEN]:
