@@ -26,7 +26,7 @@ MARKS = {
 _TYPED = re.compile(r"%%?mem\w+(?: --?[a-z]+)*|(?<!\S)--[a-z][a-z-]+")
 """A magic or an option in a sentence: something to type."""
 
-_CODE = "background:none;padding:0;color:inherit;white-space:nowrap"
+_CODE = "display:inline-block;background:none;padding:0;color:inherit"
 
 _STOPS = {"", ".", "!", "?", "\u2026"}
 _UNSEEN = (

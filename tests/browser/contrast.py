@@ -9,6 +9,7 @@ LEAST = 4.5
 
 # Each text that is seen, with the contrast of its colour to what lies below it: backgrounds of elements, and
 # in drawings the filled shapes painted before it. A sign that is hidden from screen readers is no text.
+# Plotly draws the name of a series that is switched off at half its strength; WCAG exempts what is inactive.
 SCRIPT = """roots => {
   const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const rgba = color => {
@@ -64,6 +65,7 @@ SCRIPT = """roots => {
       const node = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
       if (text === '' || !node.checkVisibility()) continue;
       if (node.closest('title, style, .hfmem-hidden, span[aria-hidden]')) continue;
+      if (node.closest('.legend .traces')?.style.opacity < 1) continue;
       const range = document.createRange();
       range.selectNodeContents(walker.currentNode);
       if (range.getBoundingClientRect().width === 0) continue;
