@@ -88,6 +88,9 @@ STILL = """([selector, looks]) => {
 
 # What JupyterLab logs by itself, with nothing of ours on the page.
 IGNORED = (
+    # ipywidgets' manager says so of an output that is replaced while it is drawn, as a cell ends on a busy
+    # machine; what is shown then is what has replaced it.
+    r"^Error: widget model not found",
     # A notebook that is closed while ipywidgets still looks for the widgets of its kernel (after a reload).
     r"^TypeError: Cannot read properties of null \(reading 'kernel'\)\s+at \S+ \(\S+/jupyterlab-manager/",
 )

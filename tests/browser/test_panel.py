@@ -122,12 +122,8 @@ def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
 
 
 def errors_but_lost_widgets(lab: Lab) -> list[str]:
-    """Return the page's errors without what JupyterLab logs of a widget that the page has lost.
-
-    It says so of messages to it, and, where the cell ends soon after a reload, that it has looked for it.
-    """
-    lost = ("Comm not found", "Error: widget model not found")
-    return [error for error in lab.errors if not error.startswith(lost)]
+    """Return the page's errors without what is logged of messages to a widget that the page has lost."""
+    return [error for error in lab.errors if not error.startswith("Comm not found")]
 
 
 def test_the_panel_follows_the_notebook_in_front(lab: Lab) -> None:
