@@ -21,7 +21,7 @@ from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.libraries import FirstBuckets, wrapped_now
 from hfmem_widget.sources.tensors import TensorSource
 
-SHARE = 0.002
+SHARE = 0.0005
 """Share of the time that counting may take at frequent edges. A pass over 10,000 parameters with AdamW's
 states takes 0.1 to 0.2 s."""
 

@@ -194,8 +194,10 @@ def _outermost(kind: SpanKind) -> SpanKind:
 
 def _share_of(kind: SpanKind) -> float | None:
     """Return how much of the time reading may take where a span begins, or where one of a step ends."""
-    # What nothing explains where a step begins is measured once, for all of the step.
-    if kind == "step" or kind not in FINE_KINDS:
+    if kind not in FINE_KINDS:
         return None
+    # What nothing explains where a step begins is measured once, for all of the step.
+    if kind == "step":
+        return 1.0
     # These must not begin with a reading of the span before them, whose high it is not.
     return FULLEST_SHARE if kind in {"substep", "backward", "optimizer", "decode"} else FINE_SHARE

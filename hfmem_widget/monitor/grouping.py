@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.session import Polling
 
-SHARE = 0.005
-"""Of the time: what measuring may take on the thread that trains."""
+SHARE, WHOLE_SHARE = 0.006, 0.009
+"""Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
+the poller's thread. Those two are no less for measuring less, so a third of the first is always left."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -28,23 +29,23 @@ LONG_STEP = 0.1
 MOST_WITHOUT = 50
 """Long steps in a row without phases, after which the next one has them."""
 
-UNSEEN_GUARDS = 6
+UNSEEN_GUARDS = 1
 """What no clock of ours sees of a step (ways in, hooks on model and optimizer), in times of an event's guard:
-so much was missing where neighbouring steps were compared (bench/trainer.py)."""
+36 µs (22 to 50) on an H100's machine, where a guard takes 28 to 41 (docs/measured/performance.md)."""
 
 FADING = 0.9
 
 
 class Budget:
-    """Seconds that measuring may take: a share of the time that goes by, kept up to an allowance.
+    """Seconds that measuring may take: a `share` of the time that goes by, kept up to an allowance.
 
     `now` is in seconds of a monotonic clock, here and below.
     """
 
-    __slots__ = ("_left", "_now")
+    __slots__ = ("_left", "_now", "share")
 
     def __init__(self, now: float) -> None:
-        self._left, self._now = ALLOWANCE, now
+        self.share, self._left, self._now = SHARE, ALLOWANCE, now
 
     def spend(self, seconds: float) -> None:
         """Record what measuring has taken."""
@@ -52,9 +53,9 @@ class Budget:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds the time will have paid for what was spent; 0 where it has."""
-        self._left = min(ALLOWANCE, self._left + SHARE * (now - self._now))
+        self._left = min(ALLOWANCE, self._left + self.share * (now - self._now))
         self._now = now
-        return max(0.0, -self._left / SHARE)
+        return max(0.0, -self._left / self.share)
 
 
 @dataclass(slots=True)
@@ -114,6 +115,7 @@ class Grouping:
         self._all_phases, self._each_step = all_phases, each_step
         self.until = -math.inf
         self._is_paid = False  # by the group that goes on, once it has lasted
+        self._unseen_share = 0.0
         self._step_seconds, self._without = 0.0, 0  # of a step, and how many steps had no phases
         self._began, self._charged = math.nan, 0.0
         self._recent_seconds = self._recent_charged = 0.0
@@ -127,6 +129,8 @@ class Grouping:
         """Begin a step by itself, or a group: `is_group` says which."""
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
+        beside = self._unseen_share + self._poller.share
+        self._budget.share = min(SHARE, max(SHARE / 3, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
         self._estimate(now)
         shares = not self._each_step and self._step_seconds < LONG_STEP
@@ -153,9 +157,11 @@ class Grouping:
         """Count the steps of a span that has ended; there may be none.
 
         What each step of a group takes is `unseen`, in seconds for all of them. Longer groups make it no
-        cheaper, so it is reported, and in no budget.
+        cheaper, so it leaves less of the time for what can be chosen.
         """
         self._charged += unseen
+        if unseen:
+            self._unseen_share = unseen / (now - self._began)
         self.polling.steps += steps
         self._step_seconds = (now - self._began) / steps if steps else self._step_seconds
         self._without = self._without + steps if self.is_group else 0

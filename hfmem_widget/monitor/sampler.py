@@ -86,7 +86,7 @@ class Sampler:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
-        reading may take a `share` of the time only.
+        reading may take a `share` of the time only. Beside a GPU, what is secondary is then left to the poller.
         """
         return self._read_all(instant, at_edge=True, share=share)
 
@@ -127,8 +127,10 @@ class Sampler:
             if values is None or len(values) != len(series):
                 if not at_edge:
                     age = reader.period
+                elif share is None:
+                    age = 0.0
                 else:
-                    age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
+                    age = STALE_AFTER if reader.period else min(FINE_AGE, reader.cost / share)
                 if (
                     now >= source.due
                     and not (at_edge and source.blocks)

@@ -33,8 +33,9 @@ MUCH_FREE = 8 * MIB
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
-SOON = 2.0
-"""Seconds after which an allocator is read again although private memory is the same."""
+SOON, IDLE_SHARE = 2.0, 0.0005
+"""Seconds after which an allocator is read again although private memory is the same, and the share of the time
+that this may take: 5.6 ms for a heap of 0.7 GiB beside the 1,757 mappings of a process with CUDA."""
 
 
 class PsutilMemory:
@@ -230,7 +231,7 @@ class HostSource(BaseSource):
         self._heap_due = self._slow_due = -math.inf
         self._machine = NOT_AVAILABLE
         self._arenas, self._lacking = Arenas(0.0, 0.0), 0.0
-        self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
+        self._arena_looks, self._heap_looks = (Looks(SOON, MIB, IDLE_SHARE) for _ in range(2))
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes, most of them fresh (about 40 µs)."""

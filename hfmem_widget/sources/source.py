@@ -76,13 +76,16 @@ class Looks:
 
     That is once its use has changed by more than `least` bytes, as CUDA loads its libraries piece by piece,
     or after `unchanged` seconds. A look takes 10 µs on an H200 and milliseconds on some drivers
-    (MangoHud#2104), so looks may take a share of the time only where the use changes from tick to tick.
+    (MangoHud#2104), so looks may take a share of the time only where the use changes from tick to tick,
+    and an `idle_share` where it does not.
     """
 
     SHARE: Final = 0.01
 
-    def __init__(self, unchanged: float = 5.0, least: float = 0.0) -> None:
-        self._unchanged, self._least = unchanged, least
+    def __init__(
+        self, unchanged: float = 5.0, least: float = 0.0, idle_share: float = SHARE
+    ) -> None:
+        self._unchanged, self._least, self._idle_share = unchanged, least, idle_share
         self._due = self._change_due = -math.inf
         self._used = 0.0
 
@@ -95,5 +98,5 @@ class Looks:
     def took(self, now: float, used: float, seconds: float) -> None:
         """Record how many seconds a look took."""
         self._change_due = now + seconds / self.SHARE
-        self._due = max(now + self._unchanged, self._change_due)
+        self._due = now + max(self._unchanged, seconds / self._idle_share)
         self._used = used

@@ -118,12 +118,12 @@ def test_the_hooks_of_an_optimizer_do_without_spans(loop: Loop) -> None:
 
 
 def test_counting_keeps_to_its_share(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a pass takes a tenth of a second, the next comes no sooner than its share of the time allows."""
+    """Where a pass takes 20 ms, the next comes no sooner than its share of the time allows."""
     passes = []
 
     def slow(optimizers: Any) -> Any:
         passes.append(loop.clock.now)
-        loop.clock.advance(0.1)
+        loop.clock.advance(0.02)
         return {"cpu": {"gradients": float(loop.size)}}, lambda: loop.model.weight
 
     monkeypatch.setattr(subject, "count_gradients", slow)
@@ -134,8 +134,8 @@ def test_counting_keeps_to_its_share(loop: Loop, monkeypatch: pytest.MonkeyPatch
         loop.edge("optimizer", begins=True)
         loop.edge("optimizer", begins=False)
 
-    assert passes[1] - passes[0] >= 0.1 / subject.SHARE
-    assert len(passes) <= 200 * subject.SHARE / 0.1 + 2
+    assert passes[1] - passes[0] >= 0.02 / subject.SHARE
+    assert len(passes) <= 200 * subject.SHARE / 0.02 + 2
     assert loop.held["gradients"] == loop.size
 
 

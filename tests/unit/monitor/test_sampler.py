@@ -84,10 +84,25 @@ def test_an_edge_reads_the_host_anew(sampler: Sampler, torch: FakeSource, host: 
     assert sampler.edge(INSTANT)[-1] == 4.0
 
 
+def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
+    sampler: Sampler, torch: FakeSource, host: FakeSource, clock: FakeClock
+) -> None:
+    """There the host is read only where the poller has not done it for a second."""
+    torch.known, host.values = [1.0, 2.0], [4.0]
+    clock.advance(0.9)
+    soon = sampler.edge(INSTANT, share=1.0)
+    clock.advance(0.2)
+
+    assert soon[-1] == 3.0
+    assert sampler.edge(INSTANT, share=1.0)[-1] == 4.0
+
+
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
-    sampler: Sampler, host: FakeSource, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    host: FakeSource, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reading that takes long is not made again before it is a small part of the time."""
+    sampler = Sampler([host], clock=clock)
+    sampler.poll()
     seconds, read = 1e-4, host.read
 
     def slow(now: float) -> Sequence[float]:
@@ -105,9 +120,11 @@ def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
 
 
 def test_without_a_gpu_fine_edges_are_fresh_where_reading_costs_nothing(
-    sampler: Sampler, host: FakeSource
+    host: FakeSource, clock: FakeClock
 ) -> None:
     """A step's parts may follow each other as closely as they like."""
+    sampler = Sampler([host], clock=clock)
+    sampler.poll()
     host.values = [4.0]
 
     assert sampler.edge(share=0.005)[-1] == 4.0
