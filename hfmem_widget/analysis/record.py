@@ -45,9 +45,8 @@ class DeviceRecord(SpanCost):
     at_peak: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
     """The parts then, by name; empty where no tensors of models or optimizers were found."""
-    at_start: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of what tensors are for; may be NaN
+    at_start: Mapping[str, float] = field(default_factory=dict)
+    """What tensors were for then, as far as it was known."""
     curve: Floats = field(default_factory=no_points)
     """Seconds since the cell began, and allocated, of shape (2, at most `MOST_POINTS`); none where there are
     too few samples. NaN breaks it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
@@ -138,7 +139,11 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
         name=plain(device.name),
         **{figure.name: getattr(facts, figure.name) for figure in fields(SpanCost)},
         at_peak=at_peak,
-        at_start={part: session.value(span.before, f"{device.key}/{part}") for part in HELD},
+        at_start={
+            part: value
+            for part in HELD
+            if not math.isnan(value := session.value(span.before, f"{device.key}/{part}"))
+        },
         at_end=at_end,
         curve=_curve(session, span, device.key),
         steps=_steps(session, span, device.key),

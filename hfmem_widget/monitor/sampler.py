@@ -86,7 +86,7 @@ class Sampler:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
-        reading may take a `share` of the time only. Beside a GPU, what is secondary is then left to the poller.
+        reading may take a `share` of the time only. Beside a GPU, the poller reads what is secondary.
         """
         return self._read_all(instant, at_edge=True, share=share)
 

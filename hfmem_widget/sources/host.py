@@ -34,8 +34,8 @@ MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
 SOON, IDLE_SHARE = 2.0, 0.0005
-"""Seconds after which an allocator is read again although private memory is the same, and the share of the time
-that this may take: 5.6 ms for a heap of 0.7 GiB beside the 1,757 mappings of a process with CUDA."""
+"""Seconds after which an allocator is read again although private memory is the same, and the share of the
+time that this may take: 5.6 ms for a heap of 0.7 GiB beside the 1,757 mappings of a process with CUDA."""
 
 
 class PsutilMemory:

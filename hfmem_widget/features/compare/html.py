@@ -15,6 +15,7 @@ from hfmem_widget.features.compare.text import (
     name_of,
     part_columns,
     text,
+    verdicts,
 )
 from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit
@@ -36,6 +37,7 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     )
     return kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
+        *map(kit.line, verdicts(comparison)),
         _table(comparison, CELL, figure_columns(comparison)),
         _table(comparison, "at the peak", part_columns(comparison)),
         *kit.notes(plain(note, NOTE_LENGTH) for note in (*comparison.notes, *chartless)),

@@ -27,6 +27,7 @@ from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
+ABOVE = "above the start"
 NAME_LENGTH = 40
 
 Shown = Callable[[float], str]
@@ -81,7 +82,7 @@ def figure_columns(comparison: Comparison) -> list[FigureRow]:
         ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
     )
     wanted: list[tuple[str, str, Shown]] = [
-        ("above_start", "above the start", format_bytes),
+        ("above_start", ABOVE, format_bytes),
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
         ("median", "median rank", format_bytes),
         ("lowest", "lowest rank", format_bytes),
@@ -114,17 +115,50 @@ def part_label(part: str) -> str:
     return PARTS[part].short or PARTS[part].label
 
 
+def verdicts(comparison: Comparison) -> list[str]:
+    """Return a sentence for each cell but the baseline: what it needs more, and what makes most of that."""
+    cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
+    return [_verdict(comparison, cell) for cell in cells if cell is not baseline]
+
+
+def _verdict(comparison: Comparison, cell: Compared) -> str:
+    baseline = comparison.cells[comparison.baseline]
+    has_starts = any(column.title == ABOVE for column in figure_columns(comparison))
+    change = comparison.difference(cell, "above_start" if has_starts else "peak")
+    if math.isnan(change.value):
+        return ""
+    figure = "memory above its start" if has_starts else "memory at its peak"
+    if abs(change.value) < NEXT_TO_NOTHING:
+        return f"{name_of(cell)} needs as much {figure} as {name_of(baseline)}."
+    how = "more" if change.value > 0 else "less"
+    percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
+    changes = {
+        part: cell.at_peak.get(part, 0.0) - baseline.at_peak.get(part, 0.0)
+        for part in OF_ALLOCATED
+        if part != "unattributed" and not _differs_at_start(cell, baseline, part)
+    }
+    most = max(changes, key=lambda part: math.copysign(changes[part], changes[part] * change.value))
+    size = changes[most]
+    # A part is named where it makes up at least half of the difference.
+    is_known = cell.at_peak and baseline.at_peak and 2 * size * change.value >= change.value**2
+    of_it = f": {part_label(most)} {_sign(size)}{format_bytes(abs(size))}" if is_known else ""
+    needs = f"{name_of(cell)} needs {format_bytes(abs(change.value))} {how} {figure}{percent}"
+    return f"{needs} than {name_of(baseline)}{of_it}."
+
+
 def text(comparison: Comparison) -> str:
     """Return the comparison as aligned plain text, with range and difference below each figure."""
     tables = (table(*each).text for each in _tables(comparison))
-    return _joined(" · ".join(("memcompare", *heading(comparison))), tables, comparison.notes)
+    head = " · ".join(("memcompare", *heading(comparison)))
+    return _joined(head, ["\n".join(verdicts(comparison)), *tables], comparison.notes)
 
 
 def markdown(comparison: Comparison) -> str:
     """Return the comparison in Markdown, such as for a comment on a pull request."""
     head = " · ".join(("**memcompare**", *map(for_markdown, heading(comparison))))
     tables = (as_markdown(*each) for each in _tables(comparison))
-    return _joined(head, tables, map(for_markdown, comparison.notes))
+    sentences = "\n".join(map(for_markdown, verdicts(comparison)))
+    return _joined(head, [sentences, *tables], map(for_markdown, comparison.notes))
 
 
 def _joined(head: str, tables: Iterable[str], notes: Iterable[str]) -> str:
@@ -189,12 +223,19 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
         return shown, "", ""
     # What was there when the cells began is no difference between them.
     there = cell.at_start.get(part, 0.0)
-    if abs(there - baseline.at_start.get(part, 0.0)) >= NEXT_TO_NOTHING:
-        return shown, f"{format_bytes(there)} at the start", ""
+    if _differs_at_start(cell, baseline, part):
+        return shown, f"{format_bytes(there)} at the start" if there else "", ""
     before = baseline.at_peak.get(part, 0.0)
     percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
     change = of_something(Difference(value - before, percent), value)
     return shown, "", change_text(change, format_bytes)
+
+
+def _differs_at_start(cell: Compared, baseline: Compared, part: str) -> bool:
+    if part == "before":  # all of it was there
+        return True
+    there = cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
+    return abs(there) >= NEXT_TO_NOTHING
 
 
 def of_something(change: Difference, value: float) -> Difference:

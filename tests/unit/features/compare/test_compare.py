@@ -17,7 +17,7 @@ from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import MOST_CELLS, by_step, by_time, of_runs, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
-from hfmem_widget.features.compare.text import figure_columns, part_columns
+from hfmem_widget.features.compare.text import figure_columns, part_columns, verdicts
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
 from hfmem_widget.text import GIB, MIB
 from tests.scenes.stage import Stage
@@ -151,6 +151,24 @@ def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
     (note,) = comparison.notes
     assert note.startswith("60.0 MiB more was there when ckpt began than when base did.")
     assert comparison.to_pandas().loc["ckpt", "above_start/difference"] == -100 * MIB
+
+
+def test_a_sentence_says_what_a_cell_needs_and_what_makes_most_of_it() -> None:
+    """What was there when it began is left out, as is a part that makes up less than half of it."""
+    assert verdicts(with_an_earlier_model()) == [
+        (
+            "ckpt needs 100.0 MiB less memory above its start (\u221253 %) than base: "
+            "activations \u221290.0 MiB."
+        )
+    ]
+    first, same, more = (
+        record(name, device(size * MIB, weights=weights * MIB, activations=10 * MIB))
+        for name, size, weights in (("a", 300, 30), ("b", 300.5, 30), ("c", 400, 60))
+    )
+    assert verdicts(of_runs({"a": [first], "b": [same], "c": [more]})) == [
+        "b needs as much memory at its peak as a.",
+        "c needs 100.0 MiB more memory at its peak (+33 %) than a.",
+    ]
 
 
 def test_parts_that_were_there_before_are_no_difference() -> None:
