@@ -5,7 +5,7 @@
     python scripts/pictures.py report                       # report.png: a report of a scripted run
     python scripts/pictures.py ranks                        # ranks.png: that of 1,024 simulated ranks
     python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
-    python scripts/pictures.py out-of-memory RUN.ipynb 6    # out-of-memory.png: the first card of cell 6
+    python scripts/pictures.py leak RUN.ipynb 5 --card      # leak.png: the first card of cell 5 alone
 
 RUN.ipynb is a notebook that was executed on a GPU. It is shown without a kernel, as a reader would open it.
 """
@@ -124,8 +124,8 @@ def move(frames: list[Path], path: Path) -> None:
     )
 
 
-def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
-    """Return a picture of a cell as a notebook has it; for an error, of its first card only."""
+def still(name: str, notebook: Path, cell: int, shots: Path, *, only_card: bool) -> Path:
+    """Return a picture of a cell as a notebook has it, or of its first card alone."""
     with opened(1280, 2400, shots, scale=1.5) as lab:
         copy = shutil.copy(notebook, lab.server.folder / notebook.name)
         lab.server.run(
@@ -134,9 +134,9 @@ def still(name: str, notebook: Path, cell: int, shots: Path) -> Path:
         lab.open_path(notebook.name, kernel=False)
         shown: Locator = lab.cell(cell)
         shown.scroll_into_view_if_needed()
-        lab.wait_for_text(cell, "peak" if name == "done" else "Out of memory")
+        shown.locator(".jp-RenderedHTMLCommon > div").first.wait_for()
         time.sleep(2)
-        if name == "out-of-memory":
+        if only_card:
             shown = shown.locator(".jp-RenderedHTMLCommon > div").first
         return lab.screenshot(name, shown)
 
@@ -191,11 +191,12 @@ def main() -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        choices=("live", "report", "ranks", "done", "out-of-memory"),
         default="live",
+        help="live, report or ranks; of a notebook, the name of the picture",
     )
     parser.add_argument("notebook", nargs="?", type=Path)
     parser.add_argument("cell", nargs="?", type=int)
+    parser.add_argument("--card", action="store_true", help="the cell's first card alone")
     wanted = parser.parse_args()
     # On a busy machine two threads of torch wait for each other at every operator.
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -208,7 +209,10 @@ def main() -> None:
         elif wanted.name in {"report", "ranks"}:
             shutil.copy({"report": report, "ranks": ranks}[wanted.name](shots), IMAGES)
         else:
-            shutil.copy(still(wanted.name, wanted.notebook, wanted.cell, shots), IMAGES)
+            picture = still(
+                wanted.name, wanted.notebook, wanted.cell, shots, only_card=wanted.card
+            )
+            shutil.copy(picture, IMAGES)
     print(*(f"{path} {path.stat().st_size:,}" for path in sorted(IMAGES.iterdir())), sep="\n")
 
 
