@@ -22,7 +22,6 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span, inside
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import size_text
-from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
@@ -44,7 +43,6 @@ class OutOfMemory(Companion):
     def __init__(
         self,
         options: WatchOptions | None = None,
-        screen: Screen | None = None,
         *,
         observer: OomObserver = OBSERVER,
     ) -> None:
