@@ -125,11 +125,6 @@ class PeakLedger:
         self._shadow: dict[int, Shadow] = defaultdict(Shadow)
         self._lock = threading.RLock()
 
-    @property
-    def open_windows(self) -> int:
-        """How many windows are open."""
-        return len(self._windows)
-
     def install(self) -> None:
         """Wrap the entry points if they exist and are not wrapped; a window open since before is flawed.
 
