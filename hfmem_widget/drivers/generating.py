@@ -23,7 +23,7 @@ from weakref import WeakSet
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surround
+from hfmem_widget.monitor.patch import is_compiling, is_traced, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session, SpanKind
@@ -42,9 +42,8 @@ STEP = "_update_model_kwargs_for_generation"
 
 @dataclass(slots=True)
 class FollowedModels(Installed):
-    """The classes whose own method `STEP` is surrounded, and the functions in place of ``__call__``."""
+    """The functions in place of ``__call__``."""
 
-    classes: WeakSet[type] = field(default_factory=WeakSet)  # it need not call the usual one
     calls: WeakSet[Any] = field(default_factory=WeakSet)
 
 
@@ -160,7 +159,6 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     here.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
-        process_state(FollowedModels).classes.add(owner)
         surround(owner, STEP, stepping, whole_call=True)
     prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
     shape = shape_of((), {**kwargs, "input_ids": prompt}) if prompt is not None else {}
@@ -213,11 +211,10 @@ def follow_calls(module: ModuleType) -> None:
 
 def leave_calls(module: ModuleType) -> None:
     """Follow them no longer."""
-    followed = process_state(FollowedModels)
-    while followed.classes:
-        restore(followed.classes.pop(), STEP)
+    restore_with(stepping)
     owner = getattr(module, "PreTrainedModel", None)
-    if isinstance(owner, type) and vars(owner).get("__call__") in followed.calls:
+    calls = process_state(FollowedModels).calls
+    if isinstance(owner, type) and vars(owner).get("__call__") in calls:
         del owner.__call__
 
 
