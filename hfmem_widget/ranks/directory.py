@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
-from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
+from hfmem_widget.recording.file import cannot_read, cannot_write, write_private
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
 
@@ -131,24 +131,16 @@ def _write_once(path: Path, run: RunFile) -> None:
     data = json.dumps({**fields, "created": run.created}, ensure_ascii=False).encode() + b"\n"
     half = path.with_name(f".{path.name}.{run.run}")
     try:
-        _write(half, data)
+        write_private(half, data)
         with suppress(FileExistsError):  # another was first
             try:
                 os.link(half, path)  # whole or not there
             except FileExistsError:
                 raise
             except OSError:
-                _write(path, data)  # no links there, as on many network drives
+                write_private(path, data)  # no links there, as on many network drives
     finally:
         half.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def read_run(directory: Path) -> RunFile:

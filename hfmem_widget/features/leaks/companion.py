@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hfmem_widget.features.leaks.findings import draw
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, search
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, names_now, search
 from hfmem_widget.features.leaks.left_behind import name_holders
 from hfmem_widget.features.leaks.trends import Trend, trends_of
 from hfmem_widget.guard import harmless
@@ -19,10 +19,8 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
-from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
-from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS_BEFORE = 0.05
 MOST_OBJECTS_BEFORE = 20_000
@@ -69,7 +67,7 @@ class Leaks(Companion):
         """Note what is held now, and begin to look for trends in new data."""
         self._span = span
         recorder.subscribe(self._on_tick)
-        self._names = NotedNames(main_variables(), kernel_roots(running_shell()))
+        self._names = NotedNames(*names_now())
         self._lengths = lengths_of(main_variables())
         now = self._clock()
         if len(self._names) <= MOST_NAMES_BEFORE and self._searches.is_due(now, 0.0):
@@ -95,7 +93,7 @@ class Leaks(Companion):
         ]
         if leaks:
             holders = search()
-            new = self._names.new(main_variables(), kernel_roots(running_shell()))
+            new = self._names.new(*names_now())
             added = {
                 name: max(0.0, 1 - self._lengths[name] / max(length, 1))
                 for name, length in lengths_of(main_variables()).items()

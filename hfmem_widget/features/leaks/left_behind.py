@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.parts import known_of
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, NOT_NOTED, Before, search
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, NOT_NOTED, Before, names_now, search
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import HELD, Finding, Session, Span
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
-from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
-from hfmem_widget.view.front_end import running_shell
 
 if TYPE_CHECKING:
     from hfmem_widget.sources.heap.model import Growth, Holder, Holders
@@ -83,7 +80,7 @@ def name_holders(session: Session, span: Span, names: NotedNames, *, raised: boo
     longer = LONGER_AFTER_AN_ERROR if raised else 1
     holders = search(MOST_OBJECTS * longer, MOST_SECONDS * longer)
     new, last = (
-        names.new(main_variables(), kernel_roots(running_shell())),
+        names.new(*names_now()),
         process_state(LastSearch),
     )
     for left in much:
