@@ -132,7 +132,8 @@ class Diffusion:
     def decoding_begins(self) -> None:
         """Begin to decode; what is decoded within a step is part of it."""
         is_open = self._monitor.is_open(self._session, self._block)
-        if is_open and not self._is_in_step() and self._name != "decode":
+        is_in_step = self._step > 0 and self._number < self._first
+        if is_open and not is_in_step and self._name != "decode":
             self._close()
             self._turn("decode")
 
@@ -163,9 +164,6 @@ class Diffusion:
             for key in [key for key, (session, _) in steps.items() if session() is None]:
                 del steps[key]
             steps[id(self._session)] = weakref.ref(self._session), reported
-
-    def _is_in_step(self) -> bool:
-        return self._step > 0 and self._number < self._first
 
     def _turn(self, name: str) -> None:
         self._name = name

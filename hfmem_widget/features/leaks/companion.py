@@ -50,9 +50,7 @@ class Leaks(Companion):
         *,
         clock: Callable[[], float] = time.monotonic,
         look: Callable[[Session, Span], Iterable[Trend]] = trends_of,
-        searches: Looks = _SEARCHES,
     ) -> None:
-        self._searches = searches
         self._clock = clock
         self._look = look
         self._span: Span | None = None
@@ -70,9 +68,9 @@ class Leaks(Companion):
         self._names = NotedNames(*names_now())
         self._lengths = lengths_of(main_variables())
         now = self._clock()
-        if len(self._names) <= MOST_NAMES_BEFORE and self._searches.is_due(now, 0.0):
+        if len(self._names) <= MOST_NAMES_BEFORE and _SEARCHES.is_due(now, 0.0):
             holders = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
-            self._searches.took(now, 0.0, holders.seconds)
+            _SEARCHES.took(now, 0.0, holders.seconds)
             rows = (row for row in holders.rows if row.bytes >= LEAST_NOTED)
             self._before = Before(replace(holders, rows=tuple(rows)))
 

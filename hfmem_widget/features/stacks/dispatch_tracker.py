@@ -226,11 +226,6 @@ def remove(mode: Any) -> int:
     return depth
 
 
-def put_back(mode: Any, depth: int) -> None:
-    """Put our mode into the thread's stack again, above so many modes, and below the others."""
-    _without_those_above(depth, mode.__enter__)
-
-
 def _without_those_above(depth: int, change: Callable[[], object]) -> None:
     dispatch: Any = sys.modules["torch.utils._python_dispatch"]
     above = _modes()[depth:]
@@ -381,7 +376,7 @@ class OperatorTracker:
         if threading.get_ident() == self._thread and self._left_at is not None:
             self._aside += time.perf_counter() - self._left_at
             self._left_at = None
-            put_back(self._mode, self._depth)
+            _without_those_above(self._depth, self._mode.__enter__)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> str:
         """Note what an operator takes that was never made; return its name, empty if nothing is followed."""
