@@ -124,17 +124,13 @@ def _subjects_among(values: Sequence[object]) -> Iterator[object]:
         yield from (value for value in values if issubclass(type(value), kinds))
 
 
-def _unwrapped(subject: Any) -> Any:
-    """Return what an optimizer wraps, as accelerate's does, which has no states of its own."""
-    inner = getattr(subject, "__dict__", {}).get("optimizer")
-    return subject if _is_module(subject) or not _is_subject(inner) else inner
-
-
 def _with_what_it_wraps(subject: Any) -> tuple[Any, ...]:
-    inner = _unwrapped(subject)
+    """Return what an optimizer wraps, as accelerate's does, which has no states of its own; else itself."""
+    inner = getattr(subject, "__dict__", {}).get("optimizer")
+    if _is_module(subject) or not _is_subject(inner):
+        return (subject,)
     # One that has states, too, such as Lookahead's slow weights, counts besides.
-    has_own = inner is not subject and getattr(subject, "__dict__", {}).get("state")
-    return (inner, subject) if has_own else (inner,)
+    return (inner, subject) if subject.__dict__.get("state") else (inner,)
 
 
 def _within(value: Any) -> Sequence[object]:
