@@ -35,8 +35,8 @@ def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
     """Return how many items each list has that a variable names."""
     # In C, as in `_bound`.
     are_lists = map({list, deque}.__contains__, map(type, namespace.values()))
-    lists = list(compress(zip(namespace, namespace.values(), strict=False), are_lists))
-    return {name: len(each) for name, each in lists}
+    pairs: Iterator[tuple[str, Any]] = zip(namespace, namespace.values(), strict=False)
+    return {name: len(each) for name, each in list(compress(pairs, are_lists))}
 
 
 class NotedNames:
