@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.parts import known_of
@@ -14,11 +13,9 @@ from hfmem_widget.features.leaks.growers import NEARLY_ALL, NOT_NOTED, Before, n
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Finding, Session, Span
 from hfmem_widget.session.series import TABLE
+from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
-
-if TYPE_CHECKING:
-    from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -31,13 +28,13 @@ WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be 
 KINDS = {TABLE[metric].label: metric for metric in HELD}
 """The kinds of holders that are counted while the cell runs, as metrics."""
 
-Holding = Sequence[tuple["Holder", int]]
+Holding = Sequence[tuple[Holder, int]]
 """Rows, each with how many of its bytes the cell left."""
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
 
 
-class LastSearch(dict[str, "Holders"]):
+class LastSearch(dict[str, Holders]):
     """What was held at the last search, by device: texts and figures alone."""
 
 
