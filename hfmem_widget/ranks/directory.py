@@ -147,7 +147,7 @@ def read_run(directory: Path) -> RunFile:
     """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
-        descriptor = open_own(path)
+        descriptor, _ = open_own(path)
         try:
             fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
         finally:
@@ -224,16 +224,11 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
     )
 
 
-def open_own(path: str | Path) -> int:
-    """Return a descriptor for reading a file that is the user's own, or raise `OSError`.
+def open_own(path: str | Path) -> tuple[int, os.stat_result]:
+    """Return a descriptor for reading a file that is the user's own, and what it is, or raise `OSError`.
 
     A link is refused, and so is a pipe, which would be waited for.
     """
-    return open_checked(path)[0]
-
-
-def open_checked(path: str | Path) -> tuple[int, os.stat_result]:
-    """Return the same, and what the file is."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)

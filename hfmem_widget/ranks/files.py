@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker, begun
-from hfmem_widget.ranks.directory import Streams, open_checked, streams
+from hfmem_widget.ranks.directory import Streams, open_own, streams
 
 AT_ONCE = 1 << 14
 """Bytes read of a file at once: less than `roster.KEPT` steps take, so that no step of a run that is
@@ -37,7 +37,7 @@ class Disk:
 
     def opened(self, path: str) -> tuple[int, os.stat_result]:
         """Return a descriptor of a file of one's own, and what it is; or raise `OSError`."""
-        return open_checked(path)
+        return open_own(path)
 
     def stat(self, path: str) -> os.stat_result:
         """Return what a file is, or raise `OSError`."""

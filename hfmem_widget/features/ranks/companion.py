@@ -281,7 +281,7 @@ def _held(directory: Path, *, alone: bool = False) -> int | None:
     try:
         import fcntl
 
-        descriptor = open_own(directory / RUN_FILE)
+        descriptor, _ = open_own(directory / RUN_FILE)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:
