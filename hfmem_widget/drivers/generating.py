@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
@@ -40,11 +39,8 @@ STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
 
-@dataclass(slots=True)
-class FollowedModels(Installed):
+class FollowedCalls(WeakSet[Any], Installed):
     """The functions in place of ``__call__``."""
-
-    calls: WeakSet[Any] = field(default_factory=WeakSet)
 
 
 class GenerateContext(threading.local):
@@ -213,7 +209,7 @@ def leave_calls(module: ModuleType) -> None:
     """Follow them no longer."""
     restore_with(stepping)
     owner = getattr(module, "PreTrainedModel", None)
-    calls = process_state(FollowedModels).calls
+    calls = process_state(FollowedCalls)
     if isinstance(owner, type) and vars(owner).get("__call__") in calls:
         del owner.__call__
 
@@ -240,7 +236,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
                 here.in_call = False
             OVER  # noqa: B018
 
-    process_state(FollowedModels).calls.add(__call__)
+    process_state(FollowedCalls).add(__call__)
     return __call__
 
 
