@@ -160,11 +160,6 @@ class SlowDisk(Disk):
         time.sleep(self._seconds)
         return super().stat(path)
 
-    def fstat(self, descriptor: int) -> os.stat_result:
-        """Look at an open file."""
-        time.sleep(self._seconds)
-        return super().fstat(descriptor)
-
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         """Read a file."""
         time.sleep(self._seconds)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from hfmem_widget.analysis.others import children_words, kept_text
 from hfmem_widget.analysis.parts import (
     LABELS,
@@ -109,13 +107,6 @@ def start_of(session: Session, span: Span, device: Device) -> Anatomy:
 def end_of(session: Session, span: Span, device: Device) -> Anatomy:
     """Return a device's memory at the end of a span, part by part; now, while the span is open."""
     return _OnDevice(session, device).at_sample(END_MOMENT, span.after or session.last_sample)
-
-
-def devices_with_parts(session: Session) -> tuple[Device, ...]:
-    """Return the devices on which tensors of models or optimizers were found at any time."""
-    highest = zip(session.series, np.fmax.reduce(session.timeline.high, initial=0.0), strict=False)
-    with_parts = {series.device for series, most in highest if most > 0 and series.metric in HELD}
-    return tuple(device for device in session.devices if device.key in with_parts)
 
 
 def _device(session: Session, key: str) -> Device:

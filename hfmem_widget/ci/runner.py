@@ -60,7 +60,9 @@ class Runner:
         self._baseline = None
         try:
             self._tolerance = parse_share(option.hfmem_tolerance or "2%", "--hfmem-tolerance")
-            self._default = default_limit(config.getini("hfmem_limit_vram"))
+            of = "hfmem_limit_vram"
+            size = config.getini(of)  # for tests without a marker
+            self._default = (MemoryLimit(parse_bytes(size, of=of)),) if size else ()
             if option.hfmem_baseline:
                 path = Path(config.invocation_params.dir, option.hfmem_baseline).resolve()
                 option.hfmem_baseline = str(path)  # workers are given it
@@ -285,11 +287,6 @@ def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:
         limit = _limit(marker)
         limits.setdefault(limit.device, limit)
     return tuple(limits.values())
-
-
-def default_limit(size: str) -> tuple[MemoryLimit, ...]:
-    """Return the limit of the settings, for tests without a marker; raises `OptionError`."""
-    return (MemoryLimit(parse_bytes(size, of="hfmem_limit_vram")),) if size else ()
 
 
 def _limit(marker: pytest.Mark) -> MemoryLimit:

@@ -6,7 +6,6 @@ import time
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.cli.output import FINE, NO, say
@@ -29,7 +28,9 @@ def check(arguments: Namespace) -> int:
     """Say what is in a recording; the code is not 0 where something is damaged or missing."""
     path = place_of(arguments.RUN)
     if path.is_dir():
-        return _check_run(path)
+        run = Run(path)
+        run.look()
+        return _print(_rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
@@ -78,13 +79,6 @@ def _peak(session: Session, device: Device) -> Peak:
         (peak.certainty for peak in peaks if peak.value == value), "sampled"
     )
     return Peak(value, certainty)
-
-
-def _check_run(path: Path) -> int:
-    """Say what is in the directory of a run; the code is `NO` where something is damaged or missing."""
-    run = Run(path)
-    run.look()
-    return _print(_rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes)
 
 
 def _print(

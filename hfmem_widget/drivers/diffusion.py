@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Self
 
@@ -23,8 +22,8 @@ from hfmem_widget.drivers.training.loop import REPORTED_ELSEWHERE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import restore, surround
-from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.patch import restore_with, surround
+from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session
 
@@ -34,19 +33,11 @@ DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
 OF_EVENTS = 2e-4
 """Seconds that a step's events take before they come here: the guard's."""
 
-_METHODS = ("__call__", "register_modules", "progress_bar", "step", "decode")
-
 _NOTHING = nullcontext()
 
 
-@dataclass(slots=True)
-class _Pipelines(Installed):
-    # The classes whose own method of a name is surrounded.
-    owners: dict[str, weakref.WeakSet[type]] = field(
-        default_factory=lambda: {name: weakref.WeakSet() for name in _METHODS}
-    )
-    # How many denoising steps a session has among its steps, by its `id`.
-    steps: dict[int, tuple[weakref.ref[Session], int]] = field(default_factory=dict)
+class _Steps(dict[int, tuple[weakref.ref[Session], int]], Part):
+    """How many denoising steps a session has among its steps, by its `id`."""
 
 
 class PipelineContext(threading.local):
@@ -141,7 +132,8 @@ class Diffusion:
     def decoding_begins(self) -> None:
         """Begin to decode; what is decoded within a step is part of it."""
         is_open = self._monitor.is_open(self._session, self._block)
-        if is_open and not self._is_in_step() and self._name != "decode":
+        is_in_step = self._step > 0 and self._number < self._first
+        if is_open and not is_in_step and self._name != "decode":
             self._close()
             self._turn("decode")
 
@@ -168,13 +160,10 @@ class Diffusion:
         if outcome != NO_STEP:
             reported = _steps_reported(self._session) + last - self._first + 1
             # Without a callback: what the collector calls is under no guard.
-            steps = process_state(_Pipelines).steps
+            steps = process_state(_Steps)
             for key in [key for key, (session, _) in steps.items() if session() is None]:
                 del steps[key]
             steps[id(self._session)] = weakref.ref(self._session), reported
-
-    def _is_in_step(self) -> bool:
-        return self._step > 0 and self._number < self._first
 
     def _turn(self, name: str) -> None:
         self._name = name
@@ -205,29 +194,24 @@ def follow_pipelines(module: ModuleType) -> None:
 
 def leave_pipelines(_module: object = None) -> None:
     """Follow them no longer."""
-    pipelines = process_state(_Pipelines)
-    for name, owners in pipelines.owners.items():
-        while owners:
-            restore(owners.pop(), name)
-    pipelines.steps.clear()
+    restore_with(_registering, _calling, _looping, _decoding, _stepping)
+    process_state(_Steps).clear()
 
 
 def _follow(
     kind: type,
     name: str,
     around: Callable[..., AbstractContextManager[object]],
-    unless: Callable[[], bool] = lambda: False,
+    unless: Callable[[], bool] = bool,
 ) -> None:
     """Surround a method in the class that has it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
-    owners = process_state(_Pipelines).owners[name]
-    if owner is not None and owner not in owners:
-        owners.add(owner)
+    if owner is not None:
         surround(owner, name, around, unless=unless)
 
 
 def _steps_reported(session: Session) -> int:
-    counted, count = process_state(_Pipelines).steps.get(id(session), (lambda: None, 0))
+    counted, count = process_state(_Steps).get(id(session), (lambda: None, 0))
     return count if counted() is session else 0
 
 

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
@@ -23,7 +22,7 @@ from weakref import WeakSet
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import is_compiling, is_traced, restore, surround
+from hfmem_widget.monitor.patch import is_compiling, is_traced, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session, SpanKind
@@ -40,12 +39,8 @@ STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
 
-@dataclass(slots=True)
-class FollowedModels(Installed):
-    """The classes whose own method `STEP` is surrounded, and the functions in place of ``__call__``."""
-
-    classes: WeakSet[type] = field(default_factory=WeakSet)  # it need not call the usual one
-    calls: WeakSet[Any] = field(default_factory=WeakSet)
+class FollowedCalls(WeakSet[Any], Installed):
+    """The functions in place of ``__call__``."""
 
 
 class GenerateContext(threading.local):
@@ -160,7 +155,6 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     here.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
-        process_state(FollowedModels).classes.add(owner)
         surround(owner, STEP, stepping, whole_call=True)
     prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
     shape = shape_of((), {**kwargs, "input_ids": prompt}) if prompt is not None else {}
@@ -213,11 +207,10 @@ def follow_calls(module: ModuleType) -> None:
 
 def leave_calls(module: ModuleType) -> None:
     """Follow them no longer."""
-    followed = process_state(FollowedModels)
-    while followed.classes:
-        restore(followed.classes.pop(), STEP)
+    restore_with(stepping)
     owner = getattr(module, "PreTrainedModel", None)
-    if isinstance(owner, type) and vars(owner).get("__call__") in followed.calls:
+    calls = process_state(FollowedCalls)
+    if isinstance(owner, type) and vars(owner).get("__call__") in calls:
         del owner.__call__
 
 
@@ -243,7 +236,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
                 here.in_call = False
             OVER  # noqa: B018
 
-    process_state(FollowedModels).calls.add(__call__)
+    process_state(FollowedCalls).add(__call__)
     return __call__
 
 

@@ -54,7 +54,7 @@ def begin() -> None:
     """Follow all of them while something is watched, and all optimizers: a watch begins."""
     from hfmem_widget.drivers.optimizers import follow_optimizers
 
-    harmless(_attach)
+    harmless(attach, for_good=False)
     harmless(follow_optimizers)
 
 
@@ -70,14 +70,13 @@ def end() -> None:
         detach(entirely=False)
 
 
-def attach() -> WhenImported:
-    """Follow all of them from now on, and return what waits for them; attaching again does nothing."""
-    process_state(Attachment).for_good = True
-    return _attach()
+def attach(*, for_good: bool = True) -> WhenImported:
+    """Follow all of them from now on, and return what waits for them; attaching again does nothing.
 
-
-def _attach() -> WhenImported:
+    What is not followed `for_good` is left again with the last watch.
+    """
     attachment = process_state(Attachment)
+    attachment.for_good |= for_good
     if attachment.imports is None:
         attachment.imports = WhenImported({name: partial(_follow, name) for name in FOLLOWED})
         attachment.imports.begin()

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
@@ -26,12 +26,10 @@ from hfmem_widget.drivers.training.loop import (
 )
 from hfmem_widget.drivers.training.models import note_module
 from hfmem_widget.guard import call_all, entry
+from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.patch import Place, is_compiling, restore_all, surround_all
 from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
 from hfmem_widget.monitor.shared import running_monitor
-
-if TYPE_CHECKING:
-    from hfmem_widget.monitor.monitor import Monitor
 
 OPTIMIZER = "torch.optim.optimizer"
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, cast, get_args
 from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.patch import is_traced
-from hfmem_widget.session import SpanKind
+from hfmem_widget.session import Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
-    from hfmem_widget.session import Session, Span
 
 NOT_FOR_USERS = {"cell", "oom", "mark"}
 

@@ -28,7 +28,7 @@ class Feature:
     name: str
     # Takes a session and an outermost span that has ended, yields findings and guides.
     check: str = ""
-    companion: str = ""  # a `Companion`, made with the watch's options and screen
+    companion: str = ""  # a `Companion`, made with the watch's options
     goes_along: Callable[[WatchOptions], bool] = lambda _options: True  # whether the companion does
 
 
@@ -60,11 +60,7 @@ FEATURES = (
         companion=f"{_HERE}.leaks.companion:Leaks",
         goes_along=lambda options: not options.quiet,
     ),
-    Feature(
-        "holders",
-        companion=f"{_HERE}.holders.left_behind:LeftBehindHolders",
-        goes_along=lambda options: not options.quiet,
-    ),
+    Feature("holders"),
     Feature("free"),
     Feature("compare"),
     Feature("fit"),
@@ -93,8 +89,6 @@ FEATURES = (
 """All features. Companions begin, end and report in this order:
 
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
-- ``leaks`` names who holds what grew before ``holders`` looks for who holds what was left, and leaves out
-  what has been named.
 - ``ranks`` comes after what explains this process, and before what reports findings.
 - ``alerts``, ``history`` and ``record`` come last: they report and store what the others have found.
 
@@ -104,8 +98,8 @@ All checks are made before any companion reports: ``oom`` asks whether a leak wa
 
 def companions_for(options: WatchOptions, screen: Screen | None = None) -> tuple[Companion, ...]:
     """Return the companions of a watch; `screen` is where it shows itself, if anywhere."""
-    return tuple(
-        resolve(feature.companion)(options, screen)
-        for feature in FEATURES
-        if feature.companion and feature.goes_along(options)
-    )
+    wanted = (one for one in FEATURES if one.companion and one.goes_along(options))
+    companions: tuple[Companion, ...] = tuple(resolve(one.companion)(options) for one in wanted)
+    for companion in companions:
+        companion.screen = screen
+    return companions

@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hfmem_widget.monitor.holdings import ByDevice, unnoticed
+from hfmem_widget.monitor.holdings import ByDevice
 from hfmem_widget.monitor.subjects import is_elsewhere
 from hfmem_widget.sources.caches import storages_in, tensors_of
+from hfmem_widget.sources.heap.tensors import unnoticed
 from hfmem_widget.sources.storages import MANAGED, Storage
 
 _Entries = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]

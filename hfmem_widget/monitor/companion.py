@@ -24,6 +24,9 @@ class Companion:
     stands_above: ClassVar[bool] = False
     """Whether its report stands above the card, and not below it."""
 
+    screen: Any = None
+    """Where the watch shows itself, if anywhere: one of `view.screen`."""
+
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin; the watch's span has been opened, and the recorder may be subscribed to until the end."""
 

@@ -96,9 +96,7 @@ class Edges:
             self.poller.release(watched)
         return span
 
-    def turn(
-        self, watched: Watched, closing: int, kind: SpanKind, label: str, outcome: str
-    ) -> Span:
+    def turn(self, watched: Watched, closing: int, kind: SpanKind, label: str) -> Span:
         """Close a span and open its neighbour; see `Monitor.turn`."""
         if watched.ending:
             raise WatchStateError(HAS_ENDED)
@@ -107,12 +105,12 @@ class Edges:
         if session.span(closing).stop is not None:
             return self.open(watched, kind, label)
         for inner in session.open_within(closing):
-            self.close(watched, inner.id, outcome)
+            self.close(watched, inner.id, "done")
         ending = watched.windows.pop(closing)
         beginning = self.ledger.turn(ending)
         span_id = watched.recorder.next_span_id()
         edge = self._append(watched, self._row_at(beginning, kind), begins=(span_id, kind, label))
-        watched.close(closing, edge, ending.peaks, outcome, NO_COUNTS)
+        watched.close(closing, edge, ending.peaks, "done", NO_COUNTS)
         return watched.open(span_id, kind, label, edge, beginning)
 
     def rebase(self, watched: Watched) -> None:
@@ -183,7 +181,7 @@ class Edges:
         self.register.take_over(watched)
         values = watched.values_of(row)
         if begins is not None:
-            watched.base(*begins, values)
+            watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))
         return watched.append(values, self.clock() - watched.origin)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hfmem_widget.session import Contents
 from hfmem_widget.sources import libraries
+from hfmem_widget.sources.heap.tensors import unnoticed
 from hfmem_widget.sources.storages import HQQ, MANAGED, Storage, scales_of, states_of, storages_of
 from hfmem_widget.text import plain
 
@@ -235,12 +235,6 @@ def _offset_of(tensor: Any) -> int:
         return int(tensor.storage_offset())
     except Exception:  # noqa: BLE001  (sparse ones have none)
         return 0
-
-
-def unnoticed() -> AbstractContextManager[object]:
-    """Return what keeps our looking from function modes and subclasses of the user's own."""
-    torch: Any = sys.modules.get("torch")
-    return nullcontext() if torch is None else torch._C.DisableTorchFunction()  # noqa: SLF001  (nowhere else)
 
 
 def _found_again(

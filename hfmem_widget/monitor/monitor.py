@@ -260,26 +260,16 @@ class Monitor:
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
 
-    def turn(
-        self,
-        session: Session,
-        closing: int,
-        kind: SpanKind,
-        label: str = "",
-        *,
-        outcome: str = "done",
-    ) -> Span:
+    def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
         """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
 
         Where the span has ended already, its neighbour is opened.
         """
         watched = self._register.find(session)
         if not self.in_this_process:
-            watched.recorder.close_span(closing, session.last_sample, {}, outcome)
+            watched.recorder.close_span(closing, session.last_sample, {})
             return watched.recorder.open_span(kind, label, session.last_sample)
-        return self._change(
-            watched, partial(self._edges.turn, watched, closing, kind, label, outcome)
-        )
+        return self._change(watched, partial(self._edges.turn, watched, closing, kind, label))
 
     def open_ids(self, session: Session) -> Collection[int]:
         """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
@@ -317,11 +307,6 @@ class Monitor:
         watched = self._register.current()
         if watched is not None:
             self._change(watched, partial(self._edges.look, watched))
-
-    @property
-    def counts_peaks(self) -> bool:
-        """True where an allocator counts peaks: on a device that this process has allocated on."""
-        return self.ledger.in_use
 
     def sample(self, session: Session) -> None:
         """Add a sample where much is allocated, which no counter would show."""

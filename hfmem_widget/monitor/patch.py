@@ -120,6 +120,13 @@ def restore(owner: type | ModuleType, name: str) -> None:
         del patches[name]
 
 
+def restore_with(*arounds: Around) -> None:
+    """Put all originals back that are surrounded by one of these."""
+    for owner, patches in tuple(process_state(Patches).items()):
+        for name in [name for name, patch in patches.items() if patch.around in arounds]:
+            restore(owner, name)
+
+
 def surround_all(
     places: Iterable[Place],
     module: ModuleType | None = None,

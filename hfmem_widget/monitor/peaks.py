@@ -125,11 +125,6 @@ class PeakLedger:
         self._shadow: dict[int, Shadow] = defaultdict(Shadow)
         self._lock = threading.RLock()
 
-    @property
-    def open_windows(self) -> int:
-        """How many windows are open."""
-        return len(self._windows)
-
     def install(self) -> None:
         """Wrap the entry points if they exist and are not wrapped; a window open since before is flawed.
 
@@ -177,8 +172,7 @@ class PeakLedger:
             if bounded:
                 window.at_open = self._all_seen_by_user()
             else:
-                self.edge(opening=window)
-                self.fold()
+                self._meet(opening=window)
         return window
 
     def close(self, window: Window) -> Peaks:
@@ -188,8 +182,7 @@ class PeakLedger:
                 return self._bounds(window)
             self.fold()
             if window in self._windows:
-                self.edge(closing=window)
-                self.fold()
+                self._meet(closing=window)
             return window.peaks
 
     def turn(self, window: Window) -> Window:
@@ -200,28 +193,26 @@ class PeakLedger:
                 self.close(window)
                 return self.open(bounded=window.bounded)
             following = Window()
-            self.edge(closing=window, opening=following)
-            self.fold()
+            self._meet(closing=window, opening=following)
         return following
 
-    def edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
-        """Read the counters now, and reset them where a window begins; `fold` makes peaks of the readings."""
-        with self._lock:
-            if not self.in_use:
-                self.install()
-            edge = _Edge({}, {}, closing, opening)
-            # First, so that what was read is not lost with what is reset, whatever comes between.
-            self._unfolded.append(edge)
-            try:
+    def _meet(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
+        """Read the counters now, reset them where a window begins, and make peaks of the readings."""
+        if not self.in_use:
+            self.install()
+        edge = _Edge({}, {}, closing, opening)
+        # First, so that what was read is not lost with what is reset, whatever comes between.
+        self._unfolded.append(edge)
+        try:
+            self._read_at(edge)
+        except BaseException:
+            with interrupts_deferred():
                 self._read_at(edge)
-            except BaseException:
-                with interrupts_deferred():
-                    self._read_at(edge)
-                raise
-            # Now, not when it is folded: by then the window may have met its other edge.
-            for window in (closing, opening):
-                if window is not None:
-                    window.readings = edge.before
+            raise
+        for window in (closing, opening):
+            if window is not None:
+                window.readings = edge.before
+        self.fold()
 
     def _read_at(self, edge: _Edge) -> None:
         """Read the counters at an edge as far as that was not done, and reset them where a window begins."""

@@ -7,10 +7,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse, islice
-from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from types import ModuleType
 from typing import Any, cast
 
 from hfmem_widget.sources.caches import cache_kind, is_cache
+from hfmem_widget.sources.heap.referents import fields_of
 
 Namespace = Callable[[], Mapping[str, object]]
 
@@ -18,8 +19,6 @@ MOST_WITHIN = 256
 """Items of a list, a dict or an object's own fields that are searched."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
-
-_PLAIN_FIELDS = (GetSetDescriptorType, MemberDescriptorType)
 
 
 def main_variables() -> Mapping[str, object]:
@@ -125,17 +124,13 @@ def _subjects_among(values: Sequence[object]) -> Iterator[object]:
         yield from (value for value in values if issubclass(type(value), kinds))
 
 
-def _unwrapped(subject: Any) -> Any:
-    """Return what an optimizer wraps, as accelerate's does, which has no states of its own."""
-    inner = getattr(subject, "__dict__", {}).get("optimizer")
-    return subject if _is_module(subject) or not _is_subject(inner) else inner
-
-
 def _with_what_it_wraps(subject: Any) -> tuple[Any, ...]:
-    inner = _unwrapped(subject)
+    """Return what an optimizer wraps, as accelerate's does, which has no states of its own; else itself."""
+    inner = getattr(subject, "__dict__", {}).get("optimizer")
+    if _is_module(subject) or not _is_subject(inner):
+        return (subject,)
     # One that has states, too, such as Lookahead's slow weights, counts besides.
-    has_own = inner is not subject and getattr(subject, "__dict__", {}).get("state")
-    return (inner, subject) if has_own else (inner,)
+    return (inner, subject) if subject.__dict__.get("state") else (inner,)
 
 
 def _within(value: Any) -> Sequence[object]:
@@ -143,17 +138,8 @@ def _within(value: Any) -> Sequence[object]:
     for kind in (list, tuple):
         if issubclass(type(value), kind):
             return cast("Sequence[object]", kind.__getitem__(value, slice(MOST_WITHIN)))
-    fields = value if type(value) is dict else _fields_of(value)
-    return list(islice(fields.values(), MOST_WITHIN)) if type(fields) is dict else []
-
-
-def _fields_of(value: object) -> object:
-    """Return the fields that an object has, and none that a proxy would look up for them."""
-    for kind in type(value).__mro__:
-        own = vars(kind).get("__dict__")
-        if own is not None:
-            return own.__get__(value) if type(own) in _PLAIN_FIELDS else None
-    return None
+    fields = value if type(value) is dict else fields_of(value)
+    return list(islice(fields.values(), MOST_WITHIN))
 
 
 def _is_subject(value: object) -> bool:

@@ -115,20 +115,12 @@ class Watched:
 
     def append(self, values: Sequence[float], time: float) -> Sample:
         """Add the `values_of` what was read at some second of the session."""
-        sample = self.sample(values, time)
+        self.unexplained.begin(values)
+        sample = Sample(time, self.unexplained.fill(values))
         last, timeline = self.session.last_sample.time, self.session.timeline
         if timeline.samples and time - last > GAP * self.session.polling.current_interval:
             timeline.add_gap(last, time)
         return self.recorder.append(sample)
-
-    def sample(self, values: Sequence[float], time: float) -> Sample:
-        """Return what was read at some second of the session as a sample of it."""
-        self.unexplained.begin(values)
-        return Sample(time, self.unexplained.fill(values))
-
-    def base(self, span_id: int, kind: SpanKind, label: str, values: Sequence[float]) -> None:
-        """Record what was read where a span begins."""
-        self.unexplained.base(span_id, kind, label, values, is_inner=bool(self.windows))
 
     def open(
         self, span_id: int, kind: SpanKind, label: str, before: Sample, window: Window
@@ -172,7 +164,11 @@ class Watched:
             if span_id in self._echoed:
                 # Steps that nobody has numbered are numbered in each session.
                 given = {k: v for k, v in span.counts.items() if k != "step" or k in counts}
-                echo.close_echo(self._echoed.pop(span_id), sample, peaks, outcome, given)
+                echoed, recorder = self._echoed.pop(span_id), echo.recorder
+                for inner in echo.session.open_within(echoed):
+                    recorder.close_span(inner.id, sample, {}, outcome)
+                with suppress(WatchStateError):  # it may have ended
+                    recorder.close_span(echoed, sample, echo.wanted(peaks), outcome, given)
         return span
 
     def take(self, other: Watched, sample: Sample) -> Sample:
@@ -187,20 +183,6 @@ class Watched:
         self.unexplained.bases = {at: base for at, base in known.items() if at is not None}
         return self.recorder.append(Sample(sample.time + other.origin - self.origin, row))
 
-    def close_echo(
-        self,
-        span_id: int,
-        after: Sample,
-        peaks: Mapping[str, Peak],
-        outcome: str,
-        counts: Mapping[str, float],
-    ) -> None:
-        """Close a span that another session has, too, with what is still open in it; it may have ended."""
-        for inner in self.session.open_within(span_id):
-            self.recorder.close_span(inner.id, after, {}, outcome)
-        with suppress(WatchStateError):
-            self.recorder.close_span(span_id, after, self.wanted(peaks), outcome, counts)
-
     def _echo_running(self) -> Watched | None:
         return self.echo if self.echo is not None and self.echo.session.running else None
 
@@ -213,13 +195,10 @@ class Watched:
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""
-        if not self.options.devices:
-            return peaks
-        return {key: peak for key, peak in peaks.items() if self._wants(key)}
-
-    def _wants(self, key: str) -> bool:
         wanted = self.options.devices
-        return not wanted or key.partition("/")[0] in wanted
+        if not wanted:
+            return peaks
+        return {key: peak for key, peak in peaks.items() if key.partition("/")[0] in wanted}
 
 
 class Register:

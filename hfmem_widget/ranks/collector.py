@@ -230,15 +230,12 @@ class Collector:
         try:
             yield
         except Exception as error:  # noqa: BLE001
-            self._note_fault(error)
-
-    def _note_fault(self, error: Exception) -> None:
-        if not self._has_noted_fault:
-            self._has_noted_fault = True
-            why = f"{type(error).__name__}: {plain(error)}"
-            self.recorder.note(
-                f"A part of what the ranks wrote is not shown: internal error ({why})."
-            )
+            if not self._has_noted_fault:
+                self._has_noted_fault = True
+                why = f"{type(error).__name__}: {plain(error)}"
+                self.recorder.note(
+                    f"A part of what the ranks wrote is not shown: internal error ({why})."
+                )
 
     def _at(self, now: float) -> Overview | None:
         """Bring everything up to some time, and return the overview; None before any rank was heard of."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
-from hfmem_widget.recording.file import cannot_read, cannot_write, write_all
+from hfmem_widget.recording.file import cannot_read, cannot_write, write_private
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
 
@@ -131,31 +131,23 @@ def _write_once(path: Path, run: RunFile) -> None:
     data = json.dumps({**fields, "created": run.created}, ensure_ascii=False).encode() + b"\n"
     half = path.with_name(f".{path.name}.{run.run}")
     try:
-        _write(half, data)
+        write_private(half, data)
         with suppress(FileExistsError):  # another was first
             try:
                 os.link(half, path)  # whole or not there
             except FileExistsError:
                 raise
             except OSError:
-                _write(path, data)  # no links there, as on many network drives
+                write_private(path, data)  # no links there, as on many network drives
     finally:
         half.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def read_run(directory: Path) -> RunFile:
     """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
-        descriptor = open_own(path)
+        descriptor, _ = open_own(path)
         try:
             fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
         finally:
@@ -232,16 +224,11 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
     )
 
 
-def open_own(path: str | Path) -> int:
-    """Return a descriptor for reading a file that is the user's own, or raise `OSError`.
+def open_own(path: str | Path) -> tuple[int, os.stat_result]:
+    """Return a descriptor for reading a file that is the user's own, and what it is, or raise `OSError`.
 
     A link is refused, and so is a pipe, which would be waited for.
     """
-    return open_checked(path)[0]
-
-
-def open_checked(path: str | Path) -> tuple[int, os.stat_result]:
-    """Return the same, and what the file is."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker, begun
-from hfmem_widget.ranks.directory import MOST_STREAMS, Streams, open_checked, streams
+from hfmem_widget.ranks.directory import Streams, open_own, streams
 
 AT_ONCE = 1 << 14
 """Bytes read of a file at once: less than `roster.KEPT` steps take, so that no step of a run that is
 opened later is pushed out before all ranks have passed it."""
-
-SHARE_OF_HANDLES = 4
-"""One of so many files that the process may have open is one of a rank; the others are the user's."""
 
 NETWORK = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p", "glusterfs")
@@ -40,32 +37,15 @@ class Disk:
 
     def opened(self, path: str) -> tuple[int, os.stat_result]:
         """Return a descriptor of a file of one's own, and what it is; or raise `OSError`."""
-        return open_checked(path)
+        return open_own(path)
 
     def stat(self, path: str) -> os.stat_result:
         """Return what a file is, or raise `OSError`."""
         return os.stat(path, follow_symlinks=False)  # noqa: PTH116  (a Path takes twice as long)
 
-    def fstat(self, descriptor: int) -> os.stat_result:
-        """Return what an open file is."""
-        return os.fstat(descriptor)
-
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         """Return some bytes of a file."""
         return os.pread(descriptor, size, offset)
-
-
-class _Handle:
-    """A descriptor that is closed with the last reference to it."""
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __del__(self) -> None:
-        with suppress(OSError):
-            os.close(self.descriptor)
 
 
 @dataclass(slots=True)
@@ -75,18 +55,12 @@ class File:
     name: str
     path: str
     looked: float  # wall clock up to which all was read that there was
-    stays_open: bool = False  # from one look to the next
     offset: int = 0  # bytes that were read
     has_more: bool = True  # to read already
     was_reread: bool = False  # it was cut or replaced before
     is_left: bool = False  # it was so twice, and no more is read of it
     is_away: bool = False  # it could not be read the last time, although it is there
     _identity: tuple[int, int] | None = None
-    _handle: _Handle | None = None
-
-    def close(self) -> None:
-        """Keep it open no longer."""
-        self._handle = None
 
     def fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
         """Return what there is beyond what was read.
@@ -98,31 +72,23 @@ class File:
         except FileNotFoundError:
             return Piece(self)
         except OSError:  # it may be back at the next look
-            self.close()
             return Piece(self, was_read=False)
 
     def _fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
-        handle, status = self._handle, None
-        if handle is not None:
-            status = disk.fstat(handle.descriptor)
-            if not status.st_nlink:  # another file has its name now, or none
-                handle = self._handle = status = None
-        elif not is_stale:
+        if not is_stale:
             now = disk.stat(self.path)
             if self._identity == (now.st_dev, now.st_ino) and now.st_size == self.offset:
                 return Piece(self)
-        if handle is None or status is None:
-            descriptor, status = disk.opened(self.path)
-            handle = _Handle(descriptor)
-            if self.stays_open and not is_stale:
-                self._handle = handle
-        identity = status.st_dev, status.st_ino
-        is_another = status.st_size < self.offset or self._identity not in {None, identity}
-        self._identity = identity
-        offset = 0 if is_another else self.offset
-        data = b""
-        if status.st_size > offset:
-            data = disk.read(handle.descriptor, AT_ONCE, offset)
+        descriptor, status = disk.opened(self.path)
+        try:
+            identity = status.st_dev, status.st_ino
+            is_another = status.st_size < self.offset or self._identity not in {None, identity}
+            self._identity = identity
+            offset = 0 if is_another else self.offset
+            has_more = status.st_size > offset
+            data = disk.read(descriptor, AT_ONCE, offset) if has_more else b""
+        finally:
+            os.close(descriptor)
         return Piece(self, data, status.st_mtime, is_another)
 
 
@@ -208,13 +174,3 @@ def is_on_network(directory: Path) -> bool:
             if is_above and len(point) >= len(best):
                 best, kind = point, rest.split(" ")[0]
     return kind in NETWORK or kind.startswith("fuse.")
-
-
-def most_handles() -> int:
-    """Return how many files of ranks may be kept open."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return 0
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit // SHARE_OF_HANDLES if limit > 0 else MOST_STREAMS

@@ -9,10 +9,9 @@ from operator import itemgetter
 
 from hfmem_widget.ranks.roster import SILENT_PACES, Roster
 from hfmem_widget.ranks.stream import STOP, Edge, Finished, RankStream
-from hfmem_widget.session import DeviceSteps, Peak, Recorder, Sample, SpanKind, StepGroup
+from hfmem_widget.session import Peak, Recorder, Sample, SpanKind
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import OVERVIEW
-from hfmem_widget.session.steps import CERTAINTIES, PHASES
 
 COARSE: tuple[SpanKind, ...] = ("train", "epoch", "evaluate", "predict", "save", "load")
 """The spans of the lowest rank that the overview has, too."""
@@ -125,24 +124,14 @@ class Leader:
                 unknown = (NOT_AVAILABLE,) * 4
                 trainings = reversed(self._trainings.items())
                 around = (span_id for span_id, began in trainings if began < stop)
-                parent, devices = next(around, self._outer), self._highest(first, last)
-                group = StepGroup(parent, first, last, start, stop, *unknown, devices)
-                self._session.steps.append(group)
+                figures = next(around, self._outer), first, last, start, stop, *unknown
+                self._session.steps.add(figures, self._highest(first, last))
 
-    def _highest(self, first: int, last: int) -> dict[str, DeviceSteps]:
-        """Return the highest peak of some steps over all ranks, as that of the device of all."""
+    def _highest(self, first: int, last: int) -> dict[str, list[float]]:
+        """Return the highest peak of some steps over all ranks, as the `PER_DEVICE` of the device of all."""
         roster = self._roster
         peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
         if not peak > 0:
             return {}
-        highest = dict(zip(PHASES, phases.tolist(), strict=True))
-        device = DeviceSteps(
-            peak=peak,
-            certainty=CERTAINTIES[certainty],
-            lowest=peak,
-            worst=last,
-            worst_tokens=NOT_AVAILABLE,
-            after=NOT_AVAILABLE,
-            phases={kind: value for kind, value in highest.items() if value > 0},
-        )
-        return {OVERVIEW: device}
+        highs = (high if high > 0 else NOT_AVAILABLE for high in phases.tolist())
+        return {OVERVIEW: [peak, certainty, peak, last, NOT_AVAILABLE, NOT_AVAILABLE, *highs]}

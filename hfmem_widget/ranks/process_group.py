@@ -13,23 +13,21 @@ from types import ModuleType
 from typing import Any
 
 from hfmem_widget.display import resolve
-from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.patch import Place, restore_all, surround_all
 
 GROUPS = "torch.distributed"
-_HOMES = (f"{GROUPS}.distributed_c10d", GROUPS)
-_JOIN = "init_process_group"
 
 
 def follow_groups(_module: ModuleType | None = None) -> None:
     """Hear of every group from now on, if there is torch.distributed; doing so again does nothing."""
-    for module in _modules():
-        surround(module, _JOIN, _joining)
+    # The second home takes it from the first.
+    if all(place.module in sys.modules for place in _PLACES):
+        surround_all(_PLACES)
 
 
 def leave_groups(_module: ModuleType | None = None) -> None:
     """Put the original function back; a rank that is followed stays followed."""
-    for module in _modules():
-        restore(module, _JOIN)
+    restore_all(_PLACES)
 
 
 def rank_in_group() -> tuple[int, int] | None:
@@ -40,13 +38,13 @@ def rank_in_group() -> tuple[int, int] | None:
     return int(distributed.get_rank()), int(distributed.get_world_size())
 
 
-def _modules() -> list[ModuleType]:
-    """Return where the function is, once all of them have it: the second takes it from the first."""
-    modules = [module for name in _HOMES if (module := sys.modules.get(name)) is not None]
-    return modules if len(modules) == len(_HOMES) else []
-
-
 @contextmanager
 def _joining(*_: object) -> Iterator[None]:
     yield
     resolve("hfmem_widget.drivers.follow:joined")()
+
+
+_PLACES = tuple(
+    Place(home, "", "init_process_group", _joining)
+    for home in (f"{GROUPS}.distributed_c10d", GROUPS)
+)

@@ -21,7 +21,6 @@ from hfmem_widget.ranks.files import (
     Piece,
     fetched,
     is_on_network,
-    most_handles,
 )
 from hfmem_widget.ranks.identity import runs_here, this_host
 from hfmem_widget.ranks.roster import LOST
@@ -79,7 +78,6 @@ class Tail:
         self._files: dict[str, File] = {}
         self._round: deque[File] = deque()
         self.threads, self._waited = 1, 0.0
-        self._most_handles = most_handles()
         self._scanned = -math.inf
         self._why = ""
         self._published_at = -math.inf
@@ -117,8 +115,7 @@ class Tail:
 
     def stop(self, timeout: float = PATIENCE) -> None:
         """Follow no longer."""
-        if self._ticker.stop(timeout):
-            self._close_files()
+        self._ticker.stop(timeout)
 
     def finish(self) -> None:
         """Stop following, read what is left for at most `TO_THE_END` seconds, and end the overview."""
@@ -139,7 +136,6 @@ class Tail:
                 )
         finally:
             self.collector.finish(self._clock())
-            self._close_files()
 
     def catch_up(self, patience: float = math.inf) -> bool:
         """Read all that there is now, here, and return whether that was done in so many seconds."""
@@ -170,7 +166,6 @@ class Tail:
                 self._ticker.stop(0.0)
         if not self.collector.session.running:
             self._ticker.stop(0.0)
-            self._close_files()
 
     def read(self) -> bool:
         """Make one pass over the files, and return whether there is more to read already.
@@ -222,7 +217,6 @@ class Tail:
         for name, file in self._files.items():
             if file.is_left or not self.collector.wants(name):
                 file.has_more = False
-                file.close()
             else:
                 due.append(file)
         reached = {file.name: self.collector.reached(file.name) for file in due if file.has_more}
@@ -238,8 +232,7 @@ class Tail:
         names = {path.name: path for path in listed.paths}
         for name, path in names.items():
             if name not in self._files:
-                stays_open = len(self._files) < self._most_handles
-                self._files[name] = File(name, os.fspath(path), now, stays_open)
+                self._files[name] = File(name, os.fspath(path), now)
         for name in self._files.keys() - names.keys():
             if is_withdrawn(self.directory, name):
                 del self._files[name]
@@ -291,7 +284,3 @@ class Tail:
         self.collector.restart(file.name)
         self.collector.recorder.note(f"{plain(file.name)} was cut or replaced, and is read again.")
         return True
-
-    def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()

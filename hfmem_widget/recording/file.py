@@ -124,6 +124,15 @@ def write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Write a new file for the user alone, or raise `OSError`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def growing(path: Path) -> Path:
     """Return where the lines lie while they grow."""
     return path.with_suffix("") if path.suffix == ".gz" else path

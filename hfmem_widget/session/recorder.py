@@ -24,7 +24,6 @@ from hfmem_widget.session.model import (
 from hfmem_widget.session.session import NOBODY, Session, Writer
 from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import PHASES, device_figures_of_step, figures_of_step
-from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.text import plain
 
 NO_COUNTS: Mapping[str, float] = MappingProxyType({})
@@ -50,22 +49,11 @@ class Recorder(Writer):
     `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        label: str = "",
-        *,
-        started_at: float = 0.0,
-        timeline: Timeline | None = None,
-    ) -> None:
+    def __init__(self, label: str = "", *, started_at: float = 0.0) -> None:
         super().__init__(threading.RLock())
-        self._spans, self._phases = Spans(), Phases()
+        self._spans, self._phases = spans, phases = Spans(), Phases()
         self.session = Session(
-            label,
-            started_at=started_at,
-            timeline=timeline,
-            spans=self._spans,
-            phases=self._phases,
-            writer=self,
+            label, started_at=started_at, spans=spans, phases=phases, writer=self
         )
         self._newest_id = 0
         self._roles: list[tuple[int, str]] = []

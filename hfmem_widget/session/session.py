@@ -155,7 +155,6 @@ class Session(Shown):
         guides: Iterable[Guide] = (),
         stacks: Stacks | None = None,
         software: Mapping[str, str] | None = None,
-        ranks: Ranks | None = None,
         writer: Writer = NOBODY,
     ) -> None:
         self.label = plain(label)
@@ -173,7 +172,7 @@ class Session(Shown):
         self.findings = list(findings)
         self.guides = list(guides)
         self.stacks = stacks
-        self.ranks = ranks
+        self.ranks: Ranks | None = None
         self.remarks: dict[int, str] = {}
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -62,13 +63,10 @@ class CudaAllocator(Allocator):
 
     def device(self, index: int) -> Device:
         """Return what an initialised device is, with NVML's UUID."""
-        properties = self._module().get_device_properties(index)
-        name, uuid = plain(properties.name), plain(getattr(properties, "uuid", ""))
+        device = super().device(index)
         # CUDA gives a MIG instance its own UUID and says in its name that it is one.
-        prefix = "MIG-" if " MIG " in name else "GPU-"
-        total = float(properties.total_memory)
-        shared = self._shared(properties)
-        return Device(f"cuda:{index}", name, prefix + uuid if uuid else "", total, shared=shared)
+        prefix = "MIG-" if " MIG " in device.name else "GPU-"
+        return replace(device, uuid=prefix + device.uuid) if device.uuid else device
 
     def _shared(self, properties: Any) -> float:
         """Return what a device may have of the machine's memory, in bytes; 0 where it has its own.

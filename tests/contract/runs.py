@@ -73,7 +73,8 @@ class Watch:
     """A session sampled by hand, with a publisher that is called after each tick."""
 
     def __init__(self, label: str, *, capacity: int = 4096) -> None:
-        self.recorder = Recorder(label, started_at=STARTED_AT, timeline=Timeline(0, capacity))
+        self.recorder = Recorder(label, started_at=STARTED_AT)
+        self.recorder.session.timeline = Timeline(0, capacity)
         self.session = self.recorder.session
         self.session.polling.interval = self.session.polling.current_interval = TICK
         self.clock = FakeClock()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hfmem_widget.analysis.anatomy import anatomy, devices_with_parts, end_of, peak_of
+from hfmem_widget.analysis.anatomy import anatomy, end_of, peak_of
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.judgement import judge
@@ -55,7 +55,6 @@ def told(one: Anatomy) -> str:
 def anatomies(make: Callable[[], Session]) -> Iterator[str]:
     """Yield what memory was made of at every moment that can be asked for."""
     session = make()
-    yield f"parts of {' '.join(one.key for one in devices_with_parts(session))}"
     for at in ("now", "peak", 1, 2, 3):
         for key in ("", session.devices[-1].key):
             try:

@@ -43,10 +43,6 @@ class SlowDisk(Disk):
         self._pass_time("stat")
         return super().stat(path)
 
-    def fstat(self, descriptor: int) -> os.stat_result:
-        self._pass_time("fstat")
-        return super().fstat(descriptor)
-
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         self._pass_time("read")
         return super().read(descriptor, size, offset)

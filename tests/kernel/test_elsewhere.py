@@ -176,7 +176,7 @@ def test_sixty_four_threads_may_watch_at_once() -> None:
 
     assert done == [(f"thread {number}", 1) for number in range(64)]
     assert not monitor.polling
-    assert monitor.ledger.open_windows == 0
+    assert not monitor.ledger.so_far()
 
 
 def test_the_resident_peak_is_exact_if_asked_for() -> None:

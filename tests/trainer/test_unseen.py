@@ -67,7 +67,7 @@ def everything() -> Iterator[None]:
         follow_loading(weights)
         follow_pipelines(pipelines)
         hooks = ModelHooks(model, before=lambda _counts: None, after=lambda _error: None)
-        profilers.begin(torch)
+        profilers.begin()
         patch.surround(sys, "exit", follow._noting_exit)
         yield
         patch.restore(sys, "exit")
@@ -83,7 +83,7 @@ def stand_ins() -> Iterator[tuple[str, Any]]:
         for name, known in names.items():
             if known.around is not None:
                 yield f"{owner.__name__}.{name}", known
-    for call in process_state(generating.FollowedModels).calls:
+    for call in process_state(generating.FollowedCalls):
         yield "PreTrainedModel.__call__", call
 
 

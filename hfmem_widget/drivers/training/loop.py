@@ -43,18 +43,12 @@ REPORTED_ELSEWHERE: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "
 class Loop:
     """Follows a loop in one session, on the thread on which its first event comes."""
 
-    def __init__(
-        self,
-        monitor: Monitor,
-        session: Session,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, monitor: Monitor, session: Session) -> None:
         self.session = session
         self.open_ids = monitor.open_ids(session)
         self._monitor = monitor
-        self._run = TrainingRun(monitor, session, clock=clock)
-        self._clock = clock
+        self._run = TrainingRun(monitor, session)
+        self._clock = time.perf_counter
         self._searched = 0.0
         self._thread = threading.current_thread()
         self._models: dict[int, HookedModule] = {}

@@ -223,7 +223,7 @@ class TrainingRun:
 
     def backward_begins(self) -> None:
         """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
-        has_nothing = self.grouping.is_group and self._monitor.counts_peaks
+        has_nothing = self.grouping.is_group and self._ledger.in_use
         if "step" in self._open and not self._asides and not has_nothing:
             self._begin_backward()
 

@@ -12,7 +12,6 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Session, Span
-from hfmem_widget.view.screen import Screen
 
 EVERY = 1.0  # seconds between two looks while the code runs
 PATIENCE = 5.0  # seconds that the end of a watch waits for the function
@@ -21,7 +20,7 @@ PATIENCE = 5.0  # seconds that the end of a watch waits for the function
 class Alerts(Companion):
     """Tells of what is found in one watch."""
 
-    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+    def __init__(self, options: WatchOptions) -> None:
         self._function: Callable[..., object] = options.on_finding or (lambda _finding: None)
         self._session: Session | None = None
         self._alerted: set[Subject] = set()

@@ -14,7 +14,6 @@ from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import format_bytes, format_duration
-from hfmem_widget.view.screen import Screen
 
 OF_WHAT = {"allocated": "", "reserved": "reserved", "device_used": "in use on the device"}
 """Words for the metric of a budget; none for the usual one."""
@@ -90,7 +89,7 @@ def finding_of(
 class Budget(Companion):
     """Notes the first crossing, on whichever thread sees it first."""
 
-    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+    def __init__(self, options: WatchOptions) -> None:
         self._limit = limit_of(options.budget) or Limit(math.inf)
         self._stop = options.stop
         self._wanted = options.devices

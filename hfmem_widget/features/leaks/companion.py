@@ -1,4 +1,4 @@
-"""The leaks' companion of a watch: trends while it runs, and who holds what grew, once, at its end."""
+"""The leaks' companion of a watch: trends while it runs, and at its end who holds what grew or was left."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hfmem_widget.features.leaks.findings import draw
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, search
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, names_now, search
+from hfmem_widget.features.leaks.left_behind import name_holders
 from hfmem_widget.features.leaks.trends import Trend, trends_of
+from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.subjects import main_variables
@@ -17,11 +19,8 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
-from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
-from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Screen
 
 MOST_SECONDS_BEFORE = 0.05
 MOST_OBJECTS_BEFORE = 20_000
@@ -40,7 +39,7 @@ _SEARCHES = Looks(unchanged=0.0)
 
 
 class Leaks(Companion):
-    """Draws growth while the code runs; at the end names who holds what has grown.
+    """Draws growth while the code runs; at the end names who holds what has grown, or was left behind.
 
     `clock` returns monotonic seconds, and `look` the trends of an outermost span.
     """
@@ -48,13 +47,10 @@ class Leaks(Companion):
     def __init__(
         self,
         options: WatchOptions | None = None,
-        screen: Screen | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         look: Callable[[Session, Span], Iterable[Trend]] = trends_of,
-        searches: Looks = _SEARCHES,
     ) -> None:
-        self._searches = searches
         self._clock = clock
         self._look = look
         self._span: Span | None = None
@@ -63,32 +59,39 @@ class Leaks(Companion):
         self._names = NotedNames({})
         self._lengths: Mapping[str, int] = {}
         self._before = Before()
+        self._raised = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note what is held now, and begin to look for trends in new data."""
         self._span = span
         recorder.subscribe(self._on_tick)
-        self._names = NotedNames(main_variables(), kernel_roots(running_shell()))
+        self._names = NotedNames(*names_now())
         self._lengths = lengths_of(main_variables())
         now = self._clock()
-        if len(self._names) <= MOST_NAMES_BEFORE and self._searches.is_due(now, 0.0):
+        if len(self._names) <= MOST_NAMES_BEFORE and _SEARCHES.is_due(now, 0.0):
             holders = search(MOST_OBJECTS_BEFORE, MOST_SECONDS_BEFORE)
-            self._searches.took(now, 0.0, holders.seconds)
+            _SEARCHES.took(now, 0.0, holders.seconds)
             rows = (row for row in holders.rows if row.bytes >= LEAST_NOTED)
             self._before = Before(replace(holders, rows=tuple(rows)))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Stop looking: a span that has ended is judged."""
         recorder.unsubscribe(self._on_tick)
+        self._raised = error is not None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Search for who holds what has grown, if anything has, and add it to the finding."""
+        """Search for who holds what has grown or was left behind, if anything was, and add it to findings."""
+        harmless(self._name_growers, session, span)
+        harmless(name_holders, session, span, self._names, raised=self._raised)
+        return NOTHING
+
+    def _name_growers(self, session: Session, span: Span) -> None:
         leaks = [
             leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
         ]
         if leaks:
             holders = search()
-            new = self._names.new(main_variables(), kernel_roots(running_shell()))
+            new = self._names.new(*names_now())
             added = {
                 name: max(0.0, 1 - self._lengths[name] / max(length, 1))
                 for name, length in lengths_of(main_variables()).items()
@@ -101,7 +104,6 @@ class Leaks(Companion):
                 freed = began - min(later, default=began)
                 before = replace(self._before, new=new, added=added, freed=freed)
                 session.findings[session.findings.index(leak)] = with_holder(leak, holders, before)
-        return NOTHING
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         began, span = self._clock(), self._span

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import first_name, joined
-from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.sources.heap.roots import Root, kernel_roots
 from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.0
@@ -43,11 +43,16 @@ class Before:
     freed: float = 0.0
 
 
+def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
+    """Return the variables, and what else of the notebook has names."""
+    return main_variables(), kernel_roots(running_shell())
+
+
 def search(most_objects: int = MOST_OBJECTS, most_seconds: float = MOST_SECONDS) -> Holders:
     """Return what is held now, as far as the bounds allow."""
     from hfmem_widget.sources.heap.scan import scan
 
-    names, others = main_variables(), kernel_roots(running_shell())
+    names, others = names_now()
     return scan(names, others=others, most_objects=most_objects, most_seconds=most_seconds)
 
 

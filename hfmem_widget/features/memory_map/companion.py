@@ -32,17 +32,17 @@ class LiveMemoryMap(Companion):
     Without a live screen there is only the map at the end.
     """
 
+    screen: Screen | None = None
+
     def __init__(
         self,
         options: WatchOptions,
-        screen: Screen | None = None,
         read: Callable[[], MemoryMap] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._devices = options.devices
-        self._screen = screen
         # Time spent waiting for the GIL is not what a reading costs the user. The heap is looked for once.
         self._read_map = read or partial(read_map, find_heap=cache(find_glibc_heap), clock=cpu)
         self._clock = clock
@@ -63,8 +63,8 @@ class LiveMemoryMap(Companion):
         self._monitor = monitor
         self._began = self._clock()
         self._read_due = self._draw_due = self._began + PATIENCE
-        if self._screen is not None and self._screen.live:
-            self._display_id = self._screen.show({})
+        if self.screen is not None and self.screen.live:
+            self._display_id = self.screen.show({})
         recorder.subscribe(self._on_tick)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
@@ -81,9 +81,9 @@ class LiveMemoryMap(Companion):
             title = f"after {format_duration(self._highest_at)}, when most was reserved"
             moments.append((title, self._highest))
         bundle = moments_bundle(moments)
-        if self._screen is None or not self._display_id:
+        if self.screen is None or not self._display_id:
             return bundle
-        self._screen.replace(self._display_id, bundle)
+        self.screen.replace(self._display_id, bundle)
         return {}
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -132,12 +132,12 @@ class LiveMemoryMap(Companion):
     def _draw(self, memory_map: MemoryMap) -> int:
         """Show a map where it differs from the one shown; return the bytes that were sent."""
         # An output that the user's code has cleared stays away until the end.
-        if self._screen is None or not self._display_id or self._screen.cleared:
+        if self.screen is None or not self._display_id or self.screen.cleared:
             return 0
         bundle = live_bundle(memory_map)
         if bundle == self._shown:
             return 0
-        self._screen.replace(self._display_id, bundle)
+        self.screen.replace(self._display_id, bundle)
         self._shown = bundle
         return ENVELOPE + sum(len(text.encode()) for text in bundle.values())
 

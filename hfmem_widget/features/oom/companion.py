@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,8 @@ from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span, inside
-from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.model import NOT_AVAILABLE, same
 from hfmem_widget.text import size_text
-from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
@@ -44,7 +43,6 @@ class OutOfMemory(Companion):
     def __init__(
         self,
         options: WatchOptions | None = None,
-        screen: Screen | None = None,
         *,
         observer: OomObserver = OBSERVER,
     ) -> None:
@@ -123,8 +121,8 @@ class OutOfMemory(Companion):
                 session, incident.device.key, incident.asked, report.time, incident.allocated
             )
         session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
-        is_shown = not _are_same(self.shown_within, failure.error_text)
-        folder = None if _are_same(self.dumped_within, failure.error_text) else self._folder
+        is_shown = not same(self.shown_within, failure.error_text)
+        folder = None if same(self.dumped_within, failure.error_text) else self._folder
         if not is_shown and folder is None:
             return NOTHING
         card = partial(report.card, self._count - report.is_observed)
@@ -170,8 +168,3 @@ class OutOfMemory(Companion):
         self._observer.attach()
         if self._observer.settled and self._recorder is not None:
             self._recorder.unsubscribe(self._attach)
-
-
-def _are_same(earlier: OutOfMemoryText | None, other: OutOfMemoryText) -> bool:
-    # A tuple takes a NaN for itself; since Python 3.13 a dataclass does not.
-    return earlier is not None and astuple(earlier) == astuple(other)

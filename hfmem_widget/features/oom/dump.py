@@ -21,7 +21,7 @@ from hfmem_widget.errors import OptionError, SourceUnavailable
 from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.options import expanded
 from hfmem_widget.recording.api import save
-from hfmem_widget.recording.file import name_of
+from hfmem_widget.recording.file import name_of, write_private
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
@@ -72,9 +72,9 @@ def dump(
     """
     drawn = cache(card)
     pieces: Pieces = {
-        CARD: lambda path: _write(_page(session.label, drawn()["text/html"]), path),
-        CARD_TEXT: lambda path: _write(f"{drawn()['text/plain']}\n".encode(), path),
-        BLOCKS: lambda path: _write(pickle.dumps(snapshot_of(segments()), protocol=4), path),
+        CARD: lambda path: write_private(path, _page(session.label, drawn()["text/html"])),
+        CARD_TEXT: lambda path: write_private(path, f"{drawn()['text/plain']}\n".encode()),
+        BLOCKS: lambda path: write_private(path, pickle.dumps(snapshot_of(segments()), protocol=4)),
         SESSION: partial(save, session),
     }
     sentences: list[str] = []
@@ -112,7 +112,7 @@ def _write_all(
             except Exception as error:  # noqa: BLE001  (no memory, no room: the others may still fit)
                 missing[piece] = _reason(error)
         about = {"format": FORMAT, "version": 1, "written": round(now, 3), "label": plain(label)}
-        _write(json.dumps(about).encode() + b"\n", half / MARK)
+        write_private(half / MARK, json.dumps(about).encode() + b"\n")
         half.rename(folder / name)
     except BaseException:
         _remove(half)
@@ -134,12 +134,6 @@ def _reason(error: BaseException) -> str:
     """Return why something could not be written, without the path."""
     text = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
     return plain(text).rstrip(".") or type(error).__name__
-
-
-def _write(data: bytes, path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
 
 
 def _page(label: str, card: str) -> bytes:

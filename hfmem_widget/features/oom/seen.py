@@ -63,8 +63,10 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         )
         stepping = list({id(optimizer): optimizer for optimizer in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
+        # What `%memholders --free errors` frees: nothing but errors reaches it.
+        freed = (row.bytes for row in rows if all(map(OF_AN_ERROR.match, (row.path, *row.also))))
         return Seen(
-            freed=0 if held.bound else sum(row.bytes for row in rows if _is_errors(row)),
+            freed=0 if held.bound else sum(freed),
             kept=next(map(_without_error, filter(_is_kept, rows)), None),
             other=_other_models(models, used.keys(), running, named, device),
             gradients=_bytes(filter(_is_trained, ungraded), device) if stepping else 0,
@@ -128,11 +130,6 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
         more += [(each, variables) for each in code.co_consts if type(each) is CodeType]
         waiting += [(within, -1, namespace) for within, namespace in more if within not in codes]
         codes.update(within for within, _ in more)
-
-
-def _is_errors(row: Holder) -> bool:
-    """Return whether `%memholders --free errors` frees a row: nothing but errors reaches it."""
-    return all(map(OF_AN_ERROR.match, (row.path, *row.also)))
 
 
 def _is_kept(row: Holder) -> bool:

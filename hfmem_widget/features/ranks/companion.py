@@ -31,7 +31,6 @@ from hfmem_widget.ranks.directory import RUN_FILE, is_run, open_own, read_run, r
 from hfmem_widget.ranks.environment import Lent
 from hfmem_widget.session import LocalNote, Rank, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
-from hfmem_widget.view.screen import Screen
 
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
@@ -64,7 +63,6 @@ class FollowedRanks(Companion):
     def __init__(
         self,
         options: WatchOptions,
-        screen: Screen | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -283,7 +281,7 @@ def _held(directory: Path, *, alone: bool = False) -> int | None:
     try:
         import fcntl
 
-        descriptor = open_own(directory / RUN_FILE)
+        descriptor, _ = open_own(directory / RUN_FILE)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:

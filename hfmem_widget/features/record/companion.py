@@ -20,7 +20,6 @@ from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
-from hfmem_widget.view.screen import Screen
 
 EVERY = 1.0  # seconds between two blocks: as much is lost at most where the process is killed
 MOST_WAITING = 6000
@@ -46,7 +45,6 @@ class FileRecording(Companion):
     def __init__(
         self,
         options: WatchOptions,
-        screen: Screen | None = None,
         *,
         member: Member | None = None,
         clock: Callable[[], float] = time.time,

@@ -10,7 +10,6 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_bytes
-from hfmem_widget.view.screen import Screen
 
 STALLED: Final = 10.0
 """Percent of ten seconds in which some task waited, which systemd calls pressure (200 ms in 2 s). Where none
@@ -29,7 +28,7 @@ ADVICE: Final = (
 class Shortage(Companion):
     """Looks at every sample until it has warned."""
 
-    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+    def __init__(self, options: WatchOptions) -> None:
         self._span_id: int | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:

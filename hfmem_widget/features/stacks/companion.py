@@ -28,7 +28,6 @@ from hfmem_widget.sources.heap.roots import cells_of
 from hfmem_widget.sources.torch_history import Recorded
 from hfmem_widget.text import format_bytes, format_duration
 from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Screen
 
 MOST_KEPT = 128 * 1024**2  # bytes of a compressed snapshot that a session keeps
 
@@ -46,7 +45,7 @@ class StacksCompanion(Companion):
     followed. From then on, that history is recorded instead.
     """
 
-    def __init__(self, options: WatchOptions, screen: Screen | None = None) -> None:
+    def __init__(self, options: WatchOptions) -> None:
         devices = options.devices
         self._with_cpu = not devices or "cpu" in devices
         self._with_cuda = not devices or any(key != "cpu" for key in devices)

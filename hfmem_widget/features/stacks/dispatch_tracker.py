@@ -26,7 +26,7 @@ from typing import Any
 from hfmem_widget.errors import chain_of
 from hfmem_widget.guard import harmless, raised_by_handler, warn
 from hfmem_widget.monitor.companion import begun
-from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.patch import Place, restore_all, surround_all
 from hfmem_widget.session.stacks import OPERATOR
 
 ACTIONS = ("alloc", "free_requested", "free_completed")
@@ -42,6 +42,7 @@ _EVENT = Struct("<BQQdI")
 
 TRIED = 50  # operators that are run to see what following them costs
 
+_HOME = "torch.autograd.profiler"
 _PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
 
 MOST_EVENTS = 400_000
@@ -226,11 +227,6 @@ def remove(mode: Any) -> int:
     return depth
 
 
-def put_back(mode: Any, depth: int) -> None:
-    """Put our mode into the thread's stack again, above so many modes, and below the others."""
-    _without_those_above(depth, mode.__enter__)
-
-
 def _without_those_above(depth: int, change: Callable[[], object]) -> None:
     dispatch: Any = sys.modules["torch.utils._python_dispatch"]
     above = _modes()[depth:]
@@ -255,25 +251,20 @@ class ProfilerWatch:
 
     def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
         self.calls = dict(zip(_PROFILERS, (starts, stops), strict=True))
-        self._module: Any = None
 
-    def begin(self, torch: Any) -> bool:
+    def begin(self) -> bool:
         """Begin to call back; return whether a profiler runs already."""
-        self._module = module = getattr(getattr(torch, "autograd", None), "profiler", None)
-        if module is None:
-            return False
         begun(ProfilerWatch).append(self)
-        for name in _PROFILERS:
-            surround(module, name, functools.partial(_calling_back, name))
-        return bool(getattr(module, "_is_profiler_enabled", False))
+        surround_all(_PLACES)
+        return bool(getattr(sys.modules.get(_HOME), "_is_profiler_enabled", False))
 
     def end(self) -> None:
         """Call back no more."""
         watches = begun(ProfilerWatch)
         if self in watches:
             watches.remove(self)
-            for name in () if watches else _PROFILERS:
-                restore(self._module, name)
+            if not watches:
+                restore_all(_PLACES)
 
 
 @contextmanager
@@ -281,6 +272,11 @@ def _calling_back(name: str) -> Iterator[None]:
     for watch in tuple(begun(ProfilerWatch)):
         harmless(watch.calls[name])
     yield
+
+
+_PLACES = tuple(
+    Place(_HOME, "", name, functools.partial(_calling_back, name)) for name in _PROFILERS
+)
 
 
 class _Storage(weakref.ref[Any]):
@@ -338,7 +334,7 @@ class OperatorTracker:
         self._thread = threading.get_ident()
         self._following = True
         self._mode.__enter__()
-        if self._profilers.begin(torch):
+        if self._profilers.begin():
             self._stand_aside()
         return True
 
@@ -381,7 +377,7 @@ class OperatorTracker:
         if threading.get_ident() == self._thread and self._left_at is not None:
             self._aside += time.perf_counter() - self._left_at
             self._left_at = None
-            put_back(self._mode, self._depth)
+            _without_those_above(self._depth, self._mode.__enter__)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> str:
         """Note what an operator takes that was never made; return its name, empty if nothing is followed."""

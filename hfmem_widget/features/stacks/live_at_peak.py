@@ -66,16 +66,9 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
 
 
 def _blocks_at_end(snapshot: Snapshot, device: int) -> dict[int, Mapping[str, Any]]:
-    blocks: dict[int, Mapping[str, Any]] = {}
-    for segment in snapshot.get("segments", ()):
-        if segment.get("device", 0) != device:
-            continue
-        address = segment["address"]
-        for block in segment["blocks"]:
-            # Before torch 2.1 a block did not say where it lies.
-            blocks[block.get("address", address)] = block
-            address += block["size"]
-    return blocks
+    segments = snapshot.get("segments", ())
+    own = (segment["blocks"] for segment in segments if segment.get("device", 0) == device)
+    return {block["address"]: block for blocks in own for block in blocks}
 
 
 def _size_of(block: Mapping[str, Any]) -> int:

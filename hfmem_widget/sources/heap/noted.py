@@ -33,11 +33,10 @@ def joined(path: str, rows: Sequence[Holder]) -> Holder:
 
 def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
     """Return how many items each list has that a variable names."""
-    return {
-        name: len(each)
-        for name, each in list(namespace.items())
-        if type(each) is list or type(each) is deque
-    }
+    # In C, as in `_bound`.
+    are_lists = map({list, deque}.__contains__, map(type, namespace.values()))
+    pairs: Iterator[tuple[str, Any]] = zip(namespace, namespace.values(), strict=False)
+    return {name: len(each) for name, each in list(compress(pairs, are_lists))}
 
 
 class NotedNames:

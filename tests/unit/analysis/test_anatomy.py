@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.anatomy import anatomy, devices_with_parts, end_of, peak_of
+from hfmem_widget.analysis.anatomy import anatomy, end_of, peak_of
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (
@@ -326,23 +326,6 @@ def test_a_span_has_a_peak_and_an_end_of_its_own() -> None:
     first = script.session.span(first.id)
     assert peak_of(script.session, first, script.device).allocated == 7 * GIB
     assert end_of(script.session, first, script.device).allocated == GIB
-
-
-def test_devices_on_which_nothing_was_found_have_no_parts() -> None:
-    """A device counts as one with parts from the first model that is found on it."""
-    script = Script()
-    script.read(allocated=GIB)
-    assert devices_with_parts(script.session) == ()
-    script.read(weights=GIB)
-    assert devices_with_parts(script.session) == (script.device,)
-
-
-def test_a_model_that_is_gone_was_there() -> None:
-    """What a function trained and let go of is told on the card of its cell."""
-    script = Script()
-    script.read(allocated=GIB, weights=GIB)
-    script.read(allocated=0.0, weights=0.0)
-    assert devices_with_parts(script.session) == (script.device,)
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)

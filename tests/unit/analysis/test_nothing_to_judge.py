@@ -51,7 +51,7 @@ def test_segments_of_other_devices_are_not_this_ones() -> None:
     """A snapshot has those of all; the first device is meant where it does not say."""
 
     def segment(size: int, **device: int) -> dict[str, Any]:
-        block = {"size": size, "requested_size": size, "state": "active_allocated"}
+        block = {"address": size, "size": size, "requested_size": size, "state": "active_allocated"}
         return {"address": size, "blocks": [block], **device}
 
     found = {"segments": [segment(512), segment(1024, device=1)], "device_traces": [[], []]}

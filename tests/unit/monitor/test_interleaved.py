@@ -233,7 +233,7 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
 
     assert len(refused) == 1
     assert not step.monitor.polling
-    assert step.monitor.ledger.open_windows == 0
+    assert not step.monitor.ledger.so_far()
 
 
 def test_a_session_that_has_ended_takes_no_more() -> None:

@@ -224,7 +224,7 @@ def test_a_stream_is_opened_without_following_or_waiting(run: Path) -> None:
     (run / "link").symlink_to(run / NAME)
     os.mkfifo(run / "pipe")
 
-    descriptor = open_own(run / NAME)
+    descriptor, _ = open_own(run / NAME)
     assert os.read(descriptor, 9) == b"{}\n"
     os.close(descriptor)
     for other in ("link", "pipe", "."):

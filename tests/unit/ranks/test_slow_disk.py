@@ -1,4 +1,4 @@
-"""A disk that is slow, away or full of files: threads, what is said meanwhile, and what stays open."""
+"""A disk that is slow or away: threads, and what is said meanwhile."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ SLOW = 0.5
 """Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
 
 MANY = Script(world=12, interval=1.0)
-
-
-def open_in(directory: Path) -> int:
-    """Return how many files of a directory this process has open."""
-    handles = map(Path("/proc/self/fd").joinpath, os.listdir("/proc/self/fd"))  # noqa: PTH208
-    places = [os.path.realpath(handle) for handle in handles]
-    return sum(place.startswith(f"{directory}/") for place in places)
 
 
 def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,11 +92,8 @@ def test_a_silent_rank_is_found_however_slowly_it_is_read(tmp_path: Path) -> Non
     assert said.startswith("Rank 10 (node0001) has been silent")
 
 
-def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path: Path) -> None:
     """Its server may be back by then; after that it is one whose connection is lost."""
-    monkeypatch.setattr(tail, "most_handles", lambda: 0)
     run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
     run.goes_on(10.0)
     run.disk.failing = {run.run.ranks[2].stream}
@@ -143,11 +133,8 @@ def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
     assert run.said == []
 
 
-def test_a_server_that_is_away_at_the_end_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_at_the_end_is_a_sentence(tmp_path: Path) -> None:
     """What could not be read is as little known as what was not read in time."""
-    monkeypatch.setattr(tail, "most_handles", lambda: 0)
     run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
     run.goes_on(5.0)
     run.run.write(run.directory, 1.0)
@@ -158,32 +145,18 @@ def test_a_server_that_is_away_at_the_end_is_a_sentence(
     assert note.startswith("The last lines of 1 rank could not be read")
 
 
-def test_files_stay_open_between_two_looks(tmp_path: Path) -> None:
-    """Each is opened once, and closed at the end."""
+def test_no_file_stays_open_between_two_looks(tmp_path: Path) -> None:
+    """What a process may have open is the user's."""
     run = Followed(tmp_path / "run", MANY, 1e-5)
     run.goes_on(5.0)
-    assert run.disk.calls["opened"] == open_in(run.directory) == 12
-    run.run.write(run.directory, 1.0)
-    run.tail.finish()
+    handles = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
 
-    assert run.disk.calls["opened"] == 12
-    assert open_in(run.directory) == 0
-
-
-def test_few_files_stay_open_where_few_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others are opened when they have got more."""
-    monkeypatch.setattr(tail, "most_handles", lambda: 5)
-    run = Followed(tmp_path / "run", MANY, 1e-5)
-    run.goes_on(5.0)
-
-    assert open_in(run.directory) == 5
     assert len(run.collector.streams) == 12
+    assert [handle for handle in handles if handle.startswith(f"{run.directory}/")] == []
 
 
-def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path) -> None:
-    """What was open is the file that nobody writes to any more."""
+def test_a_file_that_was_replaced_by_one_of_its_size_is_read_again(tmp_path: Path) -> None:
+    """What was read is of the file that nobody writes to any more."""
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
     run.goes_on(5.0)
     path = run.directory / run.run.ranks[1].stream
@@ -200,12 +173,12 @@ def test_a_file_that_was_replaced_while_it_was_open_is_read_again(tmp_path: Path
 def test_files_of_another_machine_are_opened_for_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There an open one may show nothing of what was written for half a minute."""
+    """There its size may show nothing of what was written for half a minute."""
     monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
     run.goes_on(5.0)
 
-    assert run.disk.calls["stat"] == run.disk.calls["fstat"] == 0
+    assert run.disk.calls["stat"] == 0
     assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
 
 

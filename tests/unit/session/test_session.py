@@ -221,7 +221,8 @@ def test_without_pandas_a_frame_says_what_is_missing(
 
 def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
     """Where rows stand for several samples, the highest of each by default."""
-    recorder = Recorder("run", timeline=Timeline(0, 2))
+    recorder = Recorder("run")
+    recorder.session.timeline = Timeline(0, 2)
     session = recorder.session
     recorder.adopt([Device(GPU, "")], [Series(GPU, "allocated")])
     for at in range(2 * BLOCK):

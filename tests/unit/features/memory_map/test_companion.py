@@ -81,13 +81,8 @@ class Rig:
         self.is_slow = False  # whether a thread has done nothing before the cell ends
         self.waiting: list[Callable[[], object]] = []
         self.span = self.recorder.open_span("cell", "cell", self.sample())
-        self.companion = LiveMemoryMap(
-            options,
-            cast("Screen", self.screen),
-            self.read,
-            clock=self.clock,
-            cpu=self.cpu,
-        )
+        self.companion = LiveMemoryMap(options, self.read, clock=self.clock, cpu=self.cpu)
+        self.companion.screen = cast("Screen", self.screen)
         monitor = cast("Monitor", self)  # of a monitor it only needs `aside`
         self.companion.begin(monitor, self.recorder, self.span)
 

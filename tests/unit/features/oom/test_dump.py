@@ -139,7 +139,7 @@ def test_a_full_disk_is_one_sentence(folder: Folder, monkeypatch: pytest.MonkeyP
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(dump_module, "_write", full)
+    monkeypatch.setattr(dump_module, "write_private", full)
 
     assert (
         folder.dump() == "The out-of-memory bundle could not be written: No space left on device."

@@ -20,7 +20,7 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.page import LARGEST, packed, page
-from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 from tests.data.overviews import EIGHT, MANY, overview
@@ -78,7 +78,7 @@ def many_devices() -> Session:
     metrics = ("allocated", "reserved", "device_used", "weights", "gradients", "optimizer")
     keys = [f"cuda:{index}" for index in range(8)]
     series = [Series(key, metric) for key in keys for metric in metrics]
-    recorder = Recorder("an hour", timeline=Timeline(len(series)))
+    recorder = Recorder("an hour")
     session = recorder.session
     recorder.adopt([Device(key, "NVIDIA H200", "", 140 * GIB) for key in keys], series)
     rows = np.random.default_rng(1).random((3600, len(series))) * 100 * GIB

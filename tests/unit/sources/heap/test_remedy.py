@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.holders.left_behind import LeftBehind, NotedBefore, named
 from hfmem_widget.features.leaks.companion import with_holder
 from hfmem_widget.features.leaks.growers import Before
+from hfmem_widget.features.leaks.left_behind import LeftBehind, named
 from hfmem_widget.session import Finding
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.remedy import remedy
@@ -71,7 +71,7 @@ def test_what_is_left_behind_is_advised_by_it(
     """The card of a cell says of each holder what lets go of it, and nothing that does not apply."""
     left = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(
         ("weights", "buffers", "gradients", "optimizer"), 0.0))  # fmt: skip
-    finding = named(left, Holders((holder(path, kind, graphs=graphs),)), NotedBefore(), 1)
+    finding = named(left, Holders((holder(path, kind, graphs=graphs),)), Before(), 1)
     assert finding is not None
     assert [one for one in REMEDIES if one in " ".join(finding.advice)] == ([said] if said else [])
 

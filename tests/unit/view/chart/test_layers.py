@@ -34,7 +34,8 @@ def session_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Sessi
 
 
 def recorder_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Recorder:
-    recorder = Recorder("run", timeline=Timeline(0, capacity))
+    recorder = Recorder("run")
+    recorder.session.timeline = Timeline(0, capacity)
     recorder.adopt(
         [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in METRICS]
     )

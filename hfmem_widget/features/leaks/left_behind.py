@@ -6,25 +6,16 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hfmem_widget.analysis.facts import QUICK, active_devices
 from hfmem_widget.analysis.parts import known_of
-from hfmem_widget.monitor.companion import Companion
-from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, NOT_NOTED, Before, names_now, search
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.monitor.subjects import main_variables
-from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Finding, Recorder, Session, Span
+from hfmem_widget.session import HELD, Finding, Session, Span
 from hfmem_widget.session.series import TABLE
+from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
-from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
-from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Screen
-
-if TYPE_CHECKING:
-    from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -33,18 +24,17 @@ MOST_OBJECTS = 300_000
 LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
 MOST_NAMED = 3
 WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
-NEARLY_ALL = 0.9
 
 KINDS = {TABLE[metric].label: metric for metric in HELD}
 """The kinds of holders that are counted while the cell runs, as metrics."""
 
-Holding = Sequence[tuple["Holder", int]]
+Holding = Sequence[tuple[Holder, int]]
 """Rows, each with how many of its bytes the cell left."""
 
 _ERROR = re.compile(r"the error of cell \[\d+\]")
 
 
-class LastSearch(dict[str, "Holders"]):
+class LastSearch(dict[str, Holders]):
     """What was held at the last search, by device: texts and figures alone."""
 
 
@@ -70,60 +60,33 @@ class LeftBehind:
         return self.bytes >= max(LEAST, share)
 
 
-@dataclass(frozen=True, slots=True)
-class NotedBefore:
-    """What is known of the time before a span, in names and figures alone."""
+def name_holders(session: Session, span: Span, names: NotedNames, *, raised: bool) -> None:
+    """Add who holds what a span left behind to the findings, if that is much and not a leak's holder.
 
-    # Variables, outputs and errors that were not there, or another object.
-    new: Collection[str] = ()
-    seen: Holders | None = None  # what was held on the device at the last search
-    raised: bool = False  # whether the span ended with an error
-
-
-class LeftBehindHolders(Companion):
-    """Searches after the span has ended, for 0.3 s at most (1.5 after an error), if much was left."""
-
-    def __init__(self, options: WatchOptions | None = None, screen: Screen | None = None) -> None:
-        self._noted = NotedNames({})
-        self._raised = False
-
-    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note which names there are."""
-        self._noted = NotedNames(main_variables(), kernel_roots(running_shell()))
-
-    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Note whether it failed: then its error is the likeliest holder."""
-        self._raised = error is not None
-
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Name who holds what was left behind, as a finding on the card."""
-        if session.running and span.duration < QUICK:  # it is shown in one line
-            return {}
-        leaks = [one for one in session.findings if one.kind == "leak" and one.span_id == span.id]
-        named_already = {leak.evidence.get("device") for leak in leaks if "holder" in leak.evidence}
-        much = [left for left in left_behind(session, span) if left.is_much]
-        much = [left for left in much if left.device not in named_already]
-        if not much:
-            return {}
-        from hfmem_widget.sources.heap.scan import scan
-
-        longer = LONGER_AFTER_AN_ERROR if self._raised else 1
-        variables, others = main_variables(), kernel_roots(running_shell())
-        holders = scan(
-            variables,
-            others=others,
-            most_objects=MOST_OBJECTS * longer,
-            most_seconds=MOST_SECONDS * longer,
-        )
-        new, last = self._noted.new(variables, others), process_state(LastSearch)
-        for left in much:
-            noted = NotedBefore(new, last.get(left.device), raised=self._raised)
-            finding = named(left, holders, noted, span.id)
-            if finding is not None:
-                session.findings.append(finding)
-            if not holders.bound:
-                last[left.device] = holders.of(left.device)
-        return {}
+    The `names` are those that there were when it began. If it has `raised` an error, that is the likeliest
+    holder, and is searched for longer.
+    """
+    if session.running and span.duration < QUICK:  # it is shown in one line
+        return
+    leaks = [one for one in session.findings if one.kind == "leak" and one.span_id == span.id]
+    named_already = {leak.evidence.get("device") for leak in leaks if "holder" in leak.evidence}
+    much = [left for left in left_behind(session, span) if left.is_much]
+    much = [left for left in much if left.device not in named_already]
+    if not much:
+        return
+    longer = LONGER_AFTER_AN_ERROR if raised else 1
+    holders = search(MOST_OBJECTS * longer, MOST_SECONDS * longer)
+    new, last = (
+        names.new(*names_now()),
+        process_state(LastSearch),
+    )
+    for left in much:
+        before = Before(last.get(left.device, NOT_NOTED), new)
+        finding = named(left, holders, before, span.id, raised=raised)
+        if finding is not None:
+            session.findings.append(finding)
+        if not holders.bound:
+            last[left.device] = holders.of(left.device)
 
 
 def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
@@ -140,22 +103,24 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
         yield LeftBehind(device.key, then, now, device.total, after)
 
 
-def named(left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int) -> Finding | None:
+def named(
+    left: LeftBehind, holders: Holders, before: Before, span_id: int, *, raised: bool = False
+) -> Finding | None:
     """Return who holds what was left behind; None if a complete search found nobody."""
     of_device = holders.of(left.device)
     there = of_device.rows
-    more = None if noted.seen is None else of_device.since(noted.seen)
+    more = None if before.held is NOT_NOTED else of_device.since(before.held)
     rows = _errors_as_one([row for row in there if not _is_attributed(row, there, left)])
     enough = WORTH_NAMING * left.bytes
     # If little was there before, nobody can have held it.
-    grown = {row: _grown(row, noted.new, more, is_all_new=left.before < enough) for row in rows}
+    grown = {row: _grown(row, before.new, more, is_all_new=left.before < enough) for row in rows}
     holding = [(row, size) for row, size in grown.items() if size is not None and size >= enough]
     is_sure = bool(holding)
     if not is_sure:
         unknown = [row for row, size in grown.items() if size is None]
         holding = [(row, row.bytes) for row in unknown if row.bytes >= enough]
     if not holding:
-        return _not_found(left, holders, noted, span_id)
+        return _not_found(left, holders, span_id, raised=raised)
     holding = sorted(holding, key=lambda held: -held[1])[:MOST_NAMED]
     evidence = {
         "device": left.device,
@@ -168,9 +133,7 @@ def named(left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int) 
     return Finding("left behind", "info", title, evidence, _advice(holding, holders), span_id)
 
 
-def _not_found(
-    left: LeftBehind, holders: Holders, noted: NotedBefore, span_id: int
-) -> Finding | None:
+def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool) -> Finding | None:
     """Return that nobody was found before the search ended early; None if it was complete."""
     if not holders.bound:
         return None
@@ -181,7 +144,7 @@ def _not_found(
         "way: %memholders --free errors frees it."
     )
     longer = f"%memholders searches longer ({holders.bound})."
-    advice = (stored, longer) if noted.raised else (longer,)
+    advice = (stored, longer) if raised else (longer,)
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 

@@ -12,16 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.features import companions_for
-from hfmem_widget.features.holders import left_behind
-from hfmem_widget.features.holders.left_behind import (
-    LeftBehind,
-    LeftBehindHolders,
-    NotedBefore,
-    named,
-)
+from hfmem_widget.features.leaks import left_behind
+from hfmem_widget.features.leaks.companion import Leaks
+from hfmem_widget.features.leaks.growers import NOT_NOTED, Before
+from hfmem_widget.features.leaks.left_behind import LeftBehind, named
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
@@ -46,7 +41,7 @@ def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBeh
 def title(
     what: LeftBehind, *rows: Holder, seen: tuple[Holder, ...] = (), new: tuple[str, ...] = ()
 ) -> str:
-    known = NotedBefore(new, Holders(seen) if seen else None)
+    known = Before(Holders(seen) if seen else NOT_NOTED, new)
     finding = named(what, Holders(rows, seconds=0.12, objects=1500), known, 1)
     return "" if finding is None else finding.title
 
@@ -123,14 +118,14 @@ def test_who_cannot_have_added_it_is_not_named() -> None:
 )
 def test_what_lets_go_of_it_is_said(held: Holder, said: str) -> None:
     """The advice frees an error or an output by name; where graphs are held, it is to detach."""
-    finding = named(left(), Holders((held,)), NotedBefore(), 1)
+    finding = named(left(), Holders((held,)), Before(), 1)
     assert finding is not None
     assert said in finding.advice[0]
 
 
 def test_the_advice_ends_with_what_looking_cost() -> None:
     """Where to see everything is said with how many objects were looked at, and for how long."""
-    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), NotedBefore(), 1)
+    finding = named(left(), Holders((row("a", GIB),), seconds=0.12, objects=1500), Before(), 1)
     assert finding is not None
     assert finding.advice[-1] == (
         "%memholders lists everything that is held (inspected 1,500 objects in 120 ms)."
@@ -139,7 +134,7 @@ def test_the_advice_ends_with_what_looking_cost() -> None:
 
 def test_the_evidence_is_in_bytes() -> None:
     """The finding is a remark on its span, with each holder's bytes."""
-    finding = named(left(), Holders((row("losses", GIB),)), NotedBefore(), 7)
+    finding = named(left(), Holders((row("losses", GIB),)), Before(), 7)
     assert finding is not None
     assert finding.evidence["holders"] == {"losses": GIB}
     assert (finding.severity, finding.span_id) == ("info", 7)
@@ -189,7 +184,7 @@ def watched(
 ) -> Session:
     """Return a session in which a cell left 3 GiB behind, of which so many are weights."""
     stage = Stage("run", gpus=1)
-    companion = LeftBehindHolders()
+    companion = Leaks()
     stage.find(["cuda:0"], dict.fromkeys(HELD, 0.0))
     stage.hold({"cuda:0": start}, 0.1)
     with stage.span("cell", "run") as span:
@@ -231,17 +226,6 @@ def test_who_was_told_last_time_is_not_told_again(kept: Kept) -> None:
     assert kept.looks == 2
 
 
-def test_a_quiet_watch_has_none() -> None:
-    """It would cost what nobody sees."""
-
-    def lookers(**options: Any) -> list[Any]:
-        found = companions_for(WatchOptions(**options))
-        return [one for one in found if isinstance(one, LeftBehindHolders)]
-
-    assert len(lookers()) == 1
-    assert lookers(quiet=True) == []
-
-
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
@@ -250,7 +234,7 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(losses=[])
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
-    companion = LeftBehindHolders()
+    companion = Leaks()
     with stage.span("cell", "run") as span:
         companion.begin(NO_MONITOR, stage.recorder, span)
         module.losses = [torch.zeros(20 * 2**20)]
@@ -269,11 +253,12 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lies there while the cell is measured: a hundred thousand numbers by name are not the cell's."""
     module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
-    vars(module).update({f"kept{number}": [] for number in range(1000)})
+    vars(module).update({f"kept{number}": {} for number in range(1000)})
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
-    companion = LeftBehindHolders()
+    companion = Leaks()
     with stage.span("cell", "run") as span:
+        companion.begin(NO_MONITOR, stage.recorder, span)  # what that imports is no cell's, either
         tracemalloc.start()
         try:
             companion.begin(NO_MONITOR, stage.recorder, span)
@@ -288,7 +273,7 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     """Whatever it named before: a number, another object, or nothing."""
     names: list[set[str]] = []
     monkeypatch.setattr(
-        left_behind, "named", lambda _left, _found, known, _span: names.append(set(known.new))
+        left_behind, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
     )
     monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
     found = Holders((), seconds=0.1, objects=1)
@@ -297,7 +282,7 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     module = SimpleNamespace(number=1, other=before[0], same=before[1], Out={1: before[1]})
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
-    companion = LeftBehindHolders()
+    companion = Leaks()
     with stage.span("cell", "run") as span:
         companion.begin(NO_MONITOR, stage.recorder, span)
         module.number, module.other, module.fresh = [3], [4], [5]
@@ -311,18 +296,18 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
     """A heap of a million objects may be too large for a glance."""
     early = Holders((), seconds=0.3, objects=300_000, bound="the search ended early, for time")
-    finding = named(left(), early, NotedBefore(), 1)
+    finding = named(left(), early, Before(), 1)
 
     assert finding is not None
     assert finding.title == "1.00 GiB left behind; a quick search did not find what holds it"
     assert finding.advice == ("%memholders searches longer (the search ended early, for time).",)
-    assert named(left(), Holders((), seconds=0.1, objects=1000), NotedBefore(), 1) is None
+    assert named(left(), Holders((), seconds=0.1, objects=1000), Before(), 1) is None
 
 
 def test_after_an_error_the_error_is_what_to_try_first() -> None:
     """Where a search ended before it came to the error, the error is the likeliest all the same."""
     early = Holders((), seconds=1.5, objects=300_000, bound="the search ended early, for time")
-    finding = named(left(), early, NotedBefore(raised=True), 1)
+    finding = named(left(), early, Before(), 1, raised=True)
 
     assert finding is not None
     assert "%memholders --free errors frees it" in finding.advice[0]
