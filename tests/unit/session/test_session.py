@@ -237,21 +237,6 @@ def test_a_session_has_its_chart_as_a_figure() -> None:
     assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
 
 
-def test_a_session_that_broke_off_ends_what_was_open() -> None:
-    """At its newest reading; why is noted once, and of what it might have read nothing is an error."""
-    recorder = Recorder("run")
-    session = recorder.session
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(1.0, ())))
-    recorder.append(Sample(3.0, ()))
-    for _ in range(2):
-        recorder.break_off(99.0, "It broke.")
-    ended = session.span(span.id)
-
-    assert (session.broken_off, session.running, session.notes) == (True, False, ["It broke."])
-    assert (ended.stop, ended.after) == (3.0, session.last_sample)
-    assert math.isnan(session.peak(KEY))
-
-
 PATIENCE = 5.0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Contents, Device, Part
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import NOTHING_FOUND, anatomy_bundle, contents_text, drawn_parts
 from hfmem_widget.view.chart.figure import anatomy_dict
@@ -125,47 +125,45 @@ def test_a_reading_needs_no_word_on_how_it_is_known(moment: str) -> None:
     assert "(" not in lines(made(moment, weights=1))[1]
 
 
-def test_a_part_that_hardly_counts_has_no_share_of_nothing() -> None:
-    """A share that would round to nothing reads "<0.1 %" and not "0.0 %"."""
-    assert row("buffers", made(weights=1, buffers=1 / 1024))[2] == "<0.1 %"
+@pytest.mark.parametrize(
+    ("told", "cells"),
+    [
+        (made(weights=1, buffers=1 / 1024), ["buffers", "1.00 MiB", "<0.1 %"]),
+        (made(weights=1, buffers=3 / 1024), ["buffers", "3.00 MiB", "<0.1 %"]),
+        (made(device=replace(DEVICE, total=NAN), buffers=2), ["buffers", "2.00 GiB"]),
+    ],
+)
+def test_a_small_part_is_not_lost(told: Anatomy, cells: list[str]) -> None:
+    """It is in MiB among GiB, and its share is not "0.0 %"; without a known size there are no shares."""
+    assert row("buffers", told) == cells
 
 
-def test_a_device_without_a_known_size_has_no_shares() -> None:
-    """Without a capacity there is nothing to take a share of, so the column stays away."""
-    device = replace(DEVICE, total=NAN)
-    assert row("weights", made(device=device, weights=2)) == ["weights", "2.00 GiB"]
+FORECAST = {"weights": 2, "activations": 2.4, "optimizer": 4.2, "gradients": 1, "allocated": 9.9}
 
 
-def test_what_was_forecast_stands_beside_what_was_measured_with_the_difference() -> None:
-    """The forecast less the figure: a minus is more memory than was foreseen."""
-    predicted = {"weights": 2 * GIB, "activations": 2.4 * GIB, "optimizer": 4.2 * GIB}
-    assert row("part", WHOLE, predicted=predicted)[-2:] == ["predicted", "off by"]
-    assert row("activations", WHOLE, predicted=predicted)[-2:] == [
-        "2.40 GiB",
-        "\u2212614.4 MiB (\u221220.0 %)",
-    ]
-    assert row("optimizer", WHOLE, predicted=predicted)[-1] == "+204.8 MiB (+5.0 %)"
-    assert row("weights", WHOLE, predicted=predicted)[-1] == "\u00b10 (\u00b10.0 %)"
-    assert len(row("allocator cache", WHOLE, predicted=predicted)) == 3
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("part", ["predicted", "off by"]),
+        ("activations", ["2.40 GiB", "\u2212614.4 MiB (\u221220.0 %)"]),
+        ("optimizer", ["4.20 GiB", "+204.8 MiB (+5.0 %)"]),
+        ("weights", ["2.00 GiB", "\u00b10 (\u00b10.0 %)"]),
+        ("allocator cache", ["1.00 GiB", "1.0 %"]),
+        ("gradients", ["gradients", "1.00 GiB"]),
+        ("allocated", ["9.90 GiB", "+921.6 MiB (+10.0 %)"]),
+    ],
+)
+def test_what_was_forecast_stands_beside_what_was_measured_with_the_difference(
+    name: str, cells: list[str]
+) -> None:
+    """The forecast less the figure of the last moment: a minus is more memory than was foreseen.
 
-
-def test_a_forecast_of_a_sum_stands_beside_the_sum() -> None:
-    """A forecast of all that is allocated is compared in the row of the sum."""
-    assert row("allocated", WHOLE, predicted={"allocated": 9.9 * GIB})[-2:] == [
-        "9.90 GiB",
-        "+921.6 MiB (+10.0 %)",
-    ]
-
-
-def test_a_part_that_was_only_forecast_has_a_row_and_no_difference() -> None:
-    """A forecast part that was not found is listed, with nothing to compare it with."""
-    assert row("gradients", WHOLE, predicted={"gradients": GIB}) == ["gradients", "1.00 GiB"]
-
-
-def test_a_forecast_is_compared_with_the_last_moment() -> None:
-    """Beside several moments, the forecast's difference is that from the last column."""
-    now = made("now", weights=1)
-    assert row("weights", now, WHOLE, predicted={"weights": 3 * GIB})[-1] == "+1.00 GiB (+50.0 %)"
+    A sum has one too; a part that was only forecast has nothing to compare it with.
+    """
+    predicted = {part: size * GIB for part, size in FORECAST.items()}
+    assert row(name, WHOLE, predicted=predicted)[-2:] == cells
+    if name != "gradients":
+        assert row(name, made("now", weights=1), WHOLE, predicted=predicted)[-2:] == cells
 
 
 def test_a_forecast_of_another_device_makes_no_columns() -> None:
@@ -335,11 +333,6 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
     bundle = anatomy_bundle([WHOLE], title="fine-tune", contents="BertModel<T>")
     assert bundle["text/plain"].splitlines()[:2] == ["fine-tune", "BertModel<T>"]
     assert text(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
-
-
-def test_mebibytes_are_not_lost_among_gibibytes() -> None:
-    """A small part is given in MiB also where all the others are in GiB."""
-    assert row("buffers", made(weights=1, buffers=3 * MIB / GIB))[1] == "3.00 MiB"
 
 
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
