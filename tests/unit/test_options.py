@@ -68,32 +68,22 @@ def test_a_label_is_plain_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "size"),
-    [
-        ("20GiB", 20 * GIB),
-        ("1.5 mib", 1.5 * MIB),
-        (str(2**30), GIB),
-        (2**30, GIB),
-        (MIB, MIB),
-        (None, None),
-    ],
-)
-def test_a_budget_is_a_size_or_bytes(budget: object, size: float | None) -> None:
-    """As text with its unit, or as a number, which is bytes."""
-    assert limit_of(budget) == (None if size is None else Limit(size))
-
-
-@pytest.mark.parametrize(
     ("budget", "limit"),
     [
+        ("20GiB", Limit(20 * GIB)),
+        ("1.5 mib", Limit(1.5 * MIB)),
+        (str(2**30), Limit(GIB)),
+        (2**30, Limit(GIB)),
+        (MIB, Limit(MIB)),
+        (None, None),
         ("90%", Limit(0.0, "allocated", 0.9)),
         ("reserved=90 %", Limit(0.0, "reserved", 0.9)),
         ("device=75GiB", Limit(75 * GIB, "device_used")),
         ("allocated=20GiB", Limit(20 * GIB)),
     ],
 )
-def test_a_budget_may_be_a_share_and_of_something_else(budget: str, limit: Limit) -> None:
-    """A share of the device, of what is allocated, reserved, or in use on the device."""
+def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | None) -> None:
+    """A number is bytes; of what is allocated, reserved, or in use on the device."""
     assert limit_of(budget) == limit
 
 

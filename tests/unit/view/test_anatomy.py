@@ -90,19 +90,6 @@ def test_html_and_plain_text_say_the_same() -> None:
             assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
 
 
-def test_moments_of_one_device_are_columns_of_one_table() -> None:
-    """Two moments of a device share a table, and the share is that of the last one."""
-    now = made("now", weights=2)
-    assert re.split(r"  +", lines(now, WHOLE)[1]) == [
-        "part",
-        "now",
-        "at the peak (exact)",
-        "of 100.0 GiB",
-    ]
-    assert row("weights", now, WHOLE) == ["weights", "2.00 GiB", "2.00 GiB", "2.0 %"]
-    assert row("allocated", now, WHOLE) == ["allocated", "2.00 GiB", "9.00 GiB", "9.0 %"]
-
-
 def test_devices_have_tables_of_their_own() -> None:
     """Each device has its own table, in the order in which they were given."""
     other = made(device=replace(DEVICE, key="cuda:1"), weights=3)
@@ -237,21 +224,6 @@ def test_the_bars_pieces_are_named_for_who_points_at_them() -> None:
 def test_every_part_has_a_colour() -> None:
     """The palette has a colour for every part there is, and for nothing else."""
     assert set(palette.PARTS) == set(LABELS)
-
-
-def test_memory_of_no_known_purpose_is_of_two_lightnesses() -> None:
-    """What was here before and what is not attributed differ for every eye, wherever they are drawn."""
-    assert palette.contrast(palette.PARTS["before"], palette.PARTS["unattributed"]) > 1.8
-
-
-@pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_it_needs_nothing_but_itself(name: str) -> None:
-    """No script, no style sheet, no address: a saved notebook has none of them; and it is small."""
-    session = shared_run(name)
-    told = [session.anatomy(at, one.key) for one in session.devices for at in ("now", "peak")]
-    html = anatomy_bundle(told)["text/html"]
-    assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(", html)
-    assert len(html) < 11_700 * len(session.devices)
 
 
 def test_an_anatomy_without_any_reading_is_still_shown() -> None:

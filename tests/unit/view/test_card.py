@@ -18,7 +18,7 @@ from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
-from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
+from tests.scenes import scripted_run, shared_run
 
 
 def card(name: str, *, with_chart: bool = True) -> str:
@@ -196,13 +196,6 @@ def test_the_compact_form_has_the_same_facts() -> None:
     assert text(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
         'memwatch "fine-tune" ·', "fine-tune"
     )
-
-
-@pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_a_card_needs_nothing_but_itself(name: str) -> None:
-    """No script, no style sheet, no address: a saved notebook has none of them."""
-    html = card(name, with_chart=False)
-    assert not re.search(r"<(script|style|link|img|iframe|a)\b|https?:|url\(", html)
 
 
 def test_a_session_without_devices_still_has_a_card() -> None:

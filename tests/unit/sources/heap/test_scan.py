@@ -128,7 +128,6 @@ def test_cycles_are_no_other_names() -> None:
 
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches in a user's own module are found; libraries are not gone through."""
-    monkeypatch.setattr(search, "user_modules", user_modules)
     mine = ModuleType("mine_alone")
     mine.__file__ = "/somewhere/mine_alone.py"
     mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
@@ -137,7 +136,8 @@ def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.M
         theirs = user_modules()
         assert "mine_alone" in theirs
         assert not {"torch", "json", "numpy", "hfmem_widget", "__main__"} & set(theirs)
-        assert "mine_alone.CACHE['a']" in paths()
+        monkeypatch.setattr(search, "user_modules", lambda: {"mine_alone": theirs["mine_alone"]})
+        assert paths() == ["mine_alone.CACHE['a']"]
     finally:
         del sys.modules["mine_alone"]
 

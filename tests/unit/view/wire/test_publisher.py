@@ -65,6 +65,13 @@ def test_messages_are_numbered_without_a_hole(line: Line) -> None:
     assert [one.message["seq"] for one in line.sent] == list(range(1, len(line.sent) + 1))
 
 
+def assert_not_flooded(line: Line) -> None:
+    for start in range(12):
+        within = [one.size for one in line.sent if start <= one.at < start + 1]
+        assert len(within) <= 6
+        assert sum(within) <= 100_000
+
+
 @pytest.mark.parametrize(
     ("interval", "gpus", "parts"),
     [(0.01, 1, True), (0.05, 8, True), (0.1, 4, False), (0.7, 8, True)],
@@ -73,10 +80,7 @@ def test_the_wire_is_never_flooded(interval: float, gpus: int, *, parts: bool) -
     """At most 6 messages and 100 kB in any second, whatever is sampled."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
     line.run(12.0, interval)
-    for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+    assert_not_flooded(line)
 
 
 def test_the_pace_slows_while_nobody_is_seen(line: Line) -> None:
@@ -245,10 +249,7 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
         add_steps(line.recorder, 5, first=number + 1, duration=0.01)
         line.clock.now = line.session.last_sample.time
         line.recorder.publish()
-    for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+    assert_not_flooded(line)
 
 
 def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
