@@ -83,14 +83,7 @@ class Step:
         self.highest[span_id] = self.gpu.allocated
 
 
-ACTIONS = [
-    *["begin", "end"] * 4,
-    *["turn", "alloc", "free"] * 4,
-    "reset",
-    "ask",
-    "look",
-    "tick",
-]
+ACTIONS = [*["begin", "end"] * 4, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
 
 
 @settings(max_examples=100)

@@ -313,10 +313,7 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "uuids"),
-    [
-        (pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]),
-        (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"]),
-    ],
+    [(pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]), (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"])],
 )
 def test_a_card_lost_from_the_start_keeps_its_number(
     proc: Path, fault: int, uuids: list[str]

@@ -197,12 +197,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
     }
     careful = reading_of({**stats, "num_alloc_retries": 7, "num_ooms": 8})
     quick = reading_of(
-        {
-            **stats,
-            "num_alloc_retries": 7,
-            "num_ooms": 8,
-            "allocation": {"all": {"allocated": 9.0}},
-        }
+        {**stats, "num_alloc_retries": 7, "num_ooms": 8, "allocation": {"all": {"allocated": 9.0}}}
     )
 
     assert quick[:8] == careful[:8] == (10.0, 20.0, 11.0, 30.0, 40.0, 50.0, 7.0, 8.0)

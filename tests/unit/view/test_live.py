@@ -151,10 +151,7 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 
 @pytest.mark.parametrize(("options", "messages"), [({}, 1), ({"chart": False, "panel": False}, 0)])
 def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
-    options: dict[str, bool],
-    messages: int,
-    widgets: list[Widget],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, which no widget sends: a saved notebook has nothing of it."""
     sent: list[tuple[str, dict[str, Any]]] = []
@@ -252,10 +249,7 @@ def with_ranks(stage: Stage) -> Session:
     ranks = recorder_of(copy.copy(scripted_run("eight gpus")))
     stage.recorder.session = stage.session = copy.copy(stage.session)
     stage.view = CellView(
-        stage.recorder,
-        screen_of(stage.publisher),
-        aside=stage.asides.append,
-        clock=stage.clock,
+        stage.recorder, screen_of(stage.publisher), aside=stage.asides.append, clock=stage.clock
     )
     stage.session.run = SimpleNamespace(recorder=ranks, overview=ranks.session)
     return ranks.session

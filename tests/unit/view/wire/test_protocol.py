@@ -401,12 +401,7 @@ def timeline_of(samples: int, *, capacity: int = 4096) -> Timeline:
 
 @pytest.mark.parametrize(
     ("samples", "capacity", "most", "rows"),
-    [
-        (40, 4096, 40, 40),
-        (41, 4096, 40, 28),
-        (100, 64, 40, 34),
-        (100, 64, 100, 100),
-    ],
+    [(40, 4096, 40, 40), (41, 4096, 40, 28), (100, 64, 40, 34), (100, 64, 100, 100)],
 )
 def test_a_timeline_is_folded_no_further_than_it_must_be(
     samples: int, capacity: int, most: int, rows: int
