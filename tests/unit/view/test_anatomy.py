@@ -90,26 +90,12 @@ def test_html_and_plain_text_say_the_same() -> None:
             assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
 
 
-def test_devices_have_tables_of_their_own() -> None:
-    """Each device has its own table, in the order in which they were given."""
-    other = made(device=replace(DEVICE, key="cuda:1"), weights=3)
-    html = anatomy_bundle([WHOLE, other])["text/html"]
-    assert html.count("<table") == 2
-    assert html.index("cuda:0") < html.index("cuda:1")
-
-
 def test_a_bound_is_told_as_one() -> None:
     """Where a peak is only bounded, the heading says "at least" and the allocated bytes have a ≥."""
     bound = replace(WHOLE, certainty="at least")
     assert lines(bound)[1].split("  ")[-2].strip() == "at the peak (at least)"
     assert row("allocated", bound)[1] == "\u2265 9.00 GiB"
     assert row("reserved", bound)[1] == "10.0 GiB"
-
-
-@pytest.mark.parametrize("moment", ["now", "at the end"])
-def test_a_reading_needs_no_word_on_how_it_is_known(moment: str) -> None:
-    """A plain reading of the current or final state carries no certainty in its heading."""
-    assert "(" not in lines(made(moment, weights=1))[1]
 
 
 @pytest.mark.parametrize(

@@ -32,21 +32,6 @@ def line() -> Line:
     return Line(make_recorder(samples=0))
 
 
-def test_a_snapshot_comes_first(line: Line) -> None:
-    """A page knows what the columns are before any row arrives."""
-    line.run(1.0)
-
-    assert [one.kind for one in line.sent][:3] == ["snapshot", "rows", "rows"]
-
-
-def test_every_sample_is_sent_once(line: Line) -> None:
-    """Between two snapshots, rows carry each sample once and in order."""
-    line.run(4.0)
-    rows = [one.message["rows"] for one in line.news]
-
-    assert abs(sum(rows) - 39) <= 3
-
-
 def test_readings_between_two_ticks_are_sent_too(line: Line) -> None:
     """What was read at a span's edge reaches the page as a row, not only in a snapshot."""
     line.run(1.0)
@@ -226,20 +211,6 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> Non
     assert news.steps[:, 1].tolist() == [301, 302]
 
 
-def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had(line: Line) -> None:
-    """The end of an epoch is in one of the next messages, five hundred steps or not."""
-    line.run(1.0)
-    epoch = line.recorder.open_span("epoch", "epoch 1", line.session.last_sample)
-    add_steps(line.recorder, 500, duration=0.001)
-    line.clock.now = line.session.last_sample.time
-    line.run(1.0)
-    line.recorder.close_span(epoch.id, line.session.last_sample, {})
-    before = len(line.sent)
-    line.run(0.3)
-    ended = [span["id"] for one in line.sent[before:] for span in one.message["spans"]]
-    assert epoch.id in ended
-
-
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, parts: bool) -> None:
     """100 kB in any second, snapshots included."""
@@ -262,11 +233,3 @@ def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
 
     assert [at for one in line.news for at in one.breaks] == pytest.approx(middles)
     assert line.times == sorted(line.times)
-
-
-def test_a_run_without_gaps_has_no_breaks(line: Line) -> None:
-    """Rows between ticks are readings."""
-    line.run(3.0)
-
-    assert line.times != []
-    assert [at for one in line.news for at in one.breaks] == []
