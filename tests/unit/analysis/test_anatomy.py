@@ -284,13 +284,6 @@ def test_the_hosts_peak_is_sampled_and_needs_no_context() -> None:
     assert peak.process == peak.reserved
 
 
-def test_without_nvml_the_process_is_not_guessed() -> None:
-    """With no reading of the driver, neither the process nor what lies around it is told."""
-    peak = anatomy(training(nvml=False), "peak")
-    assert math.isnan(peak.process)
-    assert {part.name for part in peak.parts} & {"context", "others", "driver", "free"} == set()
-
-
 def test_weights_that_are_mapped_from_a_file_are_told_to_lie_outside_of_the_heap() -> None:
     """Where more was found than is allocated, a note says how much and why."""
     script = Script("cpu")
