@@ -209,9 +209,7 @@ def main() -> None:
         elif wanted.name in {"report", "ranks"}:
             shutil.copy({"report": report, "ranks": ranks}[wanted.name](shots), IMAGES)
         else:
-            picture = still(
-                wanted.name, wanted.notebook, wanted.cell, shots, only_card=wanted.card
-            )
+            picture = still(wanted.name, wanted.notebook, wanted.cell, shots, only_card=wanted.card)
             shutil.copy(picture, IMAGES)
     print(*(f"{path} {path.stat().st_size:,}" for path in sorted(IMAGES.iterdir())), sep="\n")
 

@@ -335,8 +335,7 @@ def ranks() -> Recording:
     devices.append(Device("rank:9", "rank 9 · node1 · NVIDIA H200", total=4096.0 * MIB))
     of_all = ("allocated", "median", "lowest")
     watch.recorder.adopt(
-        devices,
-        [*(Series("ranks", metric) for metric in of_all), *series_of(devices[1:])],
+        devices, [*(Series("ranks", metric) for metric in of_all), *series_of(devices[1:])]
     )
     strip = RankStrip(tuple(range(16)))
     watch.tick(0, 0, 0, 0, 0, 0, 0)

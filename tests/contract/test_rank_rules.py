@@ -6,6 +6,7 @@ The front end's part is `js/tests/rank_rules.test.ts`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,37 @@ def ranks_of(case: dict[str, Any]) -> Ranks:
     )
 
 
-@pytest.mark.parametrize(("metrics", "worst", "drawn"), RULES["drawn"])
-def test_the_lines_of_all_ranks_are_those_of_the_live_chart(
-    metrics: list[str], worst: int | None, drawn: list[str]
+DRAWN: dict[str, Callable[..., object]] = {
+    "drawn": over_ranks,  # in order of drawing
+    "reporting": lambda reporting, world: reporting_text(Ranks(world, reporting=reporting)),
+    "colours": colour,
+    "scales": lambda cells: full_of(bytes(cells)),
+    "heights": height_of,
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "wanted"),
+    [(what, row[:-1], row[-1]) for what in DRAWN for row in RULES[what]],
+)
+def test_lines_and_strip_are_those_of_the_live_chart(
+    what: str, given: list[Any], wanted: object
 ) -> None:
-    """Each rank by itself where there are so few, else a band; in order of drawing."""
-    assert over_ranks(metrics, worst) == drawn
+    """Which lines there are, how many ranks report, and a strip's colours, scale and height."""
+    assert DRAWN[what](*given) == wanted
+
+
+CELLS = {"tables": rank_cells, "phase_tables": phase_cells}
+
+
+@pytest.mark.parametrize(
+    ("what", "case"),
+    [pytest.param(what, case, id=str(case["name"])) for what in CELLS for case in RULES[what]],
+)
+def test_a_table_is_that_of_the_live_chart(what: str, case: dict[str, Any]) -> None:
+    """Of ranks or of phases: only columns that say something, figures in one unit."""
+    heads, rows = CELLS[what](ranks_of(case))
+    assert [heads, rows] == [case["heads"], case["rows"]]
 
 
 @pytest.mark.parametrize(("device", "metric", "look"), RULES["looks"])
@@ -61,48 +87,6 @@ def test_the_peak_is_called_as_in_the_live_chart(case: dict[str, Any]) -> None:
     certainty: Certainty = case["certainty"]
 
     assert peak_name(ranks_of(case), Peak(case["bytes"], certainty)) == case["called"]
-
-
-@pytest.mark.parametrize("case", RULES["tables"], ids=lambda case: str(case["name"]))
-def test_the_table_is_that_of_the_live_chart(case: dict[str, Any]) -> None:
-    """Only columns that say something, figures in one unit."""
-    heads, rows = rank_cells(ranks_of(case))
-
-    assert [heads, rows] == [case["heads"], case["rows"]]
-
-
-@pytest.mark.parametrize("case", RULES["phase_tables"], ids=lambda case: str(case["name"]))
-def test_the_phases_are_those_of_the_live_chart(case: dict[str, Any]) -> None:
-    """Two ranks have no median."""
-    heads, rows = phase_cells(ranks_of(case))
-
-    assert [heads, rows] == [case["heads"], case["rows"]]
-
-
-@pytest.mark.parametrize(("reporting", "world", "said"), RULES["reporting"])
-def test_how_many_report_is_said_as_in_the_live_headline(
-    reporting: int, world: int, said: str
-) -> None:
-    """Only where some do not."""
-    assert reporting_text(Ranks(world, reporting=reporting)) == said
-
-
-@pytest.mark.parametrize(("cell", "full", "ink"), RULES["colours"])
-def test_a_cell_has_the_colour_of_the_live_strip(cell: int, full: int, ink: str) -> None:
-    """By how full the device is; a silent rank is grey."""
-    assert colour(cell, full) == ink
-
-
-@pytest.mark.parametrize(("cells", "full"), RULES["scales"])
-def test_the_scale_ends_where_that_of_the_live_strip_does(cells: list[int], full: int) -> None:
-    """At a round share of the device."""
-    assert full_of(bytes(cells)) == full
-
-
-@pytest.mark.parametrize(("rows", "height"), RULES["heights"])
-def test_a_strip_is_as_high_as_the_live_one(rows: int, height: int) -> None:
-    """A few ranks have rows that can be told apart, and many do not fill the screen."""
-    assert height_of(rows) == height
 
 
 @pytest.mark.parametrize("case", RULES["sides"], ids=lambda case: str(case["name"]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -16,7 +17,6 @@ import pytest
 
 from hfmem_widget.analysis.facts import GRAVITY
 from hfmem_widget.session import (
-    Certainty,
     Device,
     DeviceSteps,
     Guide,
@@ -64,66 +64,30 @@ def step(
     return StepGroup(parent, number, number, start, start + 1, 2.0, 4.0, 8.0, 8.0, devices)
 
 
-@pytest.mark.parametrize(("value", "text"), RULES["bytes"])
-def test_bytes_read_as_in_the_live_chart(value: float, text: str) -> None:
-    """MiB below 1000 MiB, GiB above, three digits; half a digit goes to the even one, as torch has it."""
-    assert format_bytes(known(value)) == text
+WRITTEN: dict[str, Callable[..., str]] = {
+    # Half a digit goes to the even one, as torch has it; what is too little to show is ±0.
+    "bytes": lambda value: format_bytes(known(value)),
+    "changes": lambda value: format_bytes(known(value), signed=True),
+    "counts": lambda count: format_count(known(count)),
+    "counted": lambda count, noun: format_counted(known(count), noun),
+    "durations": lambda seconds: format_duration(known(seconds)),
+    "peaks": lambda value, certainty: peak_text(Peak(known(value), certainty)),
+    "shares": lambda share: format_share(known(share)),
+    "plotly": for_plotly,
+    "range_labels": range_label,
+    "tick_texts": time_text,
+}
 
 
-@pytest.mark.parametrize(("value", "text"), RULES["changes"])
-def test_changes_read_as_in_the_live_chart(value: float, text: str) -> None:
-    """With their sign, and what is too little to show is ±0."""
-    assert format_bytes(known(value), signed=True) == text
-
-
-@pytest.mark.parametrize(("count", "text"), RULES["counts"])
-def test_counts_read_as_in_the_live_chart(count: float, text: str) -> None:
-    """Whole, with commas."""
-    assert format_count(known(count)) == text
-
-
-@pytest.mark.parametrize(("count", "noun", "text"), RULES["counted"])
-def test_a_count_and_its_noun_read_as_in_the_live_chart(count: float, noun: str, text: str) -> None:
-    """In the singular for one, in the plural for any other number."""
-    assert format_counted(known(count), noun) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), RULES["durations"])
-def test_durations_read_as_in_the_live_chart(seconds: float, text: str) -> None:
-    """In the unit that suits."""
-    assert format_duration(known(seconds)) == text
-
-
-@pytest.mark.parametrize(("value", "certainty", "text"), RULES["peaks"])
-def test_peaks_read_as_in_the_live_chart(value: float, certainty: Certainty, text: str) -> None:
-    """With how surely they are known."""
-    assert peak_text(Peak(known(value), certainty)) == text
-
-
-@pytest.mark.parametrize(("share", "text"), RULES["shares"])
-def test_shares_read_as_in_the_live_chart(share: float, text: str) -> None:
-    """In percent, with a decimal below ten."""
-    assert format_share(known(share)) == text
-
-
-@pytest.mark.parametrize(("text", "escaped"), RULES["plotly"])
-def test_nothing_is_left_that_plotly_would_interpret(text: str, escaped: str) -> None:
-    """Neither tags nor MathJax."""
-    assert for_plotly(text) == escaped
-
-
-@pytest.mark.parametrize(("first", "last", "text"), RULES["range_labels"])
-def test_a_bar_of_many_is_called_as_in_the_live_chart(first: str, last: str, text: str) -> None:
-    """Once by their name where they have one in common, else by both labels."""
-    assert range_label(first, last) == text
-
-
-@pytest.mark.parametrize(("seconds", "step", "end", "text"), RULES["tick_texts"])
-def test_a_tick_of_time_reads_as_in_the_live_chart(
-    seconds: float, step: float, end: float, text: str
+@pytest.mark.parametrize(
+    ("what", "given", "text"),
+    [(what, row[:-1], row[-1]) for what in WRITTEN for row in RULES[what]],
+)
+def test_figures_and_names_read_as_in_the_live_chart(
+    what: str, given: list[Any], text: str
 ) -> None:
-    """As finely as the ticks lie, and below a minute all of an axis in one unit."""
-    assert time_text(seconds, step, end) == text
+    """Sizes, counts, times and shares, how surely a peak is known, a bar of many; nothing of Plotly's own."""
+    assert WRITTEN[what](*given) == text
 
 
 @pytest.mark.parametrize(("stop", "count", "texts"), RULES["time_ticks"])

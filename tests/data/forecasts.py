@@ -10,11 +10,7 @@ from hfmem_widget.features.fit.setting import Setting
 
 
 def predict(
-    model_or_config: Any,
-    *,
-    partial: bool = False,
-    optimizer: str = "adamw_torch",
-    **choices: Any,
+    model_or_config: Any, *, partial: bool = False, optimizer: str = "adamw_torch", **choices: Any
 ) -> Forecast:
     """Return the forecast of a model; AdamW as PyTorch makes it by default, where no optimizer is named."""
     setting = Setting(optimizer=optimizer, **choices)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from hfmem_widget.features.oom.model import (
-    ModelFacts,
-    Seen,
-)
+from hfmem_widget.features.oom.model import ModelFacts, Seen
 from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Contents, Finding
 from hfmem_widget.sources.heap.model import Holder

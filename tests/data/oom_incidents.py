@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.features.oom.model import (
-    Incident,
-)
+from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.features.oom.observer import Blocks
 from hfmem_widget.session import Anatomy, Device, Part, Sample, Span, SpanKind
 from hfmem_widget.text import GIB

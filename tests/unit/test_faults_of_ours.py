@@ -150,13 +150,7 @@ def entries() -> Iterator[object]:
     yield from (one for name, one in vars(MemoryCallback).items() if name.startswith("on_"))
     yield from (spans._scope, watching.watch, stretch.Watch._start, stretch.Watch.stop)
     scope = spans.SpanScope
-    yield from (
-        scope._enter,
-        scope._exit,
-        scope.count,
-        scope._another,
-        stretch.Watch._another,
-    )
+    yield from (scope._enter, scope._exit, scope.count, scope._another, stretch.Watch._another)
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported._find)
     yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
     yield from (generating._is_wanted, generating._begin, generating._ended)

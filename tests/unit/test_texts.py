@@ -31,10 +31,7 @@ HOLDERS = (
     Holder("Out[3]", "tensors", "cuda:0", int(4 * MIB), 1, (64,), "float32"),
     Holder("small", "gradients", "cuda:0", 1, 1, (1,), "float32"),
 )  # fmt: skip
-REMAINDERS = (
-    Remainder("cuda:0", 3 * MIB, is_host=False),
-    Remainder("cpu", GIB, is_host=True),
-)
+REMAINDERS = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", GIB, is_host=True))
 
 
 def cards() -> Iterator[tuple[str, str]]:

@@ -33,15 +33,19 @@ from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 WEIGHTS, STATES, GRADIENTS = 1.25 * GIB, 2.5 * GIB, 1.25 * GIB
 
 
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
 def in_a_step(script: Script, **values: float) -> None:
     """Read a device that has weights, within a step that began with 1 MiB unexplained."""
     read = {"weights": GIB, "unattributed": MIB, **values}
     script.read(reserved=20 * GIB, requested=NAN, **read)
 
 
-def test_now_is_the_newest_reading() -> None:
+def test_now_is_the_newest_reading(script: Script) -> None:
     """The anatomy of now is taken from the last sample, and says that it was sampled."""
-    script = Script()
     script.read(allocated=3 * GIB, reserved=4 * GIB, weights=2 * GIB, context=GIB, others=0.0)
     now = anatomy(script.session)
     assert (now.moment, now.time, now.certainty) == ("now", 0.1, "sampled")
@@ -105,9 +109,8 @@ def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
     assert peak.notes == notes
 
 
-def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
+def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
     """What the samples missed of it stands under activations, and a note says how much."""
-    script = Script()
     with script.span("block", peak=9 * GIB):
         in_a_step(script, allocated=5 * GIB)
         in_a_step(script, allocated=8 * GIB, gradients=3 * GIB)
@@ -129,10 +132,9 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample() -> None:
     ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
 def test_outside_of_steps_what_the_samples_missed_is_not_attributed(
-    beyond: float, ends: list[str]
+    script: Script, beyond: float, ends: list[str]
 ) -> None:
     """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
-    script = Script()
     with script.span("block", peak=8 * GIB + beyond):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
@@ -142,9 +144,8 @@ def test_outside_of_steps_what_the_samples_missed_is_not_attributed(
     assert all(note.endswith(end) for note, end in zip(peak.notes, ends, strict=True))
 
 
-def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
+def test_a_span_that_is_still_open_has_the_peak_it_has_so_far(script: Script) -> None:
     """While a cell runs, its anatomy is that of the exact peak up to now."""
-    script = Script()
     with script.span("cell") as cell:
         script.read(allocated=2 * GIB, reserved=2 * GIB, weights=GIB)
         script.recorder.progress(cell.id, {"cuda:0/allocated": Peak(3 * GIB, "exact")})
@@ -152,9 +153,8 @@ def test_a_span_that_is_still_open_has_the_peak_it_has_so_far() -> None:
     assert (peak.allocated, peak.certainty, peak.bytes("weights")) == (3 * GIB, "exact", GIB)
 
 
-def test_without_any_span_the_peak_is_the_highest_sample() -> None:
+def test_without_any_span_the_peak_is_the_highest_sample(script: Script) -> None:
     """A session without spans has a sampled peak, with that sample's parts."""
-    script = Script()
     for allocated in (GIB, 3 * GIB, 2 * GIB):
         script.read(allocated=allocated, weights=allocated / 2)
     peak = anatomy(script.session, "peak")
@@ -165,9 +165,8 @@ def test_without_any_span_the_peak_is_the_highest_sample() -> None:
     )
 
 
-def test_a_sample_above_every_span_is_the_peak() -> None:
+def test_a_sample_above_every_span_is_the_peak(script: Script) -> None:
     """What was highest outside of all spans is still the session's peak."""
-    script = Script()
     script.read(allocated=5 * GIB, weights=GIB)
     with script.span("cell", allocated=2 * GIB):
         script.read(allocated=2 * GIB)
@@ -212,9 +211,8 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
     )
 
 
-def test_of_two_trainings_a_step_is_the_newer_ones() -> None:
+def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
     """Both are counted from one."""
-    script = Script()
     script.read(allocated=GIB)
     for parent, peak in ((1, 2 * GIB), (2, 3 * GIB)):
         device = DeviceSteps(peak, "exact", peak, 5, NAN, NAN, {})
@@ -286,13 +284,6 @@ def test_the_hosts_peak_is_sampled_and_needs_no_context() -> None:
     assert peak.process == peak.reserved
 
 
-def test_without_nvml_the_process_is_not_guessed() -> None:
-    """With no reading of the driver, neither the process nor what lies around it is told."""
-    peak = anatomy(training(nvml=False), "peak")
-    assert math.isnan(peak.process)
-    assert {part.name for part in peak.parts} & {"context", "others", "driver", "free"} == set()
-
-
 def test_weights_that_are_mapped_from_a_file_are_told_to_lie_outside_of_the_heap() -> None:
     """Where more was found than is allocated, a note says how much and why."""
     script = Script("cpu")
@@ -302,9 +293,8 @@ def test_weights_that_are_mapped_from_a_file_are_told_to_lie_outside_of_the_heap
     )
 
 
-def test_rows_that_were_folded_together_hold_what_was_there_all_the_time() -> None:
+def test_rows_that_were_folded_together_hold_what_was_there_all_the_time(script: Script) -> None:
     """A row's highest gradients and its highest allocated need not be of one instant."""
-    script = Script()
     for _ in range(5000):  # more than the timeline's rows
         script.read(allocated=9 * GIB, gradients=0.0, weights=GIB)
         script.read(allocated=4 * GIB, gradients=2 * GIB)
@@ -316,9 +306,8 @@ def test_rows_that_were_folded_together_hold_what_was_there_all_the_time() -> No
     )
 
 
-def test_a_span_has_a_peak_and_an_end_of_its_own() -> None:
+def test_a_span_has_a_peak_and_an_end_of_its_own(script: Script) -> None:
     """A session of several cells has one card for each."""
-    script = Script()
     with script.span("cell", allocated=GIB) as first:
         script.read(allocated=7 * GIB, reserved=7 * GIB, weights=GIB)
     with script.span("cell"):
@@ -407,9 +396,8 @@ def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
     assert [part.bytes for part in now.parts] == [GIB]
 
 
-def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie() -> None:
+def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> None:
     """In the pass within a batch within the step, whose edges tell what was held."""
-    script = Script()
     script.read(allocated=2 * GIB, reserved=4 * GIB, weights=GIB)
     with script.span("train"), script.span("step", counts={"step": 1}):
         script.read()

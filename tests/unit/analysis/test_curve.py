@@ -44,15 +44,6 @@ def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
     assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
 
 
-def test_a_gap_breaks_the_line() -> None:
-    """Where nothing was sampled, the line ends and begins anew."""
-    made = timeline([1.0, 2.0])
-    made.add_gap(0.1, 5.0)
-    made.append(5.0, (3.0,))
-    drawn = curve(made, 0, 0.0, 5.0, columns=100)
-    assert [math.isnan(value) for _, value in drawn] == [False, False, True, False]
-
-
 def test_a_reading_that_is_missing_breaks_the_line() -> None:
     """A sample without a value is a break, and the line does not cross it."""
     drawn = curve(timeline([1.0, math.nan, 3.0]), 0, 0.0, 0.2, columns=100)

@@ -174,11 +174,7 @@ def test_an_open_span_reads_up_to_now() -> None:
 
 
 def cell(
-    seconds: float,
-    after: float,
-    peak: float = GIB,
-    outcome: str = "done",
-    before: float = GIB,
+    seconds: float, after: float, peak: float = GIB, outcome: str = "done", before: float = GIB
 ) -> tuple[Session, Span]:
     """Return a cell that began with a GiB, unless told."""
     recorder = Recorder("run")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-import hfmem_widget
 from hfmem_widget.analysis.others import Moved, Movement, movement
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import GIB, MIB
@@ -67,14 +65,6 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert scene.peak is not None
     assert scene.peak.peak.value == pytest.approx(RISE + 0.03 * GIB + 620 * MIB)
     assert "peak 16.1 GiB" in sparkline(session, span)
-
-
-def test_rises_that_differ_are_told_as_a_range() -> None:
-    """The highest is named by its device."""
-    session, span = launched(4, more=2 * GIB)
-    assert "4 devices rose by 15.5 GiB to 17.5 GiB, highest 18.1 GiB on cuda:3" in line(
-        session, span
-    )
 
 
 def test_nothing_changes_where_this_process_used_a_gpu() -> None:
@@ -145,14 +135,6 @@ def test_child_processes_are_named(quick: bool) -> None:
         assert who in bundle
 
 
-def test_a_recording_names_them_too(tmp_path: Path) -> None:
-    """What is read back from a file says the same."""
-    session, span = of_children()
-    read = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
-
-    assert line(read, read.span(span.id)) == line(session, span)
-
-
 def test_a_job_of_somebody_else_is_no_child() -> None:
     """It is told apart in the sentence, and in the table of devices."""
     session, span = of_children(foreign=30 * GIB)
@@ -184,19 +166,6 @@ def test_beside_a_process_that_used_a_gpu_its_children_come_second() -> None:
     scene = build_scene(session, span, columns=100)
     assert scene is not None
     assert scene.lines[0].metric != "device_used" or len(scene.lines) > 1
-
-
-def test_an_open_cell_tells_of_its_children_so_far() -> None:
-    """The live view asks while they run."""
-    stage = Stage("launch", gpus=2)
-    stage.hold_in_children({}, 0.2, 0)
-    with stage.span("cell", "launch") as cell:
-        stage.hold_in_children({"cuda:0": RISE}, 1.0, 1)
-        told = movement(stage.session, stage.session.span(cell.id)).lead
-
-    assert (
-        told == "cuda:0 rose by 15.5 GiB to 16.1 GiB, by 1 child process; this process used no GPU"
-    )
 
 
 NAN = math.nan

@@ -63,11 +63,7 @@ def test_an_export_is_written_here_and_named(
     ],
 )
 def test_what_cannot_be_exported_is_said(
-    words: list[str],
-    said: str,
-    recorded: Make,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], said: str, recorded: Make, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line says what is allowed; nothing is written, and nothing overwritten."""
     (here / "taken.csv").write_text("mine")
@@ -112,11 +108,7 @@ def test_an_export_has_every_sample(here: Path) -> None:
     ],
 )
 def test_a_report_is_that_of_the_session(
-    words: list[str],
-    name: str,
-    is_static: bool,
-    recorded: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], name: str, is_static: bool, recorded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`hfmem report` passes path and kind on to `Session.report`."""
     asked: list[object] = []

@@ -52,6 +52,8 @@ def test_the_value_of_an_option_may_be_anything(shell: InteractiveShell) -> None
 
 def test_without_the_extension_nothing_is_offered(shell: InteractiveShell) -> None:
     """Unloading takes the completion back."""
+    assert shell.Completer is not None
+    shell.Completer.use_jedi = False  # which takes seconds to begin
     shell.run_cell("%unload_ext hfmem_widget")
 
     assert "--label" not in offered(shell, "%%memwatch --la")

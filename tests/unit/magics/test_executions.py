@@ -64,10 +64,7 @@ def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
 @pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
-    shell: InteractiveShell,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[BaseException],
-    times: int,
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], times: int
 ) -> None:
     """With its own error, and later cells are watched as ever."""
     monkeypatch.setattr(shell, "showtraceback", breaks(error, times))

@@ -252,9 +252,7 @@ def test_an_action_is_refused(shell: InteractiveShell) -> None:
         run(shell, "1", "on")
 
 
-def test_two_first_lines_are_two_watches_of_one_cell(
-    shell: InteractiveShell,
-) -> None:
+def test_two_first_lines_are_two_watches_of_one_cell(shell: InteractiveShell) -> None:
     """Which may await, and whose last value is the cell's."""
     shell.run_cell("import asyncio")
     result = shell.run_cell(
@@ -377,9 +375,7 @@ def test_a_variable_may_be_a_budget(
 
 
 def test_a_fault_in_the_expansion_is_an_error_of_one_line(
-    shell: InteractiveShell,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the cell does not run."""
 

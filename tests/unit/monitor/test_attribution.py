@@ -55,38 +55,17 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_weights_are_known_when_a_training_begins(loop: Loop) -> None:
-    """The edge of a training counts everything."""
+def test_each_part_is_known_from_the_edge_at_which_it_is_there(loop: Loop) -> None:
+    """Weights as a training begins, gradients before the optimizer, states after it; what is freed goes."""
     loop.edge("train", begins=True)
-
     assert loop.held == {"weights": loop.size}
-
-
-def test_gradients_are_known_where_the_optimizer_begins(loop: Loop) -> None:
-    """At that edge all gradients are there, and counted."""
-    loop.edge("train", begins=True)
     loop.backward()
     loop.edge("optimizer", begins=True)
-
     assert loop.held == {"weights": loop.size, "gradients": loop.size}
-
-
-def test_states_are_known_after_the_first_step(loop: Loop) -> None:
-    """The end of the first optimizer step counts the states that it made."""
-    loop.edge("train", begins=True)
-    loop.backward()
-    loop.edge("optimizer", begins=True)
     loop.optimizer.step()
     loop.edge("optimizer", begins=False)
-
     assert loop.held["optimizer"] == 2 * loop.size + 2 * 4  # and a step counter for each tensor
-
-
-def test_freed_gradients_are_gone_at_the_end_of_the_step(loop: Loop) -> None:
-    """After zero_grad there are none, without counting."""
-    loop.edge("train", begins=True)
     loop.step()
-
     assert loop.held.get("gradients", 0.0) == 0.0
 
 

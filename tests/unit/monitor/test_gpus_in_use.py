@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,18 +141,6 @@ def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
             else:
                 assert peak.value <= truth.highest[gpu]
                 assert peak.certainty != "exact" or peak.value == truth.highest[gpu]
-
-
-@pytest.mark.parametrize("first", ["tick", "edge"])
-def test_a_gpu_that_is_used_before_it_is_known_has_its_own_figures(first: str) -> None:
-    """Such as where `model.to("cuda:1")` brings CUDA up; the first GPU holds nothing."""
-    run = Run()
-    run.alloc(1, 8)
-    run.bench.clock.advance(0.6)
-    run.tick() if first == "tick" else run.begin("step")
-
-    told = [run.session.latest(f"cuda:{gpu}/allocated") for gpu in range(2)]
-    assert told == [0.0, 8.0 * PAGE]
 
 
 def test_where_all_was_freed_an_edge_says_so() -> None:

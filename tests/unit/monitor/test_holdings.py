@@ -43,28 +43,6 @@ def test_every_part_is_counted() -> None:
     }
 
 
-def test_tied_weights_count_once() -> None:
-    """Two modules that share a parameter hold it once."""
-    first, second = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
-    second.weight = first.weight
-
-    assert count([first, second], []).held["cpu"]["weights"] == 8 * 8 * 4
-
-
-def test_a_model_within_a_model_counts_once() -> None:
-    """A submodule that has a variable of its own is not counted twice."""
-    model, _ = trained()
-
-    assert count([model, model[0]], []).held == count([model], []).held
-
-
-def test_an_optimizer_alone_tells_its_weights() -> None:
-    """Where no model is found, the parameters that are optimised are the weights."""
-    model, optimizer = trained()
-
-    assert count([], [optimizer]).held["cpu"]["weights"] == size_of(model.parameters())
-
-
 def test_gradients_alone_are_counted_by_what_is_optimised() -> None:
     """The quick pass over gradients finds what the whole one finds."""
     model, optimizer = trained()
@@ -102,14 +80,6 @@ def test_contents_tell_kinds_and_numbers() -> None:
     assert contents.trainable == total - 16 * 32
     assert contents.dtypes == {"float32": 4 * (total - halves), "bfloat16": 2 * halves}
     assert contents.tensors == 6
-
-
-def test_meta_weights_hold_nothing() -> None:
-    """A model that was never loaded holds no bytes on any device."""
-    with torch.device("meta"):
-        model = torch.nn.Linear(1000, 1000)
-
-    assert count([model], []).held == {}
 
 
 def test_states_are_seen_to_come() -> None:

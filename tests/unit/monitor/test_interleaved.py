@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,14 +83,7 @@ class Step:
         self.highest[span_id] = self.gpu.allocated
 
 
-ACTIONS = [
-    *["begin", "end"] * 4,
-    *["turn", "alloc", "free"] * 4,
-    "reset",
-    "ask",
-    "look",
-    "tick",
-]
+ACTIONS = [*["begin", "end"] * 4, *["turn", "alloc", "free"] * 4, "reset", "ask", "look", "tick"]
 
 
 @settings(max_examples=100)
@@ -109,82 +101,13 @@ def test_any_order_of_events_gives_exact_peaks(actions: list[str]) -> None:
     assert known == {one: Peak(high, "exact") for one, high in step.highest.items()}
 
 
-def test_an_edge_is_read_when_it_is_made() -> None:
-    """What is allocated after it belongs to the next span."""
-    step = Step()
-    step.begin()
-    step.alloc()
-    step.turn()
-    step.alloc()
-    step.alloc()
-    step.end()
-    first, second = step.session.spans[1:]
-
-    assert first.peaks[KEY].value == step.highest[first.id] < second.peaks[KEY].value
-    assert first.after is second.before
-
-
-def test_whoever_reads_the_spans_sees_them_all() -> None:
-    """With times, parents, order and outcome as they were."""
-    step = Step()
-    outer = step.monitor.open_span(step.session, "step", "step 1").id
-    step.bench.clock.advance(1.0)
-    inner = step.monitor.open_span(step.session, "forward", "forward").id
-    step.bench.clock.advance(1.0)
-    step.monitor.close_span(step.session, inner, "raised ValueError", {"tokens": 8.0})
-    step.monitor.close_span(step.session, outer)
-    spans = step.session.spans
-
-    assert [(span.id, span.parent, span.start, span.stop) for span in spans[1:]] == [
-        (outer, step.cell, 0.0, 2.0),
-        (inner, outer, 1.0, 2.0),
-    ]
-    assert (spans[2].outcome, spans[2].counts) == ("raised ValueError", {"tokens": 8.0})
-    assert [group.first for group in step.session.steps] == [1]
-
-
-def test_a_sessions_peak_is_that_of_its_spans() -> None:
-    """Also where a step has just ended, and no tick came since."""
-    step = Step()
-    step.begin()
-    step.gpu.free(step.gpu.alloc(5 * PAGE))
-    step.end()
-    highest = step.session.peak("cuda:0/allocated")
-
-    assert highest == max(
-        one.peaks["cuda:0/allocated"].value for one in step.session.spans if one.peaks
-    )
-
-
-def test_the_end_of_the_cell_ends_what_is_open() -> None:
-    """Nothing of a step outlives its cell."""
-    step = Step()
-    step.begin()
-    step.begin()
-    step.monitor.close_span(step.session, step.cell, "interrupted")
-
-    assert [span.outcome for span in step.session.spans] == ["interrupted"] * 3
-    assert not step.monitor.polling
-
-
-def test_closing_an_outer_span_closes_the_inner_ones() -> None:
-    """They are parts of it."""
-    step = Step()
-    step.begin()
-    outer = step.open[0]
-    step.begin()
-    step.monitor.close_span(step.session, outer)
-
-    assert [span.id for span in step.session.open_spans] == [step.cell]
-
-
 def test_many_threads_lose_nothing() -> None:
     """Four threads make edges while a fifth reads: every span is entered, once."""
     step = Step()
     stop = threading.Event()
 
     def make() -> None:
-        for _ in range(200):
+        for _ in range(60):
             span = step.monitor.open_span(step.session, "forward", "")
             step.monitor.close_span(step.session, span.id)
 
@@ -202,18 +125,8 @@ def test_many_threads_lose_nothing() -> None:
     reader.join()
     spans = step.session.spans
 
-    assert len({span.id for span in spans}) == len(spans) == 801
+    assert len({span.id for span in spans}) == len(spans) == 241
     assert all(span.stop is not None for span in spans[1:])
-
-
-def test_what_was_left_open_in_a_step_ends_with_it() -> None:
-    """It is no parent of the next step."""
-    step = Step()
-    step.begin()
-    left_open = step.monitor.open_span(step.session, "block")
-    step.end()
-
-    assert step.session.span(left_open.id).stop is not None
 
 
 def test_no_span_is_opened_while_its_session_is_ended() -> None:
@@ -234,11 +147,3 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
     assert len(refused) == 1
     assert not step.monitor.polling
     assert not step.monitor.ledger.so_far()
-
-
-def test_a_session_that_has_ended_takes_no_more() -> None:
-    """It is an error that says so, as for any span."""
-    step = Step()
-    step.monitor.end(step.session)
-    with pytest.raises(WatchStateError):
-        step.begin()

@@ -15,10 +15,8 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Recorder, Series
-from hfmem_widget.sources.counters import AllocatorSource
-from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.source import FakeSource
-from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+from tests.fakes.torch_cuda import FakeAllocator
 from tests.unit.monitor.conftest import Bench, HandTicker
 
 HEAP = "cpu/allocated"
@@ -100,17 +98,6 @@ def test_an_old_reading_of_the_driver_does_not_stand_for_now(bench: Bench) -> No
     assert math.isnan(session.value(inner.before, "cuda:0/device_used"))
 
 
-def test_a_counters_exact_peak_reaches_the_span(bench: Bench) -> None:
-    """What the ledger says of a window stands in the span."""
-    session = bench.monitor.begin(WatchOptions())
-    span = bench.monitor.open_span(session, "cell")
-    bench.allocator.free(bench.allocator.alloc(1 << 20))
-    span = bench.monitor.close_span(session, span.id)
-
-    assert span.peaks["cuda:0/allocated"] == Peak(1 << 20, "exact")
-    assert span.peaks[HEAP] == Peak(10.0, "sampled")
-
-
 def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
     """Two neighbours share the sample between them, and an allocation after it is the second's only."""
     session = bench.monitor.begin(WatchOptions())
@@ -127,18 +114,6 @@ def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
     assert (second.kind, second.label, second.parent) == ("backward", "backward", outer.id)
     assert first.peaks["cuda:0/allocated"] == Peak(1 << 20, "exact")
     assert second.peaks["cuda:0/allocated"] == Peak(9 << 20, "exact")
-
-
-def test_a_turn_is_one_edge(bench: Bench) -> None:
-    """The counters are reset once, and one sample comes of it."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.allocator.alloc(1 << 20)
-    first = bench.monitor.open_span(session, "forward")
-    resets, samples = bench.allocator.resets, session.timeline.samples
-    bench.monitor.turn(session, first.id, "backward", "")
-
-    assert (bench.allocator.resets, session.timeline.samples) == (resets + 1, samples + 1)
-    assert len(bench.ledger.so_far()) == 1
 
 
 def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
@@ -166,29 +141,6 @@ def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
 
     assert session.span(second.id).parent == outer.id
     assert not bench.monitor.polling
-
-
-def test_an_edge_reads_a_gpu_no_more_than_the_ledger_must() -> None:
-    """The reading with which the ledger makes an edge is also the sample's: two readings and a reset."""
-    fake = FakeAllocator()
-    fake.alloc(1 << 20)
-    torch = FakeTorch(fake)
-    allocator = CudaAllocator({"torch": torch})
-    monitor = Monitor(Sampler([AllocatorSource(allocator)]), PeakLedger(allocator))
-    counted = Mock(side_effect=torch._C._cuda_memoryStats)
-    torch._C._cuda_memoryStats = counted
-    session = monitor.begin(WatchOptions(interval=60.0))
-    with monitor.span(session, "cell"):
-        first = monitor.open_span(session, "forward")
-        fake.free(fake.alloc(8 << 20))
-        reads = counted.call_count
-        second = monitor.turn(session, first.id, "backward", "")
-        made = counted.call_count - reads
-
-    assert made == 2
-    assert session.value(session.span(second.id).before, "cuda:0/allocated") == 1 << 20
-    assert session.value(session.span(second.id).before, "cuda:0/peak") == 9 << 20
-    assert session.span(first.id).peaks["cuda:0/peak"] == Peak(9 << 20, "exact")
 
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
@@ -351,25 +303,6 @@ def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
     bench.pass_time(0.1)
 
     assert not any("suspended" in note for note in session.notes)
-
-
-def test_a_broken_view_does_not_stop_the_poller(bench: Bench) -> None:
-    """A subscriber that raises is dropped with one sentence."""
-    session = bench.monitor.begin(WatchOptions())
-    calls: list[int] = []
-
-    def broken(_session: object, _samples: object) -> None:
-        calls.append(1)
-        message = "gone"
-        raise OSError(message)
-
-    bench.monitor.recorder(session).subscribe(broken)
-    bench.monitor.open_span(session, "cell")
-    bench.pass_time(0.1)
-    bench.pass_time(0.1)
-
-    assert len(calls) == 1
-    assert any("live view stopped" in note for note in session.notes)
 
 
 def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.sampler import STALE_AFTER
 from hfmem_widget.monitor.tick import PACES, SURE_TICKS
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Session
@@ -149,8 +148,3 @@ def test_ticks_that_are_rarer_are_no_gap() -> None:
     training.pass_ticks(20, steps=8)
 
     assert len(training.session.timeline.gaps) == 0
-
-
-def test_a_reading_stands_until_the_next_tick() -> None:
-    """At the rarest pace, edges still have what the driver said at the tick before."""
-    assert RAREST < STALE_AFTER

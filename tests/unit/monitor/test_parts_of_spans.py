@@ -118,20 +118,6 @@ def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> No
     assert math.isnan(card.read(card.session.last_sample, "unattributed"))
 
 
-def test_each_step_begins_anew(card: Card) -> None:
-    """What one step leaves behind is unexplained in the next, not an activation of it."""
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(10 * MIB)
-    for _ in range(2):
-        step = card.monitor.open_span(card.session, "step")
-        card.allocator.alloc(5 * MIB)
-        card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, train.id)
-
-    bases = [card.read(before, "unattributed") for before, _ in spans_of(card.session, "step")]
-    assert bases == [7 * MIB, 12 * MIB]
-
-
 def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
     """What the forward pass made is an activation throughout the step."""
     train = card.monitor.open_span(card.session, "train")
@@ -197,20 +183,6 @@ def test_contents_are_the_sessions(card: Card) -> None:
     card.monitor.close_span(card.session, cell.id)
 
     assert card.session.contents.modules == ("Net",)
-
-
-def test_both_edges_of_a_short_span_have_their_own_readings(card: Card) -> None:
-    """A span that began and ended between two ticks tells what was allocated at each of its edges."""
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(10 * MIB)
-    step = card.monitor.open_span(card.session, "step")
-    card.allocator.alloc(5 * MIB)
-    card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, train.id)
-
-    ((before, after),) = spans_of(card.session, "step")
-    assert card.read(before, "allocated") == 10 * MIB
-    assert card.read(after, "allocated") == 15 * MIB
 
 
 def before_of(card: Card) -> list[float]:

@@ -26,6 +26,14 @@ def owner() -> type[Owner]:
     return type("Owner", (), dict(vars(Owner)))
 
 
+def _entered(calls: list[object]) -> Callable[[object], AbstractContextManager[object]]:
+    def around(caller: object) -> AbstractContextManager[object]:
+        calls.append(caller)
+        return nullcontext()
+
+    return around
+
+
 def test_a_call_happens_in_the_context(owner: type[Owner]) -> None:
     """The context is entered before and left after, and the result is the method's."""
     log: list[str] = []
@@ -71,13 +79,8 @@ def test_it_is_surrounded_once(owner: type[Owner]) -> None:
     """Doing it again changes nothing."""
     calls: list[object] = []
 
-    @contextmanager
-    def around(self: object) -> Iterator[None]:
-        calls.append(self)
-        yield
-
-    surround(owner, "work", around)
-    surround(owner, "work", around)
+    surround(owner, "work", _entered(calls))
+    surround(owner, "work", _entered(calls))
     owner().work()
 
     assert len(calls) == 1
@@ -225,26 +228,13 @@ def test_what_was_put_back_and_not_forgotten_is_surrounded_again(owner: type[Own
     """A fault of ours between the two leaves nobody unfollowed."""
     calls: list[object] = []
 
-    @contextmanager
-    def around(self: object) -> Iterator[None]:
-        calls.append(self)
-        yield
-
     original = owner.work
-    surround(owner, "work", around)
+    surround(owner, "work", _entered(calls))
     owner.work = original  # type: ignore[method-assign]  # as `restore` begins
-    surround(owner, "work", around)
+    surround(owner, "work", _entered(calls))
     owner().work()
 
     assert len(calls) == 1
-
-
-def _entered(calls: list[object]) -> Callable[[object], AbstractContextManager[object]]:
-    def around(caller: object) -> AbstractContextManager[object]:
-        calls.append(caller)
-        return nullcontext()
-
-    return around
 
 
 def _around(ours: Callable[..., int]) -> Callable[..., int]:

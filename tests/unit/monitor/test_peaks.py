@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
+from hfmem_widget.monitor.shadow import Shadow
 from hfmem_widget.session import Peak
+from hfmem_widget.sources.allocator import Stats
 from tests.fakes.torch_cuda import FakeAllocator
 
 KEY = "cuda:0/allocated"
@@ -20,18 +22,6 @@ MIB = 1 << 20
 def user_peak(allocator: FakeAllocator) -> float:
     """Return what `torch.cuda.max_memory_allocated` would say."""
     return float(allocator.user_stats(0)["allocated_bytes"]["all"]["peak"])
-
-
-def test_closing_twice_gives_the_same() -> None:
-    """A window closed again says what it said."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.alloc(MIB)
-    first = ledger.close(window)
-    allocator.alloc(MIB)
-
-    assert ledger.close(window) == first
 
 
 def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
@@ -70,21 +60,6 @@ def test_where_nothing_was_reset_no_certificate_is_needed() -> None:
     assert window.peaks[KEY].certainty == "exact"
 
 
-def test_a_window_that_ends_resets_nothing() -> None:
-    """Neither its own peak nor that of the window around it needs more than a reading."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    allocator.alloc(MIB)
-    outer, inner = ledger.open(), ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    resets = allocator.resets
-    inside = ledger.close(inner)[KEY].value
-    allocator.free(allocator.alloc(4 * MIB))
-
-    assert (inside, ledger.close(outer)[KEY].value) == (9 * MIB, 9 * MIB)
-    assert allocator.resets == resets
-
-
 def test_a_window_opened_before_cuda_came_up_is_exact() -> None:
     """Once the entry points are wrapped, CUDA may come up within a window without a loss."""
     allocator = FakeAllocator(initialized=False)
@@ -110,28 +85,6 @@ def test_without_resets_a_peak_is_a_bound() -> None:
     assert not allocator.installed
     assert peaks[KEY].value == 2 * MIB
     assert peaks[KEY].certainty == "at least"
-
-
-def test_a_bounded_window_takes_a_counter_that_rose() -> None:
-    """A counter above what it was at the opening gives the bound."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open(bounded=True)
-    allocator.free(allocator.alloc(8 * MIB))
-
-    assert ledger.close(window)[KEY].value == 8 * MIB
-
-
-def test_peaks_so_far_need_no_reset() -> None:
-    """Looking at open windows changes nothing."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    resets = allocator.resets
-
-    assert ledger.so_far()[window][KEY].value == 8 * MIB
-    assert allocator.resets == resets
 
 
 def test_a_look_tells_only_of_windows_whose_peaks_have_changed() -> None:
@@ -160,45 +113,6 @@ def test_uninstalling_says_so_if_the_users_peak_reads_lower_now() -> None:
 
     assert "cuda:0 32.0 MiB" in said
     assert not allocator.installed
-
-
-def test_uninstalling_an_untouched_ledger_says_nothing() -> None:
-    """Without a lowered peak there is nothing to tell."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-
-    assert ledger.uninstall() == ""
-
-
-def test_a_turn_parts_what_came_before_from_what_comes_after() -> None:
-    """One edge ends a window and begins the next: an allocation after it belongs to the second only."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-    allocator.alloc(MIB)
-    first = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    resets = allocator.resets
-    second = ledger.turn(first)
-    allocator.free(allocator.alloc(2 * MIB))
-
-    assert allocator.resets == resets + 1
-    assert first.peaks[KEY] == Peak(9 * MIB, "exact")
-    assert ledger.close(second)[KEY] == Peak(3 * MIB, "exact")
-
-
-def test_a_turn_of_a_bounded_window_touches_no_counter() -> None:
-    """Without resets, the window after a turn is bounded too."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    first = ledger.open(bounded=True)
-    allocator.alloc(8 * MIB)
-    second = ledger.turn(first)
-
-    assert allocator.resets == 0
-    assert first.peaks[KEY] == Peak(8 * MIB, "at least")
-    assert second.bounded
 
 
 def test_an_allocation_within_a_users_reset_makes_a_bound() -> None:
@@ -297,45 +211,6 @@ def test_a_window_that_closes_before_anything_was_wrapped_is_a_bound() -> None:
     allocator.user_reset(0)
 
     assert ledger.close(window)[KEY].certainty == "at least"
-
-
-def test_the_allocators_own_peak_is_the_windows() -> None:
-    """The series "peak" is the counter that the ledger resets, so its peak is the allocated one."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    peaks = ledger.close(window)
-
-    assert peaks["cuda:0/peak"] == peaks[KEY]
-
-
-def test_what_an_edge_read_is_given_away_once() -> None:
-    """Whoever opened or closed a window need not read the allocator again."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    allocator.alloc(8 * MIB)
-    window = ledger.open()
-
-    assert window.take_readings()[0].allocated == 8 * MIB
-    assert window.take_readings() == {}
-
-
-def test_peaks_are_told_apart_by_device() -> None:
-    """A device that was not used has no peak, and one behind it keeps its own."""
-    allocator = FakeAllocator(devices=3)
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(2 * MIB, device=0))
-    allocator.free(allocator.alloc(8 * MIB, device=2))
-    inner = ledger.open()
-    allocator.user_reset(2)
-    ledger.close(inner)
-    peaks = ledger.close(window)
-
-    assert peaks[KEY].value == 2 * MIB
-    assert "cuda:1/allocated" not in peaks
-    assert peaks["cuda:2/allocated"].value == 8 * MIB
 
 
 ACTIONS = st.lists(
@@ -457,18 +332,6 @@ def test_the_user_reads_what_they_would_read_without_us(actions: list[str], data
         assert watched.user_stats(0) == alone.user_stats(0)
 
 
-@pytest.mark.parametrize("rounds", [100])
-def test_installing_many_times_leaves_the_originals(rounds: int) -> None:
-    """A hundred rounds of wrapping and unwrapping end where they began."""
-    allocator = FakeAllocator()
-    for _ in range(rounds):
-        ledger = PeakLedger(allocator)
-        ledger.install()
-        ledger.uninstall()
-
-    assert not allocator.installed
-
-
 def test_a_device_without_statistics_leaves_the_others_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -503,3 +366,23 @@ def test_a_window_that_lasts_outlives_what_sessions_leave() -> None:
 
     assert len(ledger.so_far()) == 1
     assert ledger.close(lasting)[KEY] == Peak(8 * MIB, "exact")
+
+
+def stats_with_private_pool(peak: int) -> Stats:
+    """Return statistics as they are while a CUDA graph holds memory of its own."""
+    pools = {(0, 1): {"all": {"current": 0, "peak": peak, "allocated": 0, "freed": 0}}}
+    return FakeAllocator().stats(0) | {"reserved_bytes_by_private_pools": pools}
+
+
+def test_peaks_outside_of_families_are_remembered_too() -> None:
+    """Private pools come and go, and single statistics stand beside the families."""
+    shadow = Shadow()
+    shadow.remember(FakeAllocator().stats(0))
+    remembered = stats_with_private_pool(7 * MIB)
+    remembered["oversize_segments"]["peak"] = 3
+    shadow.remember(remembered)
+    stats = stats_with_private_pool(2 * MIB)
+    shadow.show(stats)
+
+    assert stats["reserved_bytes_by_private_pools"][0, 1]["all"]["peak"] == 7 * MIB
+    assert stats["oversize_segments"]["peak"] == 3

@@ -49,18 +49,6 @@ def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
     assert poller.join(LONG)
 
 
-def test_the_last_to_release_ends_the_thread() -> None:
-    """Each of two claims is given back, one of them twice."""
-    poller = Poller(lambda _ticker: None, Ticker)
-    poller.claim("one", 3600.0)
-    poller.claim("another", 3600.0)
-    poller.release("one")
-    poller.release("one")
-    assert poller.alive
-    poller.release("another")
-    assert not poller.alive
-
-
 def test_a_claim_can_become_slower() -> None:
     """The shortest interval of those that are claimed counts; who has no claim changes nothing."""
     poller, made = with_tickers()

@@ -15,11 +15,7 @@ from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, found, kinds, play
 
 FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
-    "a rank is killed": (
-        Script(world=4, killed={2: 6.0}),
-        ["rank-silent"],
-        {"ranks": [2]},
-    ),
+    "a rank is killed": (Script(world=4, killed={2: 6.0}), ["rank-silent"], {"ranks": [2]}),
     "two ranks are killed": (
         Script(world=8, per_node=4, killed={2: 6.0, 5: 6.0}),
         ["rank-silent"],
@@ -45,11 +41,7 @@ FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
         ["run-silent"],
         {"count": 4},
     ),
-    "a rank hangs": (
-        Script(world=4, stuck={1: 9}),
-        ["rank-behind"],
-        {"rank": 1, "step": 9},
-    ),
+    "a rank hangs": (Script(world=4, stuck={1: 9}), ["rank-behind"], {"rank": 1, "step": 9}),
     "all wait for one rank": (
         Script(world=4, sleeps={1: 9}),
         ["rank-behind"],

@@ -188,8 +188,7 @@ def test_what_is_not_available_is_the_same_as_itself(
 
 
 @given(
-    st.lists(st.floats(0, 1e9), min_size=1, max_size=60),
-    st.lists(st.floats(0, 1e9), max_size=60),
+    st.lists(st.floats(0, 1e9), min_size=1, max_size=60), st.lists(st.floats(0, 1e9), max_size=60)
 )
 def test_a_timeline_of_rows_goes_on(rows: list[float], more: list[float]) -> None:
     """As one that has all of its rows and begins a new one."""

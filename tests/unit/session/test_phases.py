@@ -44,20 +44,6 @@ def test_each_outermost_span_has_its_own_phases() -> None:
         assert [phase.count for phase in made.session.phases(cell)] == [1, 1]
 
 
-def test_blocks_are_told_apart_by_name() -> None:
-    """Two blocks of different names are two phases, of the same name one."""
-    made = recorder_of()
-    cell = open_at(made, "cell", 0)
-    for name in ("load", "load", "warm up"):
-        close_at(made, open_at(made, "block", 1, name), 2, 3.0)
-    close_at(made, cell, 3, 3.0)
-
-    assert [(phase.label, phase.count) for phase in made.session.phases(cell)][:2] == [
-        ("load", 2),
-        ("warm up", 1),
-    ]
-
-
 def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps are counted though the spans of the first are gone."""
     monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 400)

@@ -88,7 +88,8 @@ def test_a_session_that_is_broken_off_keeps_what_was_known(recorder: Recorder) -
     recorder.progress(inner.id, {KEY: Peak(50.0, "exact")})
     read(recorder, 9.0)
     recorder.append(Sample(10.0, (3.0,)))
-    recorder.break_off(100.0, "why")
+    for _ in range(2):
+        recorder.break_off(100.0, "why")
     session = recorder.session
 
     assert (session.running, session.broken_off, session.notes) == (False, True, ["why"])

@@ -16,7 +16,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, StepGroup, Steps
+from hfmem_widget.session import Device, Recorder, Sample, Series, Session, StepGroup, Steps
 from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
@@ -121,21 +121,6 @@ def test_a_series_added_while_running_pads_older_samples(
     assert math.isnan(kept.values[2])
 
 
-def test_a_span_keeps_the_highest_sample_within_it(recorder: Recorder) -> None:
-    """Where no counter gives a peak, the span's is the highest of its own samples, labelled so."""
-    before = recorder.append(Sample(0.0, (9.0, 0.0)))
-    recorder.append(Sample(0.1, (50.0, 0.0)))
-    recorder.append(Sample(0.2, (1.0, 0.0)))
-    opening = recorder.append(Sample(0.3, (1.0, 0.0)))
-    span = recorder.open_span("cell", "a", opening)
-    recorder.append(Sample(0.4, (7.0, 0.0)))
-    after = recorder.append(Sample(0.5, (2.0, 0.0)))
-    span = recorder.close_span(span.id, after, {})
-
-    assert before.values[0] == 9.0
-    assert span.peaks["cuda:0/allocated"] == Peak(7.0, "sampled")
-
-
 def test_a_steps_peak_wins_over_the_samples() -> None:
     """A recording of a run that was killed has its steps, but not their spans."""
     known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
@@ -145,17 +130,6 @@ def test_a_steps_peak_wins_over_the_samples() -> None:
 
     assert session.peak("cuda:0/allocated") == 9.0
     assert math.isnan(session.peak("cuda:0/reserved"))
-
-
-def test_a_counters_peak_wins_over_the_samples(recorder: Recorder, session: Session) -> None:
-    """A peak given at the close stands as given."""
-    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (1.0, 1.0))))
-    after = recorder.append(Sample(1.0, (1.0, 1.0)))
-    peak = Peak(99.0, "exact")
-    span = recorder.close_span(span.id, after, {"cuda:0/allocated": peak})
-
-    assert span.peaks["cuda:0/allocated"] == peak
-    assert session.peak("cuda:0/allocated") == 99.0
 
 
 def test_spans_nest_by_order_of_opening(recorder: Recorder) -> None:
@@ -236,21 +210,6 @@ def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
 def test_a_session_has_its_chart_as_a_figure() -> None:
     """The same that its card has."""
     assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
-
-
-def test_a_session_that_broke_off_ends_what_was_open() -> None:
-    """At its newest reading; why is noted once, and of what it might have read nothing is an error."""
-    recorder = Recorder("run")
-    session = recorder.session
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(1.0, ())))
-    recorder.append(Sample(3.0, ()))
-    for _ in range(2):
-        recorder.break_off(99.0, "It broke.")
-    ended = session.span(span.id)
-
-    assert (session.broken_off, session.running, session.notes) == (True, False, ["It broke."])
-    assert (ended.stop, ended.after) == (3.0, session.last_sample)
-    assert math.isnan(session.peak(KEY))
 
 
 PATIENCE = 5.0

@@ -29,27 +29,6 @@ def many(peaks: list[float], most: int = 16, parents: list[int] | None = None) -
     return steps
 
 
-def test_a_few_steps_stay_as_they_came() -> None:
-    """Below the limit every step is a group of its own."""
-    first, second, third = many([3.0, 1.0, 2.0])
-
-    assert [group.devices for group in (first, second, third)] == [
-        one_step(number, peak, tokens=peak).devices
-        for number, peak in ((1, 3.0), (2, 1.0), (3, 2.0))
-    ]
-    assert (second.first, second.last, second.start, second.stop) == (2, 2, 2.0, 2.5)
-    assert math.isnan(second.content_tokens)
-
-
-def test_very_many_steps_are_bounded() -> None:
-    """However long the run, the rows stay few, and together they are all of its steps."""
-    steps = many([1.0] * 10_000, most=205)
-
-    assert len(steps) <= 205
-    assert steps.count == 10_000
-    assert sum(group.last - group.first + 1 for group in steps) == 10_000
-
-
 @given(st.lists(st.floats(1, 1e12), min_size=1, max_size=200), st.integers(2, 20))
 def test_the_worst_step_stays_exact(peaks: list[float], most: int) -> None:
     """Folding keeps the highest peak to the bit, with its step and its tokens, and the lowest."""

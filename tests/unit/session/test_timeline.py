@@ -13,23 +13,6 @@ from hypothesis import strategies as st
 from hfmem_widget.session import Timeline
 from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
 
-VALUES = st.lists(st.one_of(st.just(float("nan")), st.floats(0, 1e12)), min_size=1, max_size=400)
-
-
-@given(VALUES)
-def test_a_fold_never_loses_an_extreme(values: list[float]) -> None:
-    """However often a timeline folds, its highest and lowest values stay those of the samples."""
-    timeline = Timeline(1, capacity=8)
-    for second, value in enumerate(values):
-        timeline.append(float(second), (value,))
-
-    known = [value for value in values if not math.isnan(value)]
-    if known:
-        assert max(known) == np.nanmax(timeline.high)
-        assert min(known) == np.nanmin(timeline.low)
-    else:
-        assert np.isnan(timeline.high).all()
-
 
 @given(
     st.lists(st.tuples(st.floats(0, 1e12), st.just(math.nan) | st.floats(0, 9)), max_size=600),
@@ -69,16 +52,6 @@ def test_two_threads_may_append_and_look() -> None:
     thread.join()
 
     np.testing.assert_array_equal(timeline.time, np.arange(20_000.0))
-
-
-def test_a_series_added_later_has_no_past() -> None:
-    """Widening fills the rows before it with NaN and leaves the others as they were."""
-    timeline = Timeline(1)
-    timeline.append(0.0, (5.0,))
-    timeline.widen(2)
-    timeline.append(1.0, (6.0, 7.0))
-
-    np.testing.assert_array_equal([[5.0, np.nan], [6.0, 7.0]], timeline.high)
 
 
 def test_the_longest_gaps_are_kept() -> None:

@@ -53,14 +53,6 @@ def test_a_reducer_that_tells_something_else_is_passed_over() -> None:
     ]
 
 
-def test_buckets_are_buffers_of_a_library_with_their_owner() -> None:
-    """They come on top of weights and gradients, which are tensors of their own."""
-    found = count([FakeDdp()], [])
-
-    assert found.held["cpu"] == {"weights": 64 * 48 * 4, "libraries": 12288}
-    assert found.contents.libraries == {"DDP gradient buckets": 12288}
-
-
 def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:
     """Whether they are gradients or buffers depends on whether there are gradients."""
     found = count([FakeDdp(is_view=True)], [])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,18 +47,3 @@ def test_an_answer_is_remembered_for_its_owner(tmp_path: Path) -> None:
 def test_where_there_is_no_list_nothing_is_mapped(tmp_path: Path) -> None:
     """On a system without it, memory counts as it always did."""
     assert not MappedFiles(tmp_path / "none").hold(0x1000, 1)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_real_file(tmp_path: Path) -> None:
-    """A file that is mapped now is found, and what malloc gave out is not."""
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 8192)
-    with path.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
-        view = ctypes.c_char.from_buffer(mapped)
-        address = ctypes.addressof(view)
-        files = MappedFiles()
-        found = files.hold(address, 1), files.hold(ctypes.addressof(ctypes.c_int()), 2)
-        del view
-
-    assert found == (True, False)

@@ -79,18 +79,6 @@ def test_the_environment_chooses_until_cuda_is_up(
     assert watched.source.notes == []
 
 
-def test_a_choice_made_later_counts(proc: Path) -> None:
-    """`CUDA_VISIBLE_DEVICES` set in a cell, before CUDA is up, changes which devices there are."""
-    watched = Watched(two_cards(), proc)
-    watched(0.0)
-    watched.environ["CUDA_VISIBLE_DEVICES"] = "1"
-    values = watched(0.1)
-
-    assert values["cuda:0/device_used"] == 2 * GIB
-    assert math.isnan(values["cuda:1/device_used"])
-    assert [device.key for device in watched.source.devices] == ["cuda:0"]
-
-
 def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
     """CUDA counts the fastest first; once it is up its UUIDs settle it, and a note says what moved."""
     watched = Watched(two_cards(), proc)
@@ -104,17 +92,6 @@ def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
     assert not any(device.provisional for device in watched.source.devices)
     assert len(watched.source.notes) == 1
     assert watched.nvml.calls["HandleByUUID"] == 2
-
-
-def test_like_cards_are_certain(proc: Path) -> None:
-    """Cards of one make have one order, and nothing is said when CUDA confirms it."""
-    watched = Watched([FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b")], proc)
-    watched(0.0)
-    assert not any(device.provisional for device in watched.source.devices)
-    watched.uuids = ["GPU-a", "GPU-b"]
-    watched(0.1)
-
-    assert watched.source.notes == []
 
 
 def test_after_cuda_is_up_the_environment_is_ignored(proc: Path) -> None:
@@ -313,10 +290,7 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "uuids"),
-    [
-        (pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]),
-        (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"]),
-    ],
+    [(pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]), (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"])],
 )
 def test_a_card_lost_from_the_start_keeps_its_number(
     proc: Path, fault: int, uuids: list[str]

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -270,13 +269,6 @@ class TestQuantisedWeights:
 
         assert bytes_of(weight) == 32768 + 1024 + 4 + 16 * 4 + 4 * 4 + 256 * 4
 
-    def test_code_books_are_shared(self) -> None:
-        """Two weights with the same code books keep them once."""
-        books = torch.zeros(16), torch.zeros(256)
-        one, other = self.packed(*books), self.packed(*books)
-
-        assert bytes_of(one, other) == 2 * bytes_of(one) - 16 * 4 - 256 * 4
-
     def test_eight_bits(self) -> None:
         """An 8-bit weight is `CB` as well, counted once, and keeps its scales."""
         weight = Int8Params(torch.zeros(64, 64, dtype=torch.int8), requires_grad=False)
@@ -433,10 +425,6 @@ class TestBesideMalloc:
 
         assert [device for _, device, *_ in storages_of(cast)] == ["cpu"]
 
-    def test_arrays(self) -> None:
-        """A NumPy array's bytes are the heap's."""
-        assert [device for _, device, *_ in storages_of(torch.from_numpy(np.ones(4)))] == ["cpu"]
-
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_devices() -> None:
@@ -489,16 +477,6 @@ class TestStates:
         assert len(list(states_of(SimpleNamespace(optimizer=wrapped)))) == 3
 
         assert [one.numel() for one in states_of(SimpleNamespace(state=state))] == [1, 2, 3]
-
-    def test_shared_code_books_count_once(self) -> None:
-        """The code books of an 8-bit optimizer are one storage, however many states name it."""
-        book = torch.zeros(256)
-        state = {
-            name: {"state1": torch.zeros(4096, dtype=torch.uint8), "qmap1": book, "step": 1}
-            for name in "ab"
-        }
-
-        assert bytes_of(*states_of(SimpleNamespace(state=state))) == 2 * 4096 + 1024
 
     def test_a_state_that_grows_meanwhile(self) -> None:
         """States that are added while others are read neither raise nor disturb."""

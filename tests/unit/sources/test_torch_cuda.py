@@ -54,19 +54,6 @@ def test_it_calls_nothing_forbidden_before_cuda_is_up() -> None:
     assert source.uuids() is None
 
 
-def test_devices_appear_when_cuda_does() -> None:
-    """The series of every visible device are there from the first reading with CUDA up."""
-    fake = FakeAllocator(devices=2, initialized=False)
-    source, _ = opened(FakeTorch(fake))
-    source.read(0.0)
-    fake.initialized = True
-
-    assert len(source.read(0.1)) == len(source.series)
-    assert [device.key for device in source.devices] == ["cuda:0", "cuda:1"]
-    assert source.uuids() == ("GPU-00000000-fake", "GPU-00000001-fake")
-    assert source.devices[0].total == 80 << 30
-
-
 def test_values_are_the_allocators() -> None:
     """Every figure is the counter of its device, to the byte."""
     fake = FakeAllocator(devices=2)
@@ -154,17 +141,6 @@ def test_a_device_that_fails_leaves_the_others() -> None:
     assert len(source.notes) == 1
 
 
-def test_a_forked_child_reads_nothing() -> None:
-    """In a child forked after CUDA came up, CUDA is not initialised, and nothing is available."""
-    fake = FakeAllocator()
-    source, _ = opened(FakeTorch(fake))
-    source.read(0.0)
-    fake.initialized = False
-
-    assert all(math.isnan(one) for one in source.read(0.1))
-    assert len(source.read(0.2)) == len(source.series)
-
-
 def test_an_instance_is_named_as_one() -> None:
     """A MIG instance's UUID gets the prefix that the driver gives it."""
     fake = FakeAllocator()
@@ -197,12 +173,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
     }
     careful = reading_of({**stats, "num_alloc_retries": 7, "num_ooms": 8})
     quick = reading_of(
-        {
-            **stats,
-            "num_alloc_retries": 7,
-            "num_ooms": 8,
-            "allocation": {"all": {"allocated": 9.0}},
-        }
+        {**stats, "num_alloc_retries": 7, "num_ooms": 8, "allocation": {"all": {"allocated": 9.0}}}
     )
 
     assert quick[:8] == careful[:8] == (10.0, 20.0, 11.0, 30.0, 40.0, 50.0, 7.0, 8.0)

@@ -136,14 +136,6 @@ def test_it_begins_with_the_device_before_the_first_allocation(device: str) -> N
     assert not torch.recording
 
 
-def test_looking_again_queues_nothing_twice() -> None:
-    """The poller looks at every tick."""
-    torch = FakeTorch(initialized=False)
-    history = begun(torch)
-    history.look()
-    assert len(torch.cuda._queued_calls) == 1
-
-
 def test_a_torch_without_that_queue_is_looked_at_again() -> None:
     """Then it begins with the tick that finds CUDA up."""
     torch = FakeTorch(initialized=False)

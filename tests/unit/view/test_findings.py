@@ -111,13 +111,6 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
     ]
 
 
-def test_findings_stand_above_the_table_of_several_devices() -> None:
-    """The table is one click away, and they are not."""
-    session, span = with_findings(finding(7), name="eight gpus")
-    html = card_bundle(session, span, with_chart=True)["text/html"]
-    assert html.index("Number 7") < html.index("<table")
-
-
 def test_a_hundred_findings_leave_the_card_small() -> None:
     """However long each of them is."""
     long = Finding("x", "warn", "word " * 4000, {}, ("word " * 4000,) * 50)

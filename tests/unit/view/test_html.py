@@ -28,10 +28,7 @@ def everything(text: str) -> list[kit.Fragment]:
         kit.note(text),
         kit.line(kit.strong(text), kit.faint(text)),
         kit.phrases([text, text]),
-        kit.fold(
-            text,
-            kit.note(text),
-        ),
+        kit.fold(text, kit.note(text)),
         kit.figures([(text, text, text)]),
         kit.section(text, text, kit.note(text)),
         kit.Fragment(kit.bar([("#000", 1.0, text)], 2.0, text)),

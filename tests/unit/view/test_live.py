@@ -149,27 +149,9 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
     return Widget.made
 
 
-def test_the_end_is_the_last_that_is_sent(widgets: list[Widget]) -> None:
-    """Who only overhears the widget, as JupyterLab's panel does, learns of the end too."""
-    stage = Stage()
-    stage.appear()
-    stage.tick(0.5)
-    stage.finish()
-
-    (widget,) = widgets
-    assert widget.closed
-    assert widget.layout.closed
-    assert widget.sent[-1]["kind"] == "snapshot"
-    assert widget.sent[-1]["status"]["state"] == "stopped"
-    assert widget.sent[-1]["schema"]["panel"] is True
-
-
 @pytest.mark.parametrize(("options", "messages"), [({}, 1), ({"chart": False, "panel": False}, 0)])
 def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
-    options: dict[str, bool],
-    messages: int,
-    widgets: list[Widget],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, which no widget sends: a saved notebook has nothing of it."""
     sent: list[tuple[str, dict[str, Any]]] = []
@@ -267,10 +249,7 @@ def with_ranks(stage: Stage) -> Session:
     ranks = recorder_of(copy.copy(scripted_run("eight gpus")))
     stage.recorder.session = stage.session = copy.copy(stage.session)
     stage.view = CellView(
-        stage.recorder,
-        screen_of(stage.publisher),
-        aside=stage.asides.append,
-        clock=stage.clock,
+        stage.recorder, screen_of(stage.publisher), aside=stage.asides.append, clock=stage.clock
     )
     stage.session.run = SimpleNamespace(recorder=ranks, overview=ranks.session)
     return ranks.session

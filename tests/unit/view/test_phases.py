@@ -46,10 +46,13 @@ def exact(gibibytes: float) -> Peak:
 
 
 def test_each_kind_of_phase_is_a_row_in_the_order_of_a_training() -> None:
-    """The rows go from the training through a step's phases to evaluating and saving."""
+    """From the training through a step's phases to evaluating and saving; none is folded or a group."""
     session = scripted_run("steps")
     names = [row.name for row in phase_rows(session, session.spans[0])]
+    html = phases_html(session, session.spans[0])
     assert names == ["train", "step", "forward", "backward", "optimizer", "evaluate", "save"]
+    assert "<details" not in html
+    assert "in groups" not in html
 
 
 def test_a_row_has_its_count_its_time_and_its_highest_peak() -> None:
@@ -164,12 +167,6 @@ def test_many_rows_are_folded_away() -> None:
     assert len(re.findall(r'<th scope="row"', html)) == MOST_IN_SIGHT + 1
 
 
-def test_the_phases_of_a_training_are_in_sight() -> None:
-    """The phases of an ordinary training are shown unfolded."""
-    session = scripted_run("steps")
-    assert "<details" not in phases_html(session, session.spans[0])
-
-
 def test_a_cell_without_phases_has_no_table() -> None:
     """Where a cell was not made of phases, its card has nothing in their place."""
     cell = Cell()
@@ -197,12 +194,6 @@ def test_steps_in_groups_are_told_as_such() -> None:
     told = "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
     assert told in phases_html(cell.session, span)
     assert where_text([rows["step"]], "cuda:0", rows["step"].peak) == "in steps 3\u20136000"
-
-
-def test_steps_that_were_all_measured_need_no_such_words() -> None:
-    """Each step of an ordinary training was measured by itself."""
-    session = scripted_run("steps")
-    assert "in groups" not in phases_html(session, session.spans[0])
 
 
 def test_steps_say_how_many_samples_and_tokens_a_second() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip, Session
+from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.rank_records import SILENT_CELL
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -190,14 +190,6 @@ def test_text_of_other_machines_is_escaped() -> None:
     assert "<img src=x" not in card["text/html"]
     assert "&lt;img src=x" in card["text/html"]
     assert not {"\u202e", "\n\n"} & set(card["text/plain"])
-
-
-def test_no_other_session_has_any_of_it() -> None:
-    """Nor has a run of one rank."""
-    assert not ranks_html(Session("run"))
-    session = Session("run")
-    session.ranks = Ranks(1, table=(row(0, 7),))
-    assert not ranks_html(session)
 
 
 def test_a_cell_of_the_strip_has_its_place_in_time() -> None:

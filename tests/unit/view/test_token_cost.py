@@ -15,10 +15,7 @@ from tests.scenes.stage import Stage
 LENGTHS = (512, 768, 1024, 640, 2048, 1536, 896, 1280)
 
 
-def trained(
-    peak: Callable[[int], float],
-    lengths: tuple[int, ...] = LENGTHS,
-) -> Session:
+def trained(peak: Callable[[int], float], lengths: tuple[int, ...] = LENGTHS) -> Session:
     """Return a training whose steps have so many tokens, and such peaks."""
     stage = Stage("fine-tune", gpus=1)
     with stage.span("cell", "fine-tune"):

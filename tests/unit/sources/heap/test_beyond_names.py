@@ -19,7 +19,6 @@ from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.remedy import remedy
 from hfmem_widget.sources.heap.roots import kernel_roots
 from hfmem_widget.sources.heap.scan import scan
-from hfmem_widget.sources.storages import MANAGED
 
 MIB = 2**20
 
@@ -145,19 +144,6 @@ def test_the_variables_of_a_thread_that_runs_are_told() -> None:
         "the running worker() \u2192 chunk[0]": 4 * MIB,
         "the running worker() \u2192 raw": pytest.approx(3 * MIB, abs=64),
     }
-
-
-def test_shared_tensors_are_no_memory_of_the_heap() -> None:
-    """They stand with mapped files; the rest of the process is still told."""
-    shared = torch.ones(MIB).share_memory_()
-    plain = torch.ones(MIB)
-    told = found(shared=shared, plain=plain)
-    assert {row.path: row.device for row in told.rows if row.bytes == 4 * MIB} == {
-        "shared": MANAGED,
-        "plain": "cpu",
-    }
-    (rest,) = told.remainders
-    assert rest.bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,4 @@ def test_a_copy_that_no_variable_tells_of_is_a_root(shell: SimpleNamespace) -> N
     shell.user_ns["_oh"].clear()
     del shell.user_ns["_3"], shell.user_ns["_"]
 
-    assert errors_and_outputs(shell) == {
-        "IPython's _",
-        "IPython's _3",
-        "IPython's last result",
-    }
+    assert errors_and_outputs(shell) == {"IPython's _", "IPython's _3", "IPython's last result"}

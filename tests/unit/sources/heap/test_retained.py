@@ -66,13 +66,6 @@ def test_what_an_array_has_the_memory_of_is_not_free() -> None:
     assert alone([Group("both", [tensor, of_tensor])]) == {"both": SIZE}
 
 
-def test_views_and_tied_weights_count_once() -> None:
-    """Views are the bytes of their storage, which stays while any of them is held elsewhere."""
-    whole = block()
-    assert alone([Group("a", [[whole, whole[:10], whole.view(10, -1)]])]) == {"a": SIZE}
-    assert alone([Group("a", [whole[:10]])], whole[20:]) == {"a": 0}
-
-
 def test_a_model_its_optimizer_and_its_gradients_are_told_apart() -> None:
     """The weights stay while the optimizer has them; its states go with it alone."""
     model = torch.nn.Linear(1000, 100, bias=False)
@@ -100,18 +93,6 @@ def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     mine.CACHE = [block()]  # type: ignore[attr-defined]  # what a user's module has
     monkeypatch.setattr(search, "user_modules", lambda: {"mine_alone": mine})
     assert alone([Group("a", [mine.CACHE[0]])]) == {"a": 0}
-
-
-def test_a_bound_is_told() -> None:
-    """A search stops at its limit of objects, and says so."""
-    found = reach([Group("a", [[block()]])], [[[block()] for _ in range(50)]], most_objects=10)
-    assert (found.objects, found.bound) == (10, "the search ended early, after 10 objects")
-
-
-def test_a_bound_on_time_is_told() -> None:
-    """A search stops at its limit of time, and says so."""
-    many = [[block()] for _ in range(2000)]
-    assert "ran out of time" in reach([Group("a", [many])], [], most_seconds=0.0).bound
 
 
 def test_nothing_is_left_behind() -> None:

@@ -87,12 +87,6 @@ def test_what_a_cell_leaves_in_a_saved_notebook_is_bounded(session: Session) -> 
     assert len(json.dumps([card, chart], indent=1).encode()) < 80_000
 
 
-def test_too_few_samples_make_no_chart() -> None:
-    """A cell that was over at once has a card and no chart."""
-    session = shared_run("short")
-    assert chart_bundle(session, session.spans[0]) is None
-
-
 def test_the_bundle_has_a_form_for_every_front_end() -> None:
     """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
     session = shared_run("training")
@@ -117,19 +111,6 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     assert scene.peak is not None
     assert highest.stop is not None
     assert highest.start <= scene.peak.time <= highest.stop
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("training", "<b>peak 6.99 GiB exact</b>"),
-        ("at least", "<b>peak ≥ 6.99 GiB</b>"),
-        ("cpu", "<b>peak 918.4 MiB sampled</b>"),
-    ],
-)
-def test_the_peaks_label_says_how_it_is_known(name: str, label: str) -> None:
-    """The label reads exact, sampled, or has a ≥ for a lower bound."""
-    assert label in [one["text"] for one in drawn(name)["layout"]["annotations"]]
 
 
 def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
@@ -160,18 +141,6 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
     assert len(bars) <= MOST_BARS + 1
     assert len(worst) == 1
     assert worst[0].lines == ("step 1001 · 950 ms · the worst", "peak 9.00 GiB exact")
-
-
-@pytest.mark.parametrize("name", ["steps", "100,000 steps"])
-def test_steps_lie_below_their_epoch_and_evaluations_over_them(name: str) -> None:
-    """Epochs and steps have a lane each; evaluations and the worst step are drawn last."""
-    session = shared_run(name)
-    bars = lay_lanes(session, "cuda:0", 0.0, session.last_sample.time)
-    assert {bar.lane for bar in bars if bar.kind == "epoch"} == {1}
-    assert {bar.lane for bar in bars if bar.kind == "step"} == {2}
-    kinds = [bar.kind for bar in bars]
-    assert kinds.index("evaluate") > max(i for i, bar in enumerate(bars[:-1]) if bar.kind == "step")
-    assert bars[-1].worst
 
 
 def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
@@ -214,22 +183,6 @@ def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
     """Grey print has no colours: each part's upper edge is drawn."""
     session = shared_run("training")
     assert '<g stroke="#000"' in chart_html(session, session.spans[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"), [("evaluation", "ms"), ("training", "s"), ("hour with gaps", "min")]
-)
-def test_an_instant_is_told_in_a_unit_that_suits_the_run(name: str, unit: str) -> None:
-    """Pointing says 12.3 ms, 7.2 s and 36.5 min, not 2,192 s."""
-    if name == "evaluation":
-        session = shared_run("training")
-        span = next(one for one in session.spans if one.kind == "evaluate")
-        shown = figure_dict(session, span)
-    else:
-        shown = drawn(name)
-    axis = shown["layout"]["xaxis"]
-    assert axis["ticksuffix"] == f" {unit}"
-    assert not any(text.endswith(f"{unit} {unit}") for text in axis["ticktext"])
 
 
 def test_what_is_too_short_says_so_in_an_empty_figure() -> None:

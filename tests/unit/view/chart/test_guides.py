@@ -69,11 +69,6 @@ def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
     assert (drawn.level, drawn.is_crossed) == (11.6 * GIB, False)
 
 
-def test_a_budget_far_away_changes_nothing_but_the_card() -> None:
-    """A budget that the data come nowhere near leaves the chart as it is without one."""
-    assert chart(run(budget(80.0))) == chart(run())
-
-
 @pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
 @pytest.mark.parametrize("name", ["training", "failed"])
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
@@ -124,13 +119,6 @@ def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
     assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_guide_without_figures_is_not_drawn(broken: float) -> None:
-    """A guide with a figure that is not finite is left out."""
-    bad = Guide("cuda:0", "trend", "x", 0.0, 5.0, broken, GIB)
-    assert guides_in(run(bad), "cuda:0", (0.0, 10.0), GIB) == ()
-
-
 def test_only_the_device_that_is_shown_has_guides() -> None:
     """Eight budgets over each other would say nothing."""
     session = run(*(budget(100.0, f"cuda:{at}") for at in range(8)), name="eight gpus")
@@ -159,15 +147,6 @@ def test_a_chart_with_guides_stays_small() -> None:
     """Eighty guides on the longest run leave the chart below 60 kB."""
     session = run(*[budget(6.0), trend()] * 40, name="100,000 steps")
     assert len(json.dumps(chart(session))) < 60_000
-
-
-def test_where_memory_ran_out_there_is_a_mark_with_a_word() -> None:
-    """At the instant and at what was allocated then, on the line's own unit."""
-    drawn = chart(run(oom(4.25)))[PLOTLY_MIME]
-    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
-    assert (mark["x"], mark["y"], mark["marker"]["symbol"]) == ([4.25], [5.0], "x")
-    assert mark["hovertext"] == [f"{RAN_OUT}, with 5.00 GiB allocated, at 4.2 s"]
-    assert [one["text"] for one in drawn["layout"]["annotations"]].count(RAN_OUT) == 1
 
 
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:

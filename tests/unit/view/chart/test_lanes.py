@@ -75,25 +75,6 @@ def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
     assert (bars[0].start, bars[-1].stop) == (0.0, len(peaks))
 
 
-@pytest.mark.parametrize(
-    ("view", "labels"),
-    [
-        ((0.0, 3.0), ["block 0", "block 1", "block 2"]),
-        ((1.0, 3.0), ["block 1", "block 2"]),
-        ((0.0, 1.0), ["block 0", "block 1"]),
-        ((0.0, 0.9), ["block 0"]),
-    ],
-)
-def test_bars_are_of_what_began_within_the_view(
-    view: tuple[float, float], labels: list[str]
-) -> None:
-    """What has ended where it begins is not in it."""
-    bars = lay_lanes(blocks([1.0, 2.0, 3.0]), "cuda:0", *view)
-
-    assert [one.label for one in bars] == labels
-    assert all(0.0 <= one.start <= one.stop <= view[1] - view[0] for one in bars)
-
-
 def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
     """And how long it took."""
     bars = lay_lanes(blocks([1.0, 2.0], outcomes={1: "failed"}), "cuda:0", 0.0, 2.0)

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
 from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
 from tests.scenes import shared_run
-from tests.unit.view.chart.test_figure import trace, unpacked
+from tests.unit.view.chart.test_figure import trace
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
 BYTES = st.integers(0, 100).map(float) | st.just(NAN)
@@ -86,12 +86,6 @@ def test_layers_stand_on_each_other_up_to_the_allocated_line(
         assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
 
 
-def test_a_part_too_thin_to_be_seen_is_not_drawn() -> None:
-    """A part of a thousandth has no layer, although it counts."""
-    found = instant(allocated=1000, weights=600, buffers=1, unattributed=0)
-    assert found == {"weights": 600, "activations": 399}
-
-
 def test_parts_of_one_instant_stand_together() -> None:
     """The row where most was allocated decides, not the one where a part was highest."""
 
@@ -127,63 +121,11 @@ def drawn(session: Session) -> dict[str, Any]:
     return figure_dict(session, session.spans[0])
 
 
-def test_plotly_names_the_parts_from_the_bottom_up() -> None:
-    """They are drawn from the top down, each over the one above it."""
-    shown = [one for one in drawn(training())["data"] if "customdata" in one]
-    names = [one["name"] for one in sorted(shown, key=lambda one: int(one["legendrank"]))]
-    assert names == ["weights", "optimizer", "gradients", "not attributed", "activations"]
-    assert [one["name"] for one in shown] == names[::-1]
-    assert [one["fillcolor"] for one in shown][-1] == palette.PARTS["weights"]
-    assert {one["fill"] for one in shown} == {"tozeroy"}
-
-
-def test_hovering_a_layer_tells_the_part_and_not_where_its_edge_is() -> None:
-    """The tooltip has the part's own size, not the height at which it is drawn."""
-    layer = trace(drawn(training()), "optimizer")
-    assert "%{customdata" in layer["hovertemplate"]
-    assert "optimizer states" in layer["hovertemplate"]
-    assert unpacked(layer["customdata"]).max() == 2.5
-    assert unpacked(layer["y"]).max() == (3.75 * GIB + 4 * MIB) / GIB
-
-
-def test_the_allocated_line_runs_along_the_top_of_the_stack() -> None:
-    """The line is the upper edge of the topmost layer, drawn over all layers without an area."""
-    figure = drawn(training())
-    line, top = trace(figure, "allocated"), trace(figure, "activations")
-    names = [one.get("name") for one in figure["data"]]
-    assert "fill" not in line
-    assert names.index("allocated") > names.index("weights")
-    assert (unpacked(line["y"]) == unpacked(top["y"])).all()
-
-
-def test_at_a_gap_a_layer_comes_down_to_zero() -> None:
-    """Plotly fills across breaks."""
-    layer = trace(drawn(shared_run("hour with gaps")), "weights")
-    assert not np.isnan(unpacked(layer["y"])).any()
-    assert (unpacked(layer["y"]) == 0).sum() >= 2 * 3
-    assert len(layer["customdata"]["bdata"]) == len(layer["y"]["bdata"])
-
-
 def test_where_nothing_is_known_there_is_one_area() -> None:
     """Without known parts, the area under the allocated line is filled as one."""
     figure = drawn(shared_run("two gpus"))
     assert not any("customdata" in one for one in figure["data"])
     assert trace(figure, "cuda:0")["fill"] == "tozeroy"
-
-
-def test_the_svg_names_the_parts_and_draws_them_from_the_top_down() -> None:
-    """The SVG paints lower layers over higher ones, and its legend counts from the bottom."""
-    html = chart_html(training())
-    fills = [
-        html.index(f'fill="{palette.PARTS[name]}"')
-        for name in ("activations", "gradients", "weights")
-    ]
-    legend = [
-        html.index(f"{name}</span>")
-        for name in ("weights", "optimizer", "activations", "allocated")
-    ]
-    assert fills == sorted(fills)
-    assert legend == sorted(legend)
 
 
 def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:

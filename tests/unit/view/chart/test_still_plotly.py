@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -205,18 +204,6 @@ def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
     assert mark["cliponaxis"] is mark["showlegend"] is False
     assert mark["marker"]["color"] == palette.PEAK
-
-
-def test_a_break_lies_between_the_readings_about_it() -> None:
-    """The missing value is at the middle of the gap, so that the order of time is kept."""
-    line = Shown("hour with gaps").named("allocated")
-    x, y = unpacked(line["x"]), unpacked(line["y"])
-    breaks = np.flatnonzero(np.isnan(y))
-
-    assert len(breaks) == 3
-    assert all(one <= two for one, two in pairwise(x.tolist()))
-    for at in breaks:
-        assert x[at] == pytest.approx((x[at - 1] + x[at + 1]) / 2, rel=1e-5)
 
 
 def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:

