@@ -107,22 +107,6 @@ def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
     assert hooks == [0]
 
 
-def test_hooks_that_are_traced_say_nothing_and_break_no_graph() -> None:
-    """A module may be compiled as part of another one while it has them, and nothing is being watched."""
-    calls: list[str] = []
-    layer = torch.nn.Linear(2, 2)
-    hooks = ModelHooks(
-        layer,
-        before=lambda _shape: calls.append("before"),
-        after=lambda _error: calls.append("after"),
-    )
-    whole = torch.compile(torch.nn.Sequential(layer), backend="eager", fullgraph=True)
-    whole(torch.ones(1, 2))
-    hooks.remove()
-
-    assert calls == []
-
-
 def test_a_model_written_in_a_training_needs_nothing_of_ours(tmp_path: Path) -> None:
     """Whoever loads the file may never have heard of this package."""
     hooked = torch.nn.Linear(2, 2)
