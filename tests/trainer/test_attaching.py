@@ -18,7 +18,7 @@ from transformers import Trainer
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers import install as attaching
-from hfmem_widget.drivers.trainer import _Following
+from hfmem_widget.drivers.trainer import _Following, callback_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
@@ -63,13 +63,6 @@ def test_with_callbacks_of_its_own_a_training_is_followed_once(tmp_path: Path, n
     assert session.steps.count == 2
 
 
-def test_a_callback_may_be_given_as_a_class(tmp_path: Path) -> None:
-    """As callbacks of transformers may."""
-    session = session_of(make_trainer(tmp_path, callbacks=[MemoryCallback]))
-
-    assert session.steps.count == 2
-
-
 def test_the_trainers_callbacks_are_as_before(tmp_path: Path) -> None:
     """Ours is gone after the training, and the user's own stands where it stood."""
     trainer = make_trainer(tmp_path)
@@ -80,15 +73,6 @@ def test_the_trainers_callbacks_are_as_before(tmp_path: Path) -> None:
         own.train()
 
     assert (callbacks_of(trainer), callbacks_of(own)) == before
-
-
-def test_the_models_hooks_are_gone_after_a_training(trainer: Any) -> None:
-    """The model is as it was."""
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
-
-    assert not trainer.model._forward_pre_hooks
-    assert not trainer.model._forward_hooks
 
 
 def followed() -> list[Any]:
@@ -392,6 +376,13 @@ def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
             del callbacks[0]
 
     assert callbacks == (["a", "b"] if removed else before)
+
+
+def test_of_several_callbacks_of_ours_the_first_follows() -> None:
+    """The others are told nothing."""
+    first, second = MemoryCallback(), MemoryCallback()
+
+    assert callback_of(Given("a", first, second)) is first
 
 
 @pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])

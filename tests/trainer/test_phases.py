@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from transformers import (
     Seq2SeqTrainer,
@@ -19,7 +17,6 @@ from transformers import (
 )
 
 import hfmem_widget
-from hfmem_widget.drivers.trainer import _epochs_of
 from tests.trainer.tiny import (
     VOCABULARY,
     arguments,
@@ -300,12 +297,3 @@ def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
               prefill
               decode
     """)
-
-
-@pytest.mark.parametrize(
-    ("epochs", "told"),
-    [(-1, 0), (0, 0), (0.5, 0.5), (1, 1), (999_999, 999_999), (1_000_000, 0), (9_999_999_999, 0)],
-)
-def test_of_a_training_in_steps_no_epochs_are_told(epochs: float, told: float) -> None:
-    """It then has as many as a word can hold."""
-    assert _epochs_of(SimpleNamespace(num_train_epochs=epochs)) == told
