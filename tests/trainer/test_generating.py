@@ -219,6 +219,7 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
     (prefill,), (decode,) = of_kind(session, "prefill"), of_kind(session, "decode")
 
     assert outline(session) == "generate\n  prefill\n  decode"
+    assert [span.label for span in of_kind(session, "block")[1:]] == ["generate"]
     assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36}
     assert {"steps": 11, "tokens": 33, "samples": 3, "longest": 23}.items() <= decode.counts.items()
     assert prefill.peaks["cpu/allocated"].value > 0
