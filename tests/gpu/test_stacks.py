@@ -35,6 +35,7 @@ report({
     "sums": [sum(row.bytes for row in peak.rows(by)) for by in ("line", "module", "operator")],
     "kinds": sorted({site.kind for site in peak.sites}),
     "modules": [row.name for row in peak.rows("module")[:8]],
+    "cost": [session.stacks.recording.seconds, session.stacks.recording.snapshot],
     "left_on": torch._C._cuda_isHistoryEnabled(), "wrapped": peak.wrapped, "entries": peak.entries,
 })
 """
@@ -49,6 +50,7 @@ report({
     assert found["sums"] == [found["live"]] * 3
     assert {"before", "forward"} <= set(found["kinds"])
     assert any("Bert" in name for name in found["modules"])
+    assert min(found["cost"]) > 0
     assert not found["left_on"]
     assert not found["wrapped"]
 
@@ -188,14 +190,3 @@ report([kind, live.bytes, blocks * (64 << 20), live.exact, torch.cuda.memory_all
     assert found[1] == found[2] + 4
     assert found[3]
     assert found[4] == 512
-
-
-def test_its_own_cost_is_told(run_python: Run) -> None:
-    """The recording knows what it added to the steps, and what reading it took."""
-    seconds, snapshot = run_python(
-        WATCHED_TRAINING
-        + "report([session.stacks.recording.seconds, session.stacks.recording.snapshot])\n"
-    )
-
-    assert seconds > 0
-    assert snapshot > 0

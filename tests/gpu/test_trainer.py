@@ -243,34 +243,6 @@ report([[[span.label, span.outcome] for span in session.spans if span.kind == "t
     assert certainties == ["exact"]
 
 
-def test_generation_is_a_block_of_its_own(run_python: Run) -> None:
-    """`model.generate()` in a watched block has its exact peak, with nothing written by the user."""
-    kind, certainty, peak, bare = run_python(
-        """
-import torch, hfmem_widget
-from hfmem_widget.drivers import install as attaching
-attaching.attach()
-from transformers import GPT2Config, GPT2LMHeadModel
-torch.manual_seed(0)
-model = GPT2LMHeadModel(GPT2Config(n_layer=4)).cuda().eval()
-ids = torch.randint(0, 50000, (2, 64), device="cuda")
-generate = lambda: model.generate(ids, max_new_tokens=16, do_sample=False, pad_token_id=0)
-generate()
-torch.cuda.reset_peak_memory_stats()
-generate()
-bare = torch.cuda.max_memory_allocated()
-with hfmem_widget.watch(quiet=True) as session:
-    generate()
-span = next(span for span in session.spans if span.label == "generate")
-peak = span.peaks["cuda:0/allocated"]
-report([span.kind, peak.certainty, peak.value, bare])
-"""
-    )
-
-    assert (kind, certainty) == ("block", "exact")
-    assert peak == bare
-
-
 HABITS = {
     "defaults": "",
     "bf16": "bf16=True",

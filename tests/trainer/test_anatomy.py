@@ -113,22 +113,3 @@ def test_without_steps_there_is_no_prediction(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match=r"steps|no longer exists"):
         prediction(session, "cpu")
-
-
-def test_adapters_and_their_base_are_weights(tmp_path: Path) -> None:
-    """With LoRA the weights are base and adapters, and only what is trained has gradients and states."""
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    config = peft.LoraConfig(
-        r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True
-    )
-    model = peft.get_peft_model(tiny_model(), config)
-    trainer = make_trainer(tmp_path, model=model, max_steps=2)
-    session = session_of(trainer)
-
-    last = [span for span in session.spans if span.kind == "optimizer"][-1]
-    trained = size_of(one for one in model.parameters() if one.requires_grad)
-    assert last.after is not None
-    assert session.value(last.after, "cpu/weights") == size_of(model.parameters())
-    assert session.value(last.after, "cpu/gradients") == trained
-    assert session.value(last.after, "cpu/optimizer") == states_of(trainer)
-    assert 0 < session.contents.trainable < session.contents.parameters

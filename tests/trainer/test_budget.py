@@ -86,35 +86,6 @@ def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:
     assert "ended" not in finding.title
 
 
-def test_below_its_budget_a_training_goes_on(tmp_path: Path) -> None:
-    """With `--stop`, a training that keeps to its budget runs to its end unremarked."""
-    trainer = make_trainer(tmp_path, num_train_epochs=2)
-    with hfmem_widget.watch(quiet=True, budget=heap() + 8 * BIG, stop=True) as session:
-        result = trainer.train()
-
-    assert result.global_step == 4
-    assert not [one for one in session.findings if one.kind == "budget"]
-
-
-def test_a_budget_that_is_over_ends_no_later_training(tmp_path: Path) -> None:
-    """Another training, after the watch, is nobody's."""
-    trained(tmp_path / "first", stop=True)
-    trainer = make_trainer(tmp_path / "second", num_train_epochs=1)
-
-    assert trainer.train().global_step == 2
-
-
-def test_a_plain_loop_is_told_that_it_cannot_be_stopped() -> None:
-    """Where no Trainer trains, `--stop` stops nothing, and the warning says so."""
-    with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, stop=True) as session:
-        kept = torch.ones(BIG // 4)
-    del kept
-    (finding,) = session.findings
-
-    assert len(finding.advice) == 1
-    assert "no Trainer was training" in finding.advice[0]
-
-
 @pytest.mark.parametrize(
     ("step", "most", "world", "is_last", "alone"),
     [

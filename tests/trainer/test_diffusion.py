@@ -61,24 +61,6 @@ def test_the_models_of_a_pipeline_are_counted() -> None:
     assert session.peak("cpu/weights") == pytest.approx(size, rel=0.01)
 
 
-def test_without_a_decoder_there_are_steps() -> None:
-    """A pipeline may denoise pixels themselves."""
-    pipeline = tiny.from_noise()
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.picture(pipeline)
-
-    assert outline(session) == PICTURE.removesuffix("\n  decode")
-
-
-def test_latents_may_be_all_that_is_wanted() -> None:
-    """Then nothing is decoded."""
-    pipeline = tiny.stable_diffusion()
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline, output_type="latent")
-
-    assert outline(session) == PICTURE.removesuffix("\n  decode")
-
-
 def test_a_step_may_call_its_models_more_than_once() -> None:
     """A step ends where the scheduler has made it: Heun's method makes five of three."""
     pipeline = tiny.stable_diffusion()
@@ -97,14 +79,43 @@ class Steered(diffusers.StableDiffusionPipeline):  # type: ignore[misc]  # diffu
         return super().__call__(*args, **kwargs)
 
 
-def test_a_pipeline_of_ones_own_is_one_call() -> None:
-    """Though it calls the one that it is made of."""
-    pipeline = tiny.stable_diffusion()
-    own = Steered(**pipeline.components, requires_safety_checker=False)
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(own)
+def own() -> Any:
+    """Return a user's own pipeline around another, which calls the one that it is made of."""
+    return Steered(**tiny.stable_diffusion().components, requires_safety_checker=False)
 
-    assert outline(session) == PICTURE
+
+def tiled() -> Any:
+    """Return a pipeline whose decoder goes through many tiles."""
+    pipeline = tiny.stable_diffusion()
+    pipeline.vae.enable_tiling()
+    pipeline.vae.tile_latent_min_size = 4
+    return pipeline
+
+
+NOT_DECODED = PICTURE.removesuffix("\n  decode")
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "options", "told"),
+    [
+        (tiny.from_noise, tiny.picture, {}, NOT_DECODED),
+        (tiny.stable_diffusion, tiny.prompted, {"output_type": "latent"}, NOT_DECODED),
+        (own, tiny.prompted, {}, PICTURE),
+        (tiled, tiny.prompted, {}, PICTURE),
+    ],
+    ids=["pixels", "latents", "one's own", "in tiles"],
+)
+def test_each_picture_is_one_call_with_its_phases(
+    make: Any, call: Any, options: dict[str, Any], told: str
+) -> None:
+    """However it is made; a second one has steps of its own, numbered from one."""
+    pipeline = make()
+    with hfmem_widget.watch(quiet=True) as session:
+        call(pipeline, **options)
+        call(pipeline, **options)
+
+    assert outline(session) == f"{told}\n{told}"
+    assert session.steps.count == 6
 
 
 def test_a_picture_that_fails_ends_its_phases() -> None:
@@ -143,17 +154,6 @@ def test_in_a_training_the_steps_of_a_picture_are_none_of_its_steps() -> None:
     assert denoise.counts["steps"] == 3
 
 
-def test_two_pictures_are_told_one_by_one() -> None:
-    """Each has steps of its own, numbered from one."""
-    pipeline = tiny.stable_diffusion()
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline)
-        tiny.prompted(pipeline)
-
-    assert outline(session) == f"{PICTURE}\n{PICTURE}"
-    assert session.steps.count == 6
-
-
 def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are counted, and what is decoded after them is none of it."""
     monkeypatch.setattr(grouping, "ALLOWANCE", -1.0)
@@ -180,17 +180,6 @@ def test_a_compiled_model_is_called_as_ever(*, in_place: bool) -> None:
     assert session.steps.count == (0 if in_place else 3)
     denoise = next(span for span in session.spans if span.label == "denoise")
     assert denoise.counts["steps"] == 3
-
-
-def test_a_picture_in_tiles_is_decoded_once() -> None:
-    """However many tiles the decoder goes through."""
-    pipeline = tiny.stable_diffusion()
-    pipeline.vae.enable_tiling()
-    pipeline.vae.tile_latent_min_size = 4
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline)
-
-    assert outline(session) == PICTURE
 
 
 def test_what_is_put_on_pipelines_comes_off() -> None:

@@ -212,15 +212,6 @@ def test_an_interrupt_in_our_own_bookkeeping_leaves_nothing_open(
     assert not trainer.model._forward_hooks
 
 
-def test_a_training_that_watches_itself_ends_its_watch_with_an_error(tmp_path: Path) -> None:
-    """Nothing is polled once it has failed."""
-    trainer = failing(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
-    with pytest.raises(RuntimeError):
-        trainer.train()
-
-    assert running_monitor() is None
-
-
 class Greedy(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
     """Runs out of memory, as torch would say it, with more than two rows."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import io
 import os
 import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,15 @@ from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
-from tests.trainer.tiny import InOrder, Plain, make_trainer, of_kind, outline, session_of
+from tests.trainer.tiny import (
+    InOrder,
+    Plain,
+    make_trainer,
+    of_kind,
+    outline,
+    session_of,
+    tiny_model,
+)
 
 ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
 
@@ -42,13 +50,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "neftune": {"neftune_noise_alpha": 5.0},
     "no clipping": {"max_grad_norm": 0.0},
     "adafactor": {"optim": "adafactor"},
+    "torch_compile": {"torch_compile": True, "torch_compile_backend": "eager"},
+    # Its hooks are on the wrapper, and trace into nothing.
+    "compiled": {"remove_unused_columns": False},
+}
+MODELS: dict[str, Callable[[], Any]] = {
+    "torch_compile": Plain,
+    "compiled": lambda: torch.compile(Plain(), backend="eager", fullgraph=True, dynamic=False),
 }
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -> None:
     """One forward, one backward, one optimizer; fp16 needs a GPU."""
-    trainer = make_trainer(tmp_path, max_steps=1, **SETTINGS[setting])
+    model = MODELS.get(setting, tiny_model)()
+    trainer = make_trainer(tmp_path, max_steps=1, model=model, **SETTINGS[setting])
 
     assert first_step(trainer) == ONE_STEP
 
@@ -75,23 +91,6 @@ def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
     assert all(span.peaks["cpu/allocated"].value > 0 for span in of_kind(session, "step"))
 
 
-def test_a_compiled_model_is_followed_from_outside(tmp_path: Path) -> None:
-    """`torch.compile` wraps the model; the hooks are on the wrapper, and trace into nothing."""
-    compiled = torch.compile(Plain(), backend="eager", fullgraph=True, dynamic=False)
-    trainer = make_trainer(tmp_path, model=compiled, max_steps=1, remove_unused_columns=False)
-
-    assert first_step(trainer) == ONE_STEP
-
-
-def test_torch_compile_of_the_trainer_is_followed(tmp_path: Path) -> None:
-    """Its setting wraps the model in the same way."""
-    trainer = make_trainer(
-        tmp_path, model=Plain(), max_steps=1, torch_compile=True, torch_compile_backend="eager"
-    )
-
-    assert first_step(trainer) == ONE_STEP
-
-
 def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
     """They would be compiled with it, and anew; what comes before the backward pass is no phase."""
     hooks: list[int] = []
@@ -106,54 +105,6 @@ def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
 
     assert first_step(trainer) == "step 1\n      backward\n      optimizer"
     assert hooks == [0]
-
-
-def test_hooks_that_are_traced_say_nothing_and_break_no_graph() -> None:
-    """A module may be compiled as part of another one while it has them, and nothing is being watched."""
-    calls: list[str] = []
-    layer = torch.nn.Linear(2, 2)
-    hooks = ModelHooks(
-        layer,
-        before=lambda _shape: calls.append("before"),
-        after=lambda _error: calls.append("after"),
-    )
-    whole = torch.compile(torch.nn.Sequential(layer), backend="eager", fullgraph=True)
-    whole(torch.ones(1, 2))
-    hooks.remove()
-
-    assert calls == []
-
-
-class Copies(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
-    """Copies the model and writes it to a file in every step, as one that averages weights would."""
-
-    def __init__(self) -> None:
-        self.copies: list[Any] = []
-
-    def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        self.copies += [
-            copy.deepcopy(model),
-            pickle.loads(pickle.dumps(model)),
-            torch.load(file, weights_only=False),
-        ]
-
-
-def test_copies_of_the_model_tell_us_nothing(tmp_path: Path) -> None:
-    """They work, and calling them in a step is no forward pass of the training."""
-    copies = Copies()
-
-    class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            for one in copies.copies:
-                one(input_ids=torch.ones(1, 2, dtype=torch.long))
-
-    session = session_of(make_trainer(tmp_path, callbacks=[copies, Calls]))
-
-    assert len(copies.copies) == 6
-    assert len(of_kind(session, "forward")) == 2
 
 
 def test_a_model_written_in_a_training_needs_nothing_of_ours(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -152,19 +151,6 @@ def test_weights_that_are_given_have_no_shards(tmp_path: Path) -> None:
     assert of_kind(session, "load")[0].counts == {}
 
 
-def test_a_checkpoint_that_is_not_there_fails_as_ever(tmp_path: Path) -> None:
-    """With transformers' own words."""
-    with pytest.raises((OSError, ValueError), match=r".") as bare:
-        AutoModel.from_pretrained(tmp_path / "none")
-    with (
-        hfmem_widget.watch(quiet=True),
-        pytest.raises((OSError, ValueError), match=r".") as watched,
-    ):
-        AutoModel.from_pretrained(tmp_path / "none")
-
-    assert str(watched.value) == str(bare.value)
-
-
 def test_a_broken_shard_fails_as_ever(tmp_path: Path) -> None:
     """It is the library that says what is wrong with it."""
     llama().save_pretrained(tmp_path, max_shard_size="200KB")
@@ -254,17 +240,6 @@ def test_loads_on_other_threads_do_not_mix(
     assert "memwatch" not in capsys.readouterr().err
 
 
-def test_what_was_loaded_generates_as_ever(sharded: Path) -> None:
-    """Nothing of ours is in the model."""
-    ids = torch.ones(1, 3, dtype=torch.long)
-    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 3, "do_sample": False}
-    bare = LlamaForCausalLM.from_pretrained(sharded)
-    with hfmem_widget.watch(quiet=True):
-        watched = LlamaForCausalLM.from_pretrained(sharded)
-
-    assert torch.equal(bare.generate(ids, **options), watched.generate(ids, **options))
-
-
 def test_a_model_is_counted_as_it_is_loaded(sharded: Path) -> None:
     """Though no variable holds it yet. Cast, so that its weights are on the heap and no mapped file's."""
     with hfmem_widget.watch(quiet=True) as session:
@@ -276,33 +251,11 @@ def test_a_model_is_counted_as_it_is_loaded(sharded: Path) -> None:
     assert session.value(load.after, "cpu/weights") == total
 
 
-FOLLOWED = [
-    (PreTrainedModel, "from_pretrained"),
-    (PreTrainedModel, "_load_pretrained_model"),
-]
 FOLLOWED_WHILE_READING = [
     ("WeightTransform", "add_tensor"),
     ("WeightRenaming", "convert"),
     ("WeightConverter", "convert"),
 ]
-
-
-def test_nothing_of_ours_stays() -> None:
-    """After attaching and detaching again and again the methods are those of the library."""
-    attaching.detach()
-    before = [vars(owner)[name] for owner, name in FOLLOWED]
-    for _ in range(100):
-        attaching.attach()
-        attaching.attach()
-        attaching.detach()
-    after = [vars(owner)[name] for owner, name in FOLLOWED]
-    attaching.attach()
-    attached = [vars(owner)[name] for owner, name in FOLLOWED]
-
-    assert all(one is other for one, other in zip(before, after, strict=True))
-    assert all(one is not other for one, other in zip(before, attached, strict=True))
-    assert PreTrainedModel.from_pretrained.__doc__ == before[0].__func__.__doc__
-    assert transformers.LlamaForCausalLM.from_pretrained.__self__ is LlamaForCausalLM
 
 
 @since_5

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +62,6 @@ def test_every_callback_reads_them(tmp_path: Path, *, ours_first: bool) -> None:
     steps = [entry for entry in reads.entries if "loss" in entry]
     assert [ours(entry) for entry in steps] == [STEP_KEYS, STEP_KEYS]
     assert all(isinstance(entry[key], float) for entry in steps for key in STEP_KEYS)
-
-
-def test_the_history_has_them(tmp_path: Path) -> None:
-    """`trainer.state.log_history`, which is saved with each checkpoint."""
-    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
-
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [ours(entry) for entry in history] == [STEP_KEYS, STEP_KEYS]
 
 
 def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
@@ -222,40 +206,6 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
         pytest.approx(entry["eval_hfmem/peak_allocated_gib"]) for entry in history
     ]
     assert len(events.Scalars("train/hfmem/peak_allocated_gib")) == 2
-
-
-TRACKED = """
-import sys
-from pathlib import Path
-from hfmem_widget import MemoryCallback
-from tests.trainer.tiny import make_trainer
-
-make_trainer(
-    Path(sys.argv[1]),
-    callbacks=[MemoryCallback(log=True)],
-    eval_strategy="epoch",
-    logging_strategy="steps",
-    logging_steps=1,
-    report_to="trackio",
-).train()
-"""
-
-
-def test_trackio_keeps_them(tmp_path: Path) -> None:
-    """Its own database has our figures, in the groups of the training and of the evaluation."""
-    pytest.importorskip("trackio", reason="trackio is not installed")
-    subprocess.run(
-        [sys.executable, "-c", TRACKED, str(tmp_path / "out")],
-        env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"},
-        check=True,
-    )
-
-    (file,) = (tmp_path / "trackio").glob("*.db")
-    with contextlib.closing(sqlite3.connect(file)) as database:
-        entries = [json.loads(text) for (text,) in database.execute("select metrics from metrics")]
-    name = "hfmem/peak_allocated_gib"
-    assert sum(entry.get(f"train/{name}", 0) > 0 for entry in entries) == 2
-    assert sum(entry.get(f"eval/{name}", 0) > 0 for entry in entries) == 1
 
 
 def test_a_callback_with_logs_watches_by_itself(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import hfmem_widget
+from hfmem_widget.monitor.shared import running_monitor
 from tests.trainer.test_endings import Greedy
 from tests.trainer.tiny import make_trainer
 
@@ -49,12 +50,13 @@ def test_a_watched_block_says_in_which_step(
 def test_a_training_that_watches_itself_says_so_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its callback alone is enough."""
+    """Its callback alone is enough, and nothing is polled afterwards."""
     trainer = failing(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
 
     assert "\u203a step 3 \u203a forward" in capsys.readouterr().out
+    assert running_monitor() is None
 
 
 def test_a_batch_size_that_was_found_is_no_failure(

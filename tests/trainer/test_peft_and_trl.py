@@ -53,27 +53,20 @@ def model_with_adapters() -> Any:
     return peft.get_peft_model(tiny_model(), config)
 
 
-def test_a_model_with_adapters_is_followed(tmp_path: Path) -> None:
-    """The hooks are on what PEFT wraps around the model."""
-    session = session_of(make_trainer(tmp_path, model=model_with_adapters()))
-
-    assert outline(session) == STEPS
-    assert [group.tokens for group in session.steps] == [36, 32]
-
-
 ON_ATTENTION = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
+        ("LoraConfig", {"r": 2, **ON_ATTENTION}),
         ("LoraConfig", {"r": 2, "use_dora": True, **ON_ATTENTION}),
         ("IA3Config", {"feedforward_modules": [], **ON_ATTENTION}),
         ("PromptTuningConfig", {"num_virtual_tokens": 4}),
         ("PrefixTuningConfig", {"num_virtual_tokens": 4}),
     ],
 )
-def test_other_ways_of_peft_are_followed(
+def test_a_model_with_adapters_is_followed(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     """All weights are counted, and gradients and states of those alone that are trained."""
@@ -88,6 +81,8 @@ def test_other_ways_of_peft_are_followed(
     assert session.peak("cpu/weights") == sum(one.nbytes for one in weights)
     assert session.peak("cpu/gradients") == sum(trained)
     assert session.peak("cpu/optimizer") == 2 * sum(trained) + 4 * len(trained)
+    assert 0 < session.contents.trainable < session.contents.parameters
+    assert [group.samples for group in session.steps] == [4, 4]
 
 
 def test_generation_with_adapters_is_one_block() -> None:
@@ -114,15 +109,12 @@ def tokenizer() -> Any:
     )
 
 
-def of_trl(
-    name: str, folder: Path, data: list[dict[str, str]], models: Any = None, **options: Any
-) -> Any:
+def of_trl(name: str, folder: Path, data: list[dict[str, str]], **options: Any) -> Any:
     trl = pytest.importorskip("trl", reason="trl is not installed")
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     config = arguments(folder, getattr(trl, f"{name}Config"), bf16=False, **options)
     return getattr(trl, f"{name}Trainer")(
         tiny_model(),
-        **(models or {}),
         args=config,
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=tokenizer(),
@@ -199,15 +191,6 @@ def test_sentence_embeddings_are_followed(tmp_path: Path) -> None:
     assert outline(session_of(trainer)) == STEPS
 
 
-def test_preference_optimization_is_followed(tmp_path: Path) -> None:
-    """The chosen and the rejected go through the model at once; the reference is no phase."""
-    data = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
-    session = session_of(of_trl("DPO", tmp_path, data, {"ref_model": tiny_model()}))
-
-    assert outline(session) == STEPS
-    assert [group.samples for group in session.steps] == [8, 8]
-
-
 PREFERENCES = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
 PROMPTS = [{"prompt": text} for text in TEXTS]
 ROLLOUTS = {"num_generations": 2, "max_completion_length": 4}
@@ -234,6 +217,7 @@ OTHERS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Callable[[], Any]], 
         {"ref_model": tiny_model},
         False,
     ),
+    "DPO": ("trl", PREFERENCES, {}, {"ref_model": tiny_model}, False),
     "Reward": ("trl", PREFERENCES, {}, {"model": of_rewards}, False),
     "RLOO": ("trl", PROMPTS, ROLLOUTS | {"beta": 0.0}, {"reward_funcs": lambda: judged}, True),
     "Distillation": (

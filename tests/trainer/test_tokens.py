@@ -21,7 +21,12 @@ def counts(trainer: Any) -> list[dict[str, float]]:
 
 def test_a_steps_batch_is_counted(tmp_path: Path) -> None:
     """The rows have 5, 9, 4 and 7 tokens, then 6, 8, 5 and 3, and are padded to the longest."""
-    assert counts(make_trainer(tmp_path)) == [
+    session = session_of(make_trainer(tmp_path))
+    steps = [(one.first, one.samples, one.tokens, one.content_tokens) for one in session.steps]
+
+    assert steps == [(1, 4, 36, 25), (2, 4, 32, 22)]
+    assert [one.devices["cpu"].worst_tokens for one in session.steps] == [36, 32]
+    assert [dict(span.counts) for span in of_kind(session, "step")] == [
         {
             "step": 1,
             "samples": 4,
@@ -53,16 +58,6 @@ def test_accumulated_batches_are_added_up(tmp_path: Path) -> None:
         "content_tokens": 25,
         "largest_batch": 18,
     }
-
-
-def test_the_steps_of_the_session_have_them(tmp_path: Path) -> None:
-    """Tokens stand beside each step's peak."""
-    with hfmem_widget.watch(quiet=True) as session:
-        make_trainer(tmp_path).train()
-
-    steps = [(one.first, one.samples, one.tokens, one.content_tokens) for one in session.steps]
-    assert steps == [(1, 4, 36, 25), (2, 4, 32, 22)]
-    assert [one.devices["cpu"].worst_tokens for one in session.steps] == [36, 32]
 
 
 class CallsItsOwnWay(InOrder):

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import loading
-from hfmem_widget.drivers.loading import follow_loading, leave_loading
+from hfmem_widget.drivers.loading import follow_loading
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.patch import surround
 from hfmem_widget.monitor.process import process_state
@@ -239,20 +239,6 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
     assert loaded is not None
     assert capsys.readouterr().err.count("broken") == 1
     assert all(one.stop is not None for one in session.spans)
-
-
-def test_leaving_puts_everything_back() -> None:
-    """After a hundred times of following and leaving, what is there is what was there."""
-    module = modeling()
-    for _ in range(100):
-        follow_loading(module)
-        follow_loading(module)
-        leave_loading(module)
-
-    names = ("from_pretrained", "_load_pretrained_model")
-    methods, function = module.originals
-    assert all(vars(module.PreTrainedModel)[name] is methods[name] for name in names)
-    assert module.load_shard_file is function
 
 
 def test_all_that_is_followed_is_waited_for() -> None:

@@ -20,11 +20,6 @@ def files(tmp_path: Path) -> list[str]:
     return paths
 
 
-def test_the_bytes_of_every_tensor_are_known(files: list[str]) -> None:
-    """They stand in the files' headers, with which no tensor is read."""
-    assert list(Shards(files).sizes.values()) == [{"a": 400, "b": 40}, {"c": 2}]
-
-
 def test_a_file_is_completed_with_the_last_of_its_tensors(files: list[str]) -> None:
     """Whatever the order; a tensor is in the model when the next one goes in."""
     shards = Shards(files)
@@ -80,11 +75,3 @@ def test_a_file_that_cannot_be_read_has_no_tensors(tmp_path: Path, content: byte
         path.write_bytes(content)
 
     assert Shards([str(path)]).sizes == {str(path): {}}
-
-
-def test_what_is_pickled_is_not_looked_into(tmp_path: Path) -> None:
-    """It has no tensors as far as we know."""
-    pickled = tmp_path / "pytorch_model.bin"
-    torch.save({"a": torch.zeros(1)}, pickled)
-
-    assert list(Shards([str(pickled)]).sizes.values()) == [{}]

@@ -44,21 +44,6 @@ def tree(session: Session, of: Span | None = None) -> list[object]:
     return result
 
 
-def test_a_step_has_its_three_phases(run: TrainingRun, session: Session) -> None:
-    """Forward, backward and optimizer lie side by side in the step."""
-    one_step(run)
-
-    assert tree(session) == ["cell", ["step", ["forward", "backward", "optimizer"]]]
-
-
-def test_a_step_of_several_batches_has_substeps(bench: Bench, session: Session) -> None:
-    """Each batch has its own forward and backward; the optimizer belongs to the step."""
-    one_step(TrainingRun(bench.monitor, session, accumulates=True), batches=2)
-    batch = ["forward", "backward"]
-
-    assert tree(session) == ["cell", ["step", ["substep", batch, "substep", batch, "optimizer"]]]
-
-
 def test_backward_begins_where_forward_ends(run: TrainingRun, session: Session) -> None:
     """Neighbours share one reading, so nothing lies between them."""
     one_step(run)
@@ -66,26 +51,6 @@ def test_backward_begins_where_forward_ends(run: TrainingRun, session: Session) 
 
     assert spans["forward"].after is spans["backward"].before
     assert spans["backward"].after is spans["optimizer"].before
-
-
-def test_the_batches_of_a_step_are_counted_together(bench: Bench, session: Session) -> None:
-    """Samples and tokens add up; the longest and the largest batch are the greatest."""
-    run = TrainingRun(bench.monitor, session, accumulates=True)
-    run.step_begins(7)
-    for tokens in (16.0, 40.0):
-        run.forward_begins({"samples": 2.0, "longest": tokens / 2, "tokens": tokens})
-        run.forward_ended()
-        run.substep_ended()
-    run.step_ended()
-    step = next(span for span in session.spans if span.kind == "step")
-
-    assert step.counts == {
-        "step": 7.0,
-        "samples": 4.0,
-        "tokens": 56.0,
-        "longest": 20.0,
-        "largest_batch": 40.0,
-    }
 
 
 def test_a_forward_pass_outside_a_step_is_no_phase(run: TrainingRun, session: Session) -> None:
@@ -99,35 +64,6 @@ def test_a_forward_pass_outside_a_step_is_no_phase(run: TrainingRun, session: Se
     run.step_ended()
 
     assert tree(session) == ["cell", ["step", ["evaluate"]]]
-
-
-def test_a_second_begin_is_another_attempt(run: TrainingRun, session: Session) -> None:
-    """What was open of the first attempt is closed, and says that it was tried again."""
-    run.train_begins("train", {"steps": 4.0})
-    run.epoch_begins("epoch 1")
-    run.step_begins(1)
-    run.train_begins("train, attempt 2", {"steps": 8.0})
-    spans = [span for span in session.spans if span.kind != "cell"]
-
-    assert [(span.kind, span.outcome) for span in spans] == [
-        ("train", "tried again"),
-        ("epoch", "tried again"),
-        ("step", "tried again"),
-        ("train", ""),
-    ]
-    assert spans[-1].counts == {"steps": 8.0}
-
-
-def test_the_end_closes_whatever_is_open(run: TrainingRun, session: Session) -> None:
-    """An error in a forward pass leaves nothing open but the cell, and every span says how it ended."""
-    run.train_begins("train", {})
-    run.step_begins(1)
-    run.forward_begins(SHAPE)
-    run.ended("raised OutOfMemoryError")
-    run.ended("done")
-
-    assert [span.kind for span in session.open_spans] == ["cell"]
-    assert {span.outcome for span in session.spans[1:]} == {"raised OutOfMemoryError"}
 
 
 def test_an_aside_says_how_it_ended(run: TrainingRun, session: Session) -> None:
@@ -216,28 +152,6 @@ def test_a_run_that_has_ended_leaves_nothing_in_its_session(
     assert left() is None
 
 
-def test_figures_for_a_log_are_those_since_the_last(
-    run: TrainingRun, bench: Bench, session: Session
-) -> None:
-    """The highest peak and the sum of tokens since they were last taken."""
-    run.train_begins("train", {})
-    bench.host.values = [50.0, 70.0]
-    one_step(run, 1)
-    bench.host.values = [30.0, 60.0]
-    one_step(run, 2)
-    first = run.take_figures()
-    one_step(run, 3)
-
-    assert first == {
-        "peak_allocated": 50.0,
-        "peak_reserved": 70.0,
-        "tokens": 32.0,
-        "allocated": 30.0,
-    }
-    assert run.take_figures()["peak_allocated"] == 30.0
-    assert run.take_figures() == {}
-
-
 def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
     run: TrainingRun, bench: Bench, session: Session
 ) -> None:
@@ -252,19 +166,6 @@ def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
     run.step_ended()
 
     assert run.take_figures()["tokens"] == 16.0
-
-
-def test_figures_of_an_open_evaluation_are_its_own(
-    run: TrainingRun, bench: Bench, session: Session
-) -> None:
-    """What is logged from within an evaluation is the evaluation's peak so far."""
-    bench.host.values = [90.0, 95.0]
-    one_step(run, 1)
-    bench.host.values = [40.0, 45.0]
-    with run.aside("evaluate", "evaluate"):
-        figures = run.take_figures("evaluate")
-
-    assert figures == {"peak_allocated": 40.0, "peak_reserved": 45.0, "allocated": 40.0}
 
 
 def test_a_training_that_outlives_its_cell_is_followed_no_more(

@@ -204,6 +204,7 @@ def test_it_is_a_line_over_each_gpus_chart() -> None:
 def test_nothing_listens_afterwards() -> None:
     """Once a cell is over, no listener of it is left with the session or the trainer."""
     watched = Watched(stop=True)
+    watched.hold(22.0)
     watched.end()
     assert watched.recorder.subscribers == ()
     assert not should_end(1, alone=True)

@@ -165,32 +165,6 @@ def test_one_output_has_table_and_picture() -> None:
     assert bundle == whole_bundle(two())
 
 
-def test_each_cell_has_a_line_and_a_stack_of_its_parts() -> None:
-    """The lines are aligned by step; the bars add up to the peaks."""
-    figure = drawn(two())
-    lines = [one for one in figure["data"] if one["type"] == "scatter"]
-    bars = [one for one in figure["data"] if one["type"] == "bar"]
-
-    assert [one["name"] for one in lines] == ["base", "smaller"]
-    totals = np.sum([one["x"] for one in bars], axis=0)
-    assert totals == pytest.approx([7.01, 3.51], abs=0.01)
-    assert (bars[0]["name"], bars[0]["showlegend"]) == ("weights", True)
-
-
-def test_repeats_have_a_band() -> None:
-    """Where a cell was run several times the range is filled."""
-    runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    figure = drawn(of_runs({"base": runs}))
-    assert [one.get("fill") for one in figure["data"][:2]] == ["toself", None]
-
-
-def test_without_parts_a_bar_is_the_peak() -> None:
-    """Nothing is told apart that was not found."""
-    bars = [one for one in drawn(two("two gpus"))["data"] if one["type"] == "bar"]
-    assert [one["name"] for one in bars] == ["allocated"]
-    assert bars[0]["showlegend"] is False
-
-
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
 @pytest.mark.parametrize("by", ["step", "time"])
 def test_the_plotly_part_stays_below_60_kb(run: str, by: str) -> None:

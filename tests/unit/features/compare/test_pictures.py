@@ -15,6 +15,7 @@ from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import chart_bundle
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.picture import ComparisonScene, build_scene
+from hfmem_widget.features.compare.text import part_label
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import PLOTLY_MIME
 from tests.data.plotly_words import plain_words
@@ -146,6 +147,7 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
             assert colour == palette.PARTS.get(name, "#7D8794")
             end = left + width
             label = next(one for one in bars if bars[one]["marker"]["color"] == colour)
+            assert label == (part_label(name) if name else "allocated")
             assert bars[label]["x"][at] * divisor == pytest.approx(size, rel=1e-4)
             assert bars[label]["showlegend"] is bool(name)
     assert all(one["y"] == list(range(len(scene.cells))) for one in bars.values())

@@ -79,47 +79,30 @@ def test_a_request_after_others_were_freed(
     assert allocator.reserved == reserved
 
 
-def test_of_blocks_of_one_size_the_lowest_is_given() -> None:
-    """In whatever order they were freed."""
+@pytest.mark.parametrize(
+    ("sizes", "freed", "asked", "address", "reserved"),
+    [
+        # Of one size the lowest, in whatever order they were freed.
+        ([12, 12, 12], (2, 1, 0), 12, 0, 36),
+        # Free neighbours become one, in whatever order, and with what was left over beside them.
+        *(([6, 6, 6], order, 20, 0, 20) for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
+        # Neighbours in use keep them apart: two holes of 6 MiB do not serve 12.
+        ([6, 2, 6, 6], (0, 2), 12, 20, 32),
+        # Nor do segments become one, though one lies beside the other.
+        ([12, 12], (0, 1), 24, 24, 48),
+    ],
+)
+def test_where_a_request_lies_after_some_were_freed(
+    sizes: list[int], freed: tuple[int, ...], asked: int, address: int, reserved: int
+) -> None:
+    """All in MiB: in what is free and large enough, else in a segment of its own."""
     allocator = CachingAllocator()
-    blocks = [allocator.give(12 * MIB) for _ in range(3)]
-    for block in reversed(blocks):
-        allocator.take_back(block)
-
-    assert allocator.give(12 * MIB).address == 0
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)])
-def test_free_neighbours_become_one(order: tuple[int, ...]) -> None:
-    """In whatever order they are freed, and with what was left over beside them."""
-    allocator = CachingAllocator()
-    blocks = [allocator.give(6 * MIB) for _ in range(3)]
-    for at in order:
+    blocks = [allocator.give(size * MIB) for size in sizes]
+    for at in freed:
         allocator.take_back(blocks[at])
 
-    assert allocator.give(20 * MIB).address == 0
-    assert allocator.reserved == 20 * MIB
-
-
-def test_neighbours_in_use_keep_free_ones_apart() -> None:
-    """Two holes of 6 MiB do not serve 12."""
-    allocator = CachingAllocator()
-    blocks = [allocator.give(size) for size in (6 * MIB, 2 * MIB, 6 * MIB, 6 * MIB)]
-    for at in (0, 2):
-        allocator.take_back(blocks[at])
-
-    assert allocator.give(12 * MIB).size == 12 * MIB
-    assert allocator.reserved == 32 * MIB
-
-
-def test_segments_do_not_become_one() -> None:
-    """Though one lies beside the other."""
-    allocator = CachingAllocator()
-    for block in [allocator.give(12 * MIB) for _ in range(2)]:
-        allocator.take_back(block)
-    allocator.give(24 * MIB)
-
-    assert allocator.reserved == 48 * MIB
+    assert allocator.give(asked * MIB).address == address * MIB
+    assert allocator.reserved == reserved * MIB
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40 * MIB)), max_size=60))

@@ -140,16 +140,6 @@ def test_the_companion_adds_a_row_and_shows_nothing() -> None:
     assert names(kept.table()) == ["fine-tune"]
 
 
-def test_runs_of_a_cell_stand_together_and_the_one_that_ran_last_comes_last() -> None:
-    """In the order of their newest runs."""
-    kept = kept_history()
-    for name in "abcab":
-        kept.add(run(name))
-
-    assert names(kept.table()) == ["c", "a", "b"]
-    assert [len(runs) for runs in kept.table().cells] == [1, 2, 2]
-
-
 @pytest.mark.parametrize(
     ("sort", "order"), [("cell", "abcd"), ("peak", "cabd"), ("left", "bacd"), ("time", "acbd")]
 )

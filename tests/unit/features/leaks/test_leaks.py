@@ -172,14 +172,6 @@ def test_the_trend_is_a_line_over_the_chart() -> None:
     assert line.band == (0.0, 0.0)
 
 
-def test_a_leak_is_told_while_the_cell_runs() -> None:
-    """The trend needs no end."""
-    stage = Stage("train", gpus=1)
-    with stage.span("cell", "train"):
-        train(stage, leaking, range(1, 30))
-        assert [trend.last for trend in trends_of(stage.session)] == [29.0]
-
-
 def slowly(step: int) -> float:
     """Return 500 MiB, and a quarter of one more with each step."""
     return 500 + 0.25 * step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hfmem_widget.features.leaks.trends import Floats, goes_on, theil_sen, thinned, without_size
+from hfmem_widget.features.leaks.trends import Floats, goes_on, theil_sen, without_size
 
 
 def x(count: int = 60) -> Floats:
@@ -106,15 +106,6 @@ def test_growth_goes_on_where_readings_are_far_apart() -> None:
 def test_what_is_none_is_none_where_readings_are_far_apart(levels: Floats) -> None:
     """What happened between two readings is one rise, however long they are apart."""
     assert not goes_on(SHARED, levels)
-
-
-def test_thinning_takes_medians_and_keeps_the_newest() -> None:
-    """What is left over at the beginning goes."""
-    thin_x, thin_y = thinned(x(10), x(10) ** 2, most=3)
-
-    assert thin_x.tolist() == [3.5, 7.5]
-    assert thin_y.tolist() == [12.5, 56.5]
-    assert thinned(x(3), x(3), most=3)[0].tolist() == [0.0, 1.0, 2.0]
 
 
 TOKENS = np.random.default_rng(2).integers(100, 1000, 60).astype(float)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.features.memory_map.api import LABELS, Block, MemoryMap, Piece, Segment
@@ -23,7 +22,6 @@ from hfmem_widget.features.memory_map.html import (
 from hfmem_widget.features.memory_map.picture import (
     WIDTH,
     layout,
-    merged,
 )
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
@@ -64,15 +62,6 @@ def html_of(found: MemoryMap) -> str:
 
 def sums(found: Sequence[Piece]) -> Counter[str]:
     return sum((Counter({name: size}) for name, size in found), Counter())
-
-
-@given(PIECES, st.floats(1, 10**7))
-def test_putting_blocks_together_keeps_sums(found: list[Piece], finest: float) -> None:
-    """However coarse, no byte of any part is lost, added, or negative."""
-    result = list(merged(found, finest))
-    assert sums(result) == sums(found)
-    assert all(size > 0 for _, size in result)
-    assert len(result) <= len(found)
 
 
 @pytest.mark.parametrize("most", [50, 700, 2400])

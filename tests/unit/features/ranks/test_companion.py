@@ -93,14 +93,6 @@ def test_ranks_are_collected_while_the_cell_runs() -> None:
     assert not cell.session.run.running
 
 
-def test_ranks_of_a_quick_cell_are_found_at_its_end() -> None:
-    """Before a tick has come."""
-    cell = Cell()
-    ranks(cell.directory)
-
-    assert "2 ranks" in cell.end()
-
-
 def test_the_files_of_the_ranks_go_with_the_run() -> None:
     """Nobody has asked for them, so they lie in a temporary directory until nobody has the run."""
     cell = Cell()
@@ -147,8 +139,8 @@ def test_the_session_has_what_was_found_over_ranks() -> None:
         assert found not in findings_of(cell.session, cell.span)
 
 
-def test_the_card_draws_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cell draws that of the ranks once, in its own chart's place."""
+def test_ranks_of_a_quick_cell_are_found_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a tick has come; their card draws no chart, which stands in the place of the cell's own."""
     monkeypatch.setattr("hfmem_widget.view.session.chart_bundle", lambda *_: pytest.fail("drawn"))
     cell = Cell()
     ranks(cell.directory)

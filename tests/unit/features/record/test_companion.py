@@ -366,17 +366,6 @@ def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> Non
     assert opened_by[0] != threading.get_ident()
 
 
-def test_where_there_is_no_thread_the_end_writes_it_all(tmp_path: Path) -> None:
-    """The system may have no thread to give: the recording is written at once when the watch ends."""
-    watched = Watched(tmp_path / "run.hfmem.jsonl")
-    watched.stage.hold({"cuda:0": 3 * 2**30}, 1.0)
-    watched.stage.recorder.publish()
-
-    watched.end()
-
-    assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl").peak("cuda:0/allocated") == 3 * 2**30
-
-
 def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
     """The card says where the recording and the bundle are; what is saved and sent does not."""
     place = tmp_path / "secret"
