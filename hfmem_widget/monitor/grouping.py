@@ -31,7 +31,7 @@ MOST_WITHOUT = 50
 
 UNSEEN_GUARDS = 1
 """What no clock of ours sees of a step (ways in, hooks on model and optimizer), in times of an event's guard:
-36 µs (22 to 50) on an H100's machine, where a guard takes 28 to 41 (docs/measured/performance.md)."""
+31 µs (8 to 55) on an H100's machine, where a guard takes 26 to 41 (docs/measured/performance.md)."""
 
 FADING = 0.9
 
