@@ -68,9 +68,15 @@ def wait_for_draws(lab: Lab, count: int) -> None:
 
 
 def wait_for_chart(lab: Lab, index: int) -> None:
-    """Wait until the live chart in one cell's output has been drawn twice."""
-    script = """([selector, index]) =>
-        Number(notebook().content.widgets[index].node.querySelector(selector)?.dataset.hfmemDraws) >= 2"""
+    """Bring the live chart of a cell into view, and wait until it has been drawn twice.
+
+    A chart that is out of sight is drawn once.
+    """
+    script = """([selector, index]) => {
+        const chart = notebook().content.widgets[index].node.querySelector(selector);
+        chart?.scrollIntoView({ block: 'nearest' });
+        return Number(chart?.dataset.hfmemDraws) >= 2;
+    }"""
     lab.wait_for(script, arg=["[data-hfmem-draws]", index])
 
 
