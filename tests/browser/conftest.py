@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from tests.browser.jupyter import PYTHON, TRAINING, JupyterLab, find_chromium
-from tests.browser.kernels import FOR_TRAINING, Kernels
+from tests.browser.kernels import FOR_TRAINING, FOR_WATCHES, Kernels
 from tests.browser.lab import WINDOW, Lab
 
 # Root cannot use Chromium's sandbox; the rest keeps it from talking to anyone else.
@@ -34,14 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def python_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
     """Return the kernels of most notebooks."""
-    with Kernels(tmp_path_factory.mktemp("kernels"), PYTHON) as kernels:
+    with Kernels(tmp_path_factory.mktemp("kernels"), PYTHON, *FOR_WATCHES) as kernels:
         yield kernels
 
 
 @pytest.fixture(scope="session")
 def training_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
     """Return those that begin with the libraries that train, once a test has asked for `training`."""
-    with Kernels(tmp_path_factory.mktemp("kernels"), TRAINING, *FOR_TRAINING) as kernels:
+    modules = (*FOR_WATCHES, *FOR_TRAINING)
+    with Kernels(tmp_path_factory.mktemp("kernels"), TRAINING, *modules) as kernels:
         yield kernels
 
 

@@ -1,7 +1,7 @@
 """Kernels that begin soon: each is a copy of one process, which has imported what all of them need.
 
 To a Jupyter server such a kernel is the process that it started, which stands in for the copy: a signal that
-is sent to one reaches the other, and neither outlives the other. Nothing of ours is imported beforehand.
+is sent to one reaches the other, and neither outlives the other.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ IMPORTED = (
     "psutil",
     "pynvml",
     "widgetsnbextension",
+)
+# What else a first watch imports, of ours; a kernel has loaded and watched nothing yet.
+FOR_WATCHES = (
+    "hfmem_widget.drivers.watch",
+    "hfmem_widget.features.leaks.companion",
+    "hfmem_widget.features.memory_map.holes",
+    "hfmem_widget.features.ranks.companion",
+    "hfmem_widget.magics.reports",
+    "hfmem_widget.view.card",
+    "hfmem_widget.view.chart.figure",
+    "hfmem_widget.view.live",
+    "hfmem_widget.view.one_line",
+    "hfmem_widget.view.wire.publisher",
+    "hfmem_widget.view.wire.widget",
 )
 # What else the notebooks that train import for the longest. What asks whether it is in a notebook as it is
 # imported, as transformers and tqdm do, is left to the kernel.

@@ -78,6 +78,8 @@ SIDE_BARS = """async () => {
 
 # Where everything is in some elements, and whether that is what it was at the looks before.
 STILL = """([selector, looks]) => {
+    if (performance.now() < window.nextLook) return false;
+    window.nextLook = performance.now() + 80;
     const box = it => ['x', 'y', 'width', 'height'].map(name => it.getBoundingClientRect()[name]);
     const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll('*')]);
     const now = JSON.stringify([innerWidth, innerHeight, all.map(box)]);
@@ -210,8 +212,8 @@ class Lab:
 
         What JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last.
         """
-        self.page.evaluate("() => { window.places = null }")
-        self.page.wait_for_function(STILL, arg=[selector, 5], polling=80)
+        self.page.evaluate("() => { window.places = null; window.nextLook = 0 }")
+        self.page.wait_for_function(STILL, arg=[selector, 5], polling="raf")
 
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""

@@ -35,7 +35,7 @@ def open_charts(lab: Lab, name: str) -> list[Locator]:
     lab.run_all()
     panel = Panel(lab)
     panel.element.wait_for()
-    panel.wait_for_draws(2)
+    panel.wait_for_draws()
     charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
     for chart in charts:
         chart.locator(".hfmem-plot .main-svg").first.wait_for()

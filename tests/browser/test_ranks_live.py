@@ -71,7 +71,7 @@ def test_all_ranks_are_seen_while_they_run_and_nothing_moves(lab: Lab) -> None:
     lab.run_cell(1)
     panel = Panel(lab)
     panel.element.wait_for()
-    panel.wait_for_draws(2)
+    panel.wait_for_draws()
     charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
     for chart in charts:
         chart.locator(".hfmem-plot .annotation", has_text="worst: rank 11").wait_for()

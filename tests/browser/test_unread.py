@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -149,23 +150,39 @@ def test_a_page_that_never_reads(tmp_path: Path) -> None:
 
 
 FLOOD = """%%memwatch --label flood
-import time
+import os, time
 from IPython.display import display
 time.sleep(1.0)
 for number in range(6000):
     display(number)
-time.sleep({pause})
+open({flooded!r}, 'w').close()
+while not os.path.exists({enough!r}):
+    time.sleep(0.05)
 """
+
+
+def is_after(message: dict[str, Any], flooded: Path) -> bool:
+    """Return whether this is a snapshot from after the flood: nothing of ours is dropped any more."""
+    if not any(one["kind"] == "snapshot" for one in told([message])) or not flooded.exists():
+        return False
+    sent: datetime = message["header"]["date"]
+    return sent.timestamp() > flooded.stat().st_mtime + 1.0
 
 
 @pytest.mark.slow
 def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     """The server drops ours with the user's own; a snapshot heals what is missing, and the end arrives."""
+    flooded, enough = tmp_path / "flooded", tmp_path / "enough"
     # A tenth of what is usual: a busy machine floods more slowly.
     limit = "--ZMQChannelsWebsocketConnection.iopub_msg_rate_limit=100"
     with JupyterLab(tmp_path, limit) as server, Channel(server) as page:
         page.run("%load_ext hfmem_widget")
-        messages = told(page.run(FLOOD.format(pause=15.0)))
+        request = page.send(FLOOD.format(flooded=str(flooded), enough=str(enough)))
+        came = [page.read()]
+        while not is_after(came[-1], flooded):
+            came.append(page.read())
+        enough.touch()
+        messages = told(came + page.read_until_idle(request))
     seqs = [one["seq"] for one in messages]
     lost = max(pairwise(seqs), key=lambda pair: pair[1] - pair[0])
 

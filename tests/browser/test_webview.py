@@ -14,6 +14,8 @@ from plotly.offline import get_plotlyjs
 from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from tests.browser.contrast import below, contrasts
+from tests.browser.jupyter import ENOUGH
+from tests.browser.kernels import Kernels
 from tests.browser.lab import TIMEOUT, busy, take
 from tests.browser.webview import THEMES, Webview
 from tests.data.drawn_cards import CARDS
@@ -24,13 +26,18 @@ from tests.scenes import scripted_run
 GROUNDS = "all => all.map(it => getComputedStyle(it).backgroundColor)"
 LOAD = "%load_ext hfmem_widget"
 DRAWS = "Number(document.querySelector('[data-hfmem-draws]')?.dataset.hfmemDraws ?? 0)"
+UNTIL_ENOUGH = f"""import os, time
+kept = bytearray(10_000_000)
+while not os.path.exists({ENOUGH!r}): time.sleep(0.05)
+"""
 # What VS Code tells every Python kernel, also one of a remote server.
 FROM_VS_CODE = f"__vsc_ipynb_file__ = 'notebook.ipynb'\n{LOAD}"
 
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    with Kernel() as started:
+def kernel(python_kernels: Kernels) -> Iterator[Kernel]:
+    python_kernels.start()
+    with Kernel(command=python_kernels.command) as started:
         yield started
 
 
@@ -42,12 +49,14 @@ def page(browser: BrowserContext) -> Iterator[Page]:
     page.close()
 
 
-def read_until(view: Webview, script: str) -> None:
-    """Pass messages on until something is true on the page."""
+def read_until(view: Webview, script: str, *, skip: int = 0) -> None:
+    """Pass messages on until something is true on the page, whose clock skips so many seconds each time."""
     deadline = time.monotonic() + TIMEOUT
     while not view.page.evaluate(script):
         assert time.monotonic() < deadline, script
         view.read()
+        if skip:
+            view.page.clock.fast_forward(1000 * skip)
 
 
 def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> None:
@@ -126,11 +135,14 @@ def test_a_host_that_is_not_known_gets_the_chart_when_its_cell_has_ended(
     kernel: Kernel, page: Page, shots: Path
 ) -> None:
     """It gets the loader, which finds no folder and asks the kernel; meanwhile a sentence stands there."""
+    page.clock.install()
     view = Webview(page, kernel)
     kernel.run(LOAD)
     kernel.run("%memwatch on --min 0")
-    view.run("import time\nkept = bytearray(10_000_000)\ntime.sleep(12)")
-    read_until(view, "document.body.innerText.includes('still loading')")
+    view.run(UNTIL_ENOUGH)
+    # The page's clock alone: nobody has to wait as long as the loader does before it says so.
+    read_until(view, "document.body.innerText.includes('still loading')", skip=5)
     take(page, shots / "webview-loading.png")
+    (kernel.folder / ENOUGH).touch()
     read_until(view, f"{DRAWS} > 0")
     take(page, shots / "webview-loaded.png")

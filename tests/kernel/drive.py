@@ -66,6 +66,7 @@ class Kernel:
         command: Sequence[str] | None = None,
     ) -> None:
         self.published: list[Message] = []  # on IOPub since the start
+        self._replies: dict[str, dict[str, Any]] = {}  # that nobody has asked for yet
         # A copy of a process may end a moment after the one that stands in for it.
         self._home = TemporaryDirectory(prefix="kernel-", ignore_cleanup_errors=True)
         self._manager = KernelOverIpc(kernel_spec_manager=OneCommand(command or ipykernel_of()))
@@ -174,14 +175,15 @@ class Kernel:
         deadline = time.monotonic() + timeout
         self._until(lambda one: self._is_state(one, running, "idle"), running.first, deadline)
         messages = tuple(self.published[running.first :])
-        while True:
+        # Cells of two shells may be answered in another order than that in which they are asked for.
+        while running.request not in self._replies:
             try:
                 reply = self._client.get_shell_msg(timeout=max(1.0, deadline - time.monotonic()))
             except Empty:
                 message = f"the cell is idle, and no reply to it came within {timeout:.0f} s"
                 raise TimeoutError(message) from None
-            if reply["parent_header"].get("msg_id") == running.request:
-                return Result(running.request, reply["content"], messages)
+            self._replies[reply["parent_header"].get("msg_id", "")] = reply["content"]
+        return Result(running.request, self._replies.pop(running.request), messages)
 
     def read(self, seconds: float) -> tuple[Message, ...]:
         """Return what is published within the next seconds."""

@@ -27,6 +27,14 @@ def test_outputs_come_in_the_order_of_the_cell(shared_kernel: Kernel) -> None:
     assert result.value["text/plain"] == "42"
 
 
+def test_cells_are_collected_in_any_order(shared_kernel: Kernel) -> None:
+    """A reply that comes while another is waited for is there when it is asked for."""
+    first, second = shared_kernel.send("1 + 1"), shared_kernel.send("2 + 2")
+    values = [shared_kernel.collect(one).value for one in (second, first)]
+
+    assert [value and value["text/plain"] for value in values] == ["4", "2"]
+
+
 def test_interrupt_reaches_a_busy_cell(shared_kernel: Kernel) -> None:
     """An interrupt ends a busy cell with one KeyboardInterrupt, and the kernel goes on."""
     result = shared_kernel.run(

@@ -39,6 +39,9 @@ export class Chart {
   private pressed: { x: number; y: number } | null = null;
   private frozen: number | null = null;
   private inSight = true;
+  /** Whether news came while nobody could see them. */
+  private isBehind = false;
+  private drawnSize = "";
 
   constructor(
     private readonly store: Store,
@@ -65,13 +68,24 @@ export class Chart {
 
   /** New data: draw when it is time to. */
   refresh(): void {
-    if (!this.settings.paused && this.visible) this.pacer.request();
+    if (this.settings.paused) return;
+    if (this.visible) this.pacer.request();
+    else this.isBehind = true;
+  }
+
+  /** It is seen again, and was drawn before if nothing has changed meanwhile. */
+  private catchUp(): void {
+    if (this.isBehind) this.refresh();
   }
 
   /** A person changed what is shown: draw now. */
   redraw(): void {
     this.frozen = this.settings.paused ? (this.frozen ?? this.now()) : null;
     this.pacer.urge();
+  }
+
+  private get size(): string {
+    return `${this.element.clientWidth} ${this.element.clientHeight}`;
   }
 
   private now(): number {
@@ -91,10 +105,13 @@ export class Chart {
   private draw(): void {
     const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
     const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
+    this.drawnSize = "";
     // A redraw under a drag would take the selection from under the pointer; the release asks again.
     if (this.store.schema === null || width < 40 || height < 40 || this.pressed !== null) return;
     const started = performance.now();
     draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
+    this.drawnSize = this.size;
+    this.isBehind = false;
     if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
   }
@@ -117,18 +134,21 @@ export class Chart {
 
   private listen(): void {
     const { signal } = this;
-    const sizes = new ResizeObserver(() => this.pacer.urge());
+    // It also tells the first size, in which the chart has been drawn by then.
+    const sizes = new ResizeObserver(() => {
+      if (this.size !== this.drawnSize) this.pacer.urge();
+    });
     sizes.observe(this.element);
     const sight = new IntersectionObserver((entries) => {
       this.inSight = entries.at(-1)?.isIntersecting ?? true;
-      this.refresh();
+      this.catchUp();
     });
     sight.observe(this.element);
     signal.addEventListener("abort", () => {
       sizes.disconnect();
       sight.disconnect();
     });
-    document.addEventListener("visibilitychange", () => this.refresh(), { signal });
+    document.addEventListener("visibilitychange", () => this.catchUp(), { signal });
     this.plot.addEventListener("pointermove", (event) => this.read(event), { signal });
     this.plot.addEventListener("pointerleave", () => this.tip.hide(), { signal });
     this.plot.addEventListener("pointerdown", (event) => this.press(event), { signal });

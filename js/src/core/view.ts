@@ -198,13 +198,12 @@ export class View {
     this.tabs.update(devices, device.key, (each) => shareUsed(store, each));
     const readings = readDevice(store, device);
     this.headline.update(store, readings, settings.percent);
-    const isCloud = settings.lens === "tokens" && hasCloud(store, device.key);
     this.controls.update({
       elapsed: store.status?.elapsed ?? 0,
-      isOverTime: !isCloud,
+      isOverTime: !this.isCloud,
       hasPercent: settings.percent ? device.total !== null : peakShare(readings) >= LEAST_SHARE,
     });
-    this.legend.update(store, this.shown(device.key), isCloud);
+    this.nameSeries();
     this.progress.update(store);
     this.lens.update(hasCloud(store, device.key));
     this.compareRanks();
@@ -230,6 +229,14 @@ export class View {
     this.ranks.update(ranks, chart.scene, store.status?.elapsed ?? 0);
   }
 
+  private nameSeries(): void {
+    this.legend.update(this.store, this.shown(this.settings.device), this.isCloud);
+  }
+
+  private get isCloud(): boolean {
+    return this.settings.lens === "tokens" && hasCloud(this.store, this.settings.device);
+  }
+
   private shown(device: string): Shown | null {
     const { scene } = this.chart;
     return scene && { ...namesIn(scene), knowsParts: knowsParts(this.store, device) };
@@ -253,6 +260,8 @@ export class View {
   /** What tests and benches read. */
   private report(milliseconds: number): void {
     this.fault = null;
+    // What was drawn for the first time has names that nobody knew before.
+    this.nameSeries();
     this.compareRanks();
     const { dataset } = this.element;
     dataset.hfmemDraws = String(this.chart.draws);
