@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hfmem_widget.features.leaks.growers import search
+from hfmem_widget.features.leaks.growers import NEARLY_ALL, search
+from hfmem_widget.features.leaks.left_behind import KINDS
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders
-from hfmem_widget.text import MIB, format_bytes
+from hfmem_widget.text import MIB, format_bytes, plain
 
 if TYPE_CHECKING:
     from hfmem_widget.analysis.record import Record
@@ -22,6 +23,7 @@ LEAST_LEFT = MIB
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
 LEAST_KEPT = 0.5  # the share of what a run left that must still be there when the next one ends
 LEAST_UNNAMED = 0.25  # the share of the bytes left behind that no name must lead to for a sentence
+MOST_NAMED = 2  # names that hold as much as the runs have left
 EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
 
 
@@ -41,11 +43,15 @@ class Rerun(Companion):
 
 
 def with_names(finding: Finding, held: Holders) -> Finding:
-    """Return a finding that says so if no name leads to what the runs have left."""
-    of_device = held.of(str(finding.evidence["device"]))
-    unnamed = float(str(finding.evidence["left"])) - sum(row.bytes for row in of_device.rows)
-    if held.bound or unnamed < LEAST_UNNAMED * float(str(finding.evidence["left"])):
-        return finding
+    """Return a finding with the names that hold as much, or that says so if no name leads to it."""
+    rows, left = held.of(str(finding.evidence["device"])).rows, float(str(finding.evidence["left"]))
+    unnamed = left - sum(row.bytes for row in rows)
+    if held.bound or unnamed < LEAST_UNNAMED * left:
+        may = [row for row in rows if row.kind not in KINDS and row.bytes >= NEARLY_ALL * left]
+        if not 0 < len(may) <= MOST_NAMED:
+            return finding
+        names = " or ".join(f"{plain(row.path, 60)} ({format_bytes(row.bytes)})" for row in may)
+        return replace(finding, title=f"{finding.title.removesuffix('.')}; it may be {names}.")
     advice = (
         f"No name leads to at least {format_bytes(unnamed)} of it: %memholders --free garbage frees what "
         "waits for Python's garbage collector, which may be all of that."

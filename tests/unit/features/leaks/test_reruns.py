@@ -118,6 +118,24 @@ def test_where_names_may_hold_it_no_reason_is_given(mib: float, bound: str) -> N
     assert "refer" not in advice
 
 
+@pytest.mark.parametrize(
+    ("mib", "said"),
+    [
+        ([700], "; it may be kept[0] (700.0 MiB)."),
+        ([500, 100], " in total."),
+        ([600] * 3, " in total."),
+    ],
+)
+def test_the_names_that_hold_as_much_are_told(mib: list[int], said: str) -> None:
+    """One or two, as what it may be; several that hold it together, or many, say nothing of it."""
+    (finding,) = told(FIVE_RUNS)
+    rows = tuple(
+        Holder(f"kept[{at}]", "tensors", GPU, size * MIB, 1, (1,), "float32")
+        for at, size in enumerate(mib)
+    )
+    assert with_names(finding, Holders(rows)).title.endswith(said)
+
+
 def test_a_run_that_goes_on_has_left_nothing_yet() -> None:
     """Whatever those before it left."""
     runs = [ran(at * 500, (at + 1) * 500) for at in range(5)]
