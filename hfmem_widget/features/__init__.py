@@ -63,7 +63,7 @@ FEATURES = (
     Feature("holders"),
     Feature("free"),
     Feature("compare"),
-    Feature("fit"),
+    Feature("fit", companion=f"{_HERE}.fit.beside:BesideForecast"),
     Feature(
         "ranks",
         companion=f"{_HERE}.ranks.companion:FollowedRanks",

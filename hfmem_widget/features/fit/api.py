@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from typing import Any, Unpack
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.beside import remember
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import check_headroom, rooms
@@ -118,6 +119,7 @@ def fit(
         from hfmem_widget.features.fit.trial import tried_step
 
         tried = tried_step(subject, forecast.setting)
+    remember(forecast)
     return Fit(name, forecast, tuple(verdicts), float(headroom), stored, tried)
 
 

@@ -47,6 +47,7 @@ class Historian(Companion):
         # Blocks without a label are not known to be the same code.
         is_known = span.kind == "cell" or record.label not in UNNAMED
         if is_known and (earlier := history.runs_of(record.identity)):
-            session.remarks[span.id] = since_text(earlier[-1], record)
+            remarks = since_text(earlier[-1], record), session.remarks.get(span.id, "")
+            session.remarks[span.id] = " ".join(filter(None, remarks))
         self._kept.add(record)
         return NOTHING

@@ -130,7 +130,7 @@ def test_the_names_that_hold_as_much_are_told(mib: list[int], said: str) -> None
     """One or two, as what it may be; several that hold it together, or many, say nothing of it."""
     (finding,) = told(FIVE_RUNS)
     rows = tuple(
-        Holder(f"kept[{at}]", "tensors", GPU, size * MIB, 1, (1,), "float32")
+        Holder(f"kept[{at}]", "tensors", GPU, int(size * MIB), 1, (1,), "float32")
         for at, size in enumerate(mib)
     )
     assert with_names(finding, Holders(rows)).title.endswith(said)

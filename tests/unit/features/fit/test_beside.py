@@ -1,0 +1,75 @@
+"""The forecast beside the peak of the step that it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hfmem_widget.features.fit.beside import BesideForecast, Forecasts, remember
+from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.monitor.process import process_state
+from hfmem_widget.session import Contents, Session
+from hfmem_widget.text import GIB
+from tests.scenes.stage import Stage
+
+SETTING = Setting(batch=4, length=512, precision="bf16", device="cuda")
+FORECAST = Forecast("GPT2LMHeadModel", SETTING, (), int(7 * GIB), "backward", parameters=1000)
+SAID = (
+    "%memfit forecast 7.00 GiB for a step of 4 \u00d7 512 (bf16, adamw_torch_fused); "
+    "step 2 had 7.07 GiB (1.00 % more)."
+)
+
+
+def trained(*, there: float = 0.0, rows: int = 4, model: str = "GPT2LMHeadModel") -> Session:
+    """Return a training of two steps; so much was allocated when it began."""
+    stage = Stage("fine-tune", gpus=1)
+    stage.hold({"cuda:0": there}, 0.1)
+    with stage.span("cell", "fine-tune"):
+        stage.session.contents = Contents(modules=(model,), parameters=1000)
+        for number in (1, 2):
+            with stage.span("step", f"step {number}") as span:
+                sizes = {"samples": rows, "longest": 512, "tokens": 2048}
+                stage.recorder.count(span.id, {"step": number, **sizes})
+                stage.hold({"cuda:0": (7.5 - number) * GIB if number == 1 else 7.07 * GIB}, 0.5)
+                stage.hold({"cuda:0": GIB}, 0.1)
+    return stage.finish()
+
+
+def remark(session: Session, *forecasts: Forecast) -> str:
+    for forecast in forecasts:
+        remember(forecast)
+    span = session.spans[0]
+    BesideForecast().report(session, span)
+    return session.remarks.get(span.id, "")
+
+
+def test_a_training_has_its_forecast_beside_its_peak() -> None:
+    """That of the size of one of its steps, and the highest of these; a first step has no states yet."""
+    other = replace(FORECAST, setting=replace(SETTING, batch=8), total=int(9 * GIB))
+    assert remark(trained(), FORECAST, other) == SAID
+
+
+@pytest.mark.parametrize(
+    ("run", "forecast"),
+    [
+        pytest.param({"rows": 8}, {}, id="a batch of another size"),
+        pytest.param({"model": "BertModel"}, {}, id="another model"),
+        pytest.param({"there": GIB}, {}, id="something else was there"),
+        pytest.param({}, {"left_out": ("activations",)}, id="a forecast of a part"),
+        pytest.param({}, {"setting": replace(SETTING, training=False)}, id="of inference"),
+        pytest.param({}, {"setting": replace(SETTING, device="cpu")}, id="without a GPU"),
+    ],
+)
+def test_what_cannot_be_compared_is_not(run: dict[str, Any], forecast: dict[str, Any]) -> None:
+    """Nothing is said then."""
+    assert remark(trained(**run), replace(FORECAST, **forecast)) == ""
+
+
+def test_the_newest_forecasts_are_kept() -> None:
+    """However often somebody asks."""
+    for batch in range(1, 20):
+        remember(replace(FORECAST, setting=replace(SETTING, batch=batch)))
+    assert [each.setting.batch for each in process_state(Forecasts)] == [*range(12, 20)]
