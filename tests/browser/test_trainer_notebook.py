@@ -17,7 +17,7 @@ from tests.browser.panel import Panel
 from tests.kernel.test_notebooks import LEAK, said
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02-trainer.ipynb"
-SETUP, TRAINING, TABLE, OWN_LOOP = 3, 5, 7, 13
+SETUP, TRAINING, TABLE, OWN_LOOP = 3, 5, 7, 15
 LOSSES = "Training Loss"
 MADE = 'trainer = make_trainer(arguments={"eval_strategy": "epoch"})'
 
