@@ -62,8 +62,9 @@ def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
     if not is_users_function(frame):
         return
     # Until 3.12 the frame keeps the dict that it hands out, and with it each value, even one that the
-    # function has let go since. One that was made for us is emptied again.
-    has_own_dict = sys.version_info < (3, 13)
+    # function has let go since. One that was made for us is emptied again, but not while a debugger stands in
+    # the function: Python then takes the variables back from that dict.
+    has_own_dict = sys.version_info < (3, 13) and sys.gettrace() is None
     kept = {id(held) for held in gc.get_referents(frame, owner) if type(held) is dict}
     variables = frame.f_locals
     items = list(variables.items())

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import torch
 from hfmem_widget.features.holders.html import growth_bundle
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Growth
-from hfmem_widget.sources.heap.roots import user_modules
+from hfmem_widget.sources.heap.roots import Precedence, Root, user_modules
 from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 4000
@@ -341,3 +341,24 @@ def test_the_table_says_how_much_came_to_whom() -> None:
     assert second == "+<0.01 MiB  1 other name"
     assert below.startswith("Other variables hold 1.00 MiB less; searched in ")
     assert "kept[0..8]</code>" in bundle["text/html"]
+
+
+def test_a_search_from_a_debugger_leaves_the_functions_variables() -> None:
+    """There Python takes them back, up to 3.12, from the dict that a search reads."""
+
+    def stopped() -> tuple[list[int], int]:
+        first = [1]
+        second = 2
+        return first, second
+
+    def debugger(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is stopped.__code__ and event == "line":
+            scan({}, others=[Root("the running stopped()", frame, Precedence.RUNNING)])
+        return debugger
+
+    before = sys.gettrace()
+    sys.settrace(debugger)
+    try:
+        assert stopped() == ([1], 2)
+    finally:
+        sys.settrace(before)
