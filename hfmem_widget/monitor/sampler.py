@@ -136,6 +136,8 @@ class Sampler:
                     and not (at_edge and source.blocks)
                     and now - reader.latest_at >= age
                 ):
+                    # Beside a GPU a look takes too long, and nobody compares the host.
+                    source.compared = at_edge and share is None and not reader.period
                     self._read(reader)
                 values = values or _latest(reader, now)
             read.append(values)

@@ -309,7 +309,9 @@ class HostSource(BaseSource):
         return self._heap_now
 
     def _read_arenas(self, own: Own, now: float) -> Arenas:
-        if self._python is not None and self._arena_looks.is_due(now, own.private):
+        if self._python is not None and self._arena_looks.is_due(
+            now, own.private, compared=self.compared
+        ):
             began = time.perf_counter()
             self._arenas = self._python()
             self._arena_looks.took(now, own.private, time.perf_counter() - began)
@@ -320,7 +322,7 @@ class HostSource(BaseSource):
         lacking = getattr(self._memory, "lacking_in_heap", None)
         if kept < MUCH_FREE or lacking is None:
             return 0.0
-        if self._heap_looks.is_due(now, rest):
+        if self._heap_looks.is_due(now, rest, compared=self.compared):
             began = time.perf_counter()
             self._lacking = lacking()
             self._heap_looks.took(now, rest, time.perf_counter() - began)

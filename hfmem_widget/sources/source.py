@@ -27,6 +27,8 @@ class Source(Protocol):
     """Whether a reading may hang (a driver call): it is then never made on the user's thread."""
     secondary: bool = False
     """Whether to read it more rarely while another source that does not block has devices."""
+    compared: bool = False
+    """Whether the next reading is compared, as those at a cell's edges are: nothing in it is to be old."""
     due: float = -math.inf
     """Monotonic seconds before which there is nothing new to read; `inf` where there never will be."""
     devices: tuple[Device, ...] = ()
@@ -89,11 +91,10 @@ class Looks:
         self._due = self._change_due = -math.inf
         self._used = 0.0
 
-    def is_due(self, now: float, used: float) -> bool:
+    def is_due(self, now: float, used: float, *, compared: bool = False) -> bool:
         """Return whether to look at some second, where so many bytes are in use."""
-        return now >= self._due or (
-            abs(used - self._used) > self._least and now >= self._change_due
-        )
+        has_changed = compared or abs(used - self._used) > self._least
+        return now >= self._due or (has_changed and now >= self._change_due)
 
     def took(self, now: float, used: float, seconds: float) -> None:
         """Record how many seconds a look took."""

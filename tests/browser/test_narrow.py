@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, CDPSession, Page
+from playwright.sync_api import BrowserContext, CDPSession, Locator, Page
 
 from tests.browser.lab import THEMES, Lab, take
 from tests.browser.test_anatomy_live import LOAD, SHOW
@@ -170,6 +170,17 @@ def resize(lab: Lab, devtools: CDPSession, width: int, scale: int) -> None:
     )
 
 
+def cut_or_covered(drawn: Locator) -> list[str]:
+    """Return the texts that are not whole once the chart has been drawn anew for its width."""
+    found: list[str] = []
+    for _ in range(40):
+        found = drawn.evaluate(CUT_OR_COVERED)
+        if not found:
+            break
+        drawn.page.wait_for_timeout(250)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "widths"),
@@ -202,11 +213,11 @@ def test_a_live_chart_and_the_panel_fit(
             lab.page.evaluate("() => jupyterapp.shell.collapseRight()")
             lab.wait_until_still(".jp-OutputArea .hfmem-root")
             lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-cell")
-            found[f"{width} {theme} cell"] = chart.evaluate(CUT_OR_COVERED)
+            found[f"{width} {theme} cell"] = cut_or_covered(chart)
             lab.command("hfmem-widget:show")
             panel.locator(".main-svg").first.wait_for()
             lab.wait_until_still("#hfmem-panel")
             lab.screenshot(f"fits-{name.replace(' ', '-')}-{width}-{theme}-panel")
-            found[f"{width} {theme} panel"] = panel.evaluate(CUT_OR_COVERED)
+            found[f"{width} {theme} panel"] = cut_or_covered(panel)
 
     assert {place: all_ for place, all_ in found.items() if all_} == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ def train():
             model(torch.randn(256, 512)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-            time.sleep(0.5)  # a busy machine draws late
+            time.sleep(0.25)
+    until = time.monotonic() + 120  # a busy machine draws late
+    while not pathlib.Path(SEEN).exists() and time.monotonic() < until:
+        time.sleep(0.05)
 
 def variables():
     return {name: os.environ.get(name) for name in ("HFMEM_RUN", "PYTHONPATH", "HFMEM_CLAIMED")}
@@ -65,15 +69,22 @@ def is_card(message: Message) -> bool:
 
 
 @pytest.fixture(scope="module")
-def launched(torch_command: list[str]) -> Any:
+def launched(torch_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a kernel in which a cell has started two ranks, and what came of that cell.
+
+    The ranks end once the page was told of them.
 
     Its session is `s`, for all tests of this file and in any order: none binds that name anew.
     """
     with Kernel(command=torch_command) as kernel:
-        assert kernel.run(TRAIN).status == "ok"
+        seen = tmp_path_factory.mktemp("launched") / "seen"
+        assert kernel.run(f"SEEN = {str(seen)!r}\n{TRAIN}").status == "ok"
         launch = f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})"
-        yield kernel, kernel.run(f"%%memwatch -o s --label two\n{launch}")
+        running = kernel.send(f"%%memwatch -o s --label two\n{launch}")
+        with suppress(TimeoutError):  # a test says so
+            kernel.wait_for(tells_of_ranks, timeout=120)
+        seen.touch()
+        yield kernel, kernel.collect(running)
 
 
 def said(kernel: Kernel, expression: str) -> Any:

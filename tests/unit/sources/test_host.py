@@ -442,3 +442,22 @@ def test_the_nearest_limit_on_what_may_be_mapped_is_told(
     assert same(address_space(set_pages(tmp_path)), told)
     if limits:
         assert same(address_space(tmp_path / "none")[:2], (8 << 30, math.nan))
+
+
+def test_a_reading_that_is_compared_has_nothing_old_in_it() -> None:
+    """Python's arenas are looked up for a cell's edge, although private memory is the same."""
+    looks: list[int] = []
+
+    def look() -> Arenas:
+        looks.append(1)
+        return Arenas(2.0, 1.0)
+
+    source = HostSource(FakeMemory(), lambda: None, find_python=lambda: look)
+    source.read(0.0)
+    before = len(looks)
+    source.read(1.0)
+    unchanged = len(looks)
+    source.compared = True
+    source.read(1.5)
+
+    assert (unchanged - before, len(looks) - unchanged) == (0, 1)
