@@ -22,6 +22,9 @@ LEAST_SHARE = 0.05
 EXPLAINED = 0.9
 """Share of what stays from which on the parts that have grown are said to be all of it."""
 
+ALL = 0.99
+"""The same, without a "mostly"."""
+
 MOST_NAMED = 3
 
 LEAST_SEEN = 0.02
@@ -121,8 +124,9 @@ def grown_text(session: Session, span: Span, facts: Facts) -> str:
         return ""
     divisor, _ = unit_for(facts.left_behind)
     is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
+    mostly = "mostly " * (is_one and grown[named[0]] < ALL * facts.left_behind)
     texts = [
-        LABELS[name] if is_one else f"{LABELS[name]} {_in_unit(grown[name], divisor)}"
+        mostly + LABELS[name] if is_one else f"{LABELS[name]} {_in_unit(grown[name], divisor)}"
         for name in named
     ]
     return ", ".join(texts)
@@ -175,13 +179,11 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     if not bar:
         return kit.NOTHING
     of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
-    unit, labels = "", list[kit.Content]()
-    for part in parts:
-        if part.bytes >= LEAST_SEEN * of_process:
-            divisor, own = unit_for(part.bytes)
-            text = f"{part.label} {number(part.bytes, divisor)}{f' {own}' * (own != unit)}"
-            labels.append(kit.marked(palette.PARTS[part.name], text))
-            unit = own
+    labels: list[kit.Content] = [
+        kit.marked(palette.PARTS[part.name], f"{part.label} {format_bytes(part.bytes)}")
+        for part in parts
+        if part.bytes >= LEAST_SEEN * of_process
+    ]
     if full < capacity:
         whole = "in all" if len(parts) == len(known) else "this process"
         labels.append(f"{whole} {size_of(used, capacity)}")

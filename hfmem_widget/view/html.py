@@ -139,7 +139,7 @@ def phrases(contents: Sequence[Content]) -> Fragment:
 def keys(contents: Iterable[Content], style: str = "") -> Fragment:
     """Return what the colours of a drawing mean."""
     html = " ".join(f"<span>{shown(content).html}</span>" for content in contents if content)
-    styled = f"display:flex;flex-wrap:wrap;gap:0 14px;opacity:.85{style}"
+    styled = f"display:flex;flex-wrap:wrap;gap:0 1em;opacity:.9{style}"
     return Fragment(f'<div style="{styled}">{html}</div>') if html else NOTHING
 
 
@@ -266,7 +266,8 @@ def bar(
     left, boxes = 0.0, ""
     for colour, size, tip in pieces:
         boxes += (
-            f'<rect x="{100 * left / full:.2f}%" width="{100 * size / full:.2f}%" height="{height}" '
+            f'<rect x="{round(100 * left / full, 2):g}%" width="{round(100 * size / full, 2):g}%" '
+            f'height="{height}" '
             f'fill="{colour}"><title>{shown(tip).html}</title></rect>'
         )
         left += size
