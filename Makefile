@@ -14,8 +14,6 @@ PYTEST := $(PY) -m pytest -q
 # Each of two processes has files of its own, and takes over some of the other's when it has done them. Threads
 # of OpenMP that wait for a core keep it from the other process.
 PYTEST_IN_TWO := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not full"
-# Tests, kernels and pages wait for one another: three processes keep two cores busy.
-PYTEST_IN_THREE := OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist worksteal -m "not full"
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm
 TORCH := torch==2.13.0
 
@@ -73,10 +71,10 @@ test-full: setup ## what `make test` has only some of: every line that may fail,
 		$(PYTEST_IN_TWO) -m full tests/unit tests/kernel tests/trainer tests/loops tests/browser
 
 test-kernel: setup $(HOSTS:%=$(PINS)/%/.made) ## tests that drive a real ipykernel
-	@$(PYTEST_IN_THREE) tests/kernel
+	@$(PYTEST_IN_TWO) tests/kernel
 
 test-browser: setup ## tests that drive a real JupyterLab in Chromium
-	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_THREE) tests/browser
+	@HFMEM_CHROMIUM=$$(scripts/find-chromium.sh) && export HFMEM_CHROMIUM && $(PYTEST_IN_TWO) tests/browser
 
 test-hosts: setup $(HOSTS:%=$(PINS)/%/.complete) ## all kernel tests with the packages of Colab, Kaggle and Databricks; long
 	@failed=; for host in $(HOSTS); do \

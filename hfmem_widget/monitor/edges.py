@@ -155,7 +155,7 @@ class Edges:
         self.count += 1
         held = self.attribution.source.latest
         instant = Instant(self.ledger.allocator, window.take_readings(), held)
-        return self.sampler.edge(instant, share=_share_of(kind))
+        return self.sampler.edge(instant, share=_share_of(kind), is_fine=kind in FINE_KINDS)
 
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
         """Count what the memory is for; a fault in it costs the counting, not the watch."""
@@ -192,10 +192,8 @@ def _outermost(kind: SpanKind) -> SpanKind:
 
 def _share_of(kind: SpanKind) -> float | None:
     """Return how much of the time reading may take where a span begins, or where one of a step ends."""
-    if kind not in FINE_KINDS:
-        return None
     # What nothing explains where a step begins is measured once, for all of the step.
-    if kind == "step":
-        return 1.0
+    if kind == "step" or kind not in FINE_KINDS:
+        return None
     # These must not begin with a reading of the span before them, whose high it is not.
     return FULLEST_SHARE if kind in {"substep", "backward", "optimizer", "decode"} else FINE_SHARE

@@ -81,14 +81,19 @@ class Sampler:
         return self._read_all(instant)
 
     def edge(
-        self, instant: Instant | None = None, *, share: float | None = None
+        self,
+        instant: Instant | None = None,
+        *,
+        share: float | None = None,
+        is_fine: bool = False,
     ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
-        reading may take a `share` of the time only. Beside a GPU, the poller reads what is secondary.
+        reading may take a `share` of the time only. Where the edge `is_fine`, one of a step or of its parts,
+        what is secondary is left to the poller beside a GPU.
         """
-        return self._read_all(instant, at_edge=True, share=share)
+        return self._read_all(instant, at_edge=True, share=share, is_fine=is_fine)
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""
@@ -117,6 +122,7 @@ class Sampler:
         *,
         at_edge: bool = False,
         share: float | None = None,
+        is_fine: bool = False,
     ) -> tuple[float, ...]:
         now = self._clock()
         read: list[Sequence[float]] = []
@@ -127,17 +133,15 @@ class Sampler:
             if values is None or len(values) != len(series):
                 if not at_edge:
                     age = reader.period
-                elif share is None:
-                    age = 0.0
+                elif is_fine and reader.period:
+                    age = STALE_AFTER
                 else:
-                    age = STALE_AFTER if reader.period else min(FINE_AGE, reader.cost / share)
+                    age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
                 if (
                     now >= source.due
                     and not (at_edge and source.blocks)
                     and now - reader.latest_at >= age
                 ):
-                    # Beside a GPU a look takes too long, and nobody compares the host.
-                    source.compared = at_edge and share is None and not reader.period
                     self._read(reader)
                 values = values or _latest(reader, now)
             read.append(values)
@@ -204,6 +208,7 @@ class Sampler:
             if any(reader.is_up for reader in self._readers):
                 for reader in self._readers:
                     reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
+                    reader.source.is_beside = reader.source.secondary
 
 
 def _latest(reader: _Reader, now: float) -> Sequence[float]:

@@ -35,7 +35,7 @@ SECONDS_PER_FREE_PIECE = 1e-6
 
 SOON, IDLE_SHARE = 2.0, 0.0005
 """Seconds after which an allocator is read again although private memory is the same, and the share of the
-time that this may take: 5.6 ms for a heap of 0.7 GiB beside the 1,757 mappings of a process with CUDA."""
+time that this may take beside a GPU: 5.6 ms for a heap of 0.7 GiB and the 1,757 mappings of CUDA."""
 
 
 class PsutilMemory:
@@ -231,7 +231,7 @@ class HostSource(BaseSource):
         self._heap_due = self._slow_due = -math.inf
         self._machine = NOT_AVAILABLE
         self._arenas, self._lacking = Arenas(0.0, 0.0), 0.0
-        self._arena_looks, self._heap_looks = (Looks(SOON, MIB, IDLE_SHARE) for _ in range(2))
+        self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes, most of them fresh (about 40 µs)."""
@@ -295,6 +295,10 @@ class HostSource(BaseSource):
         self._put(untouched=max(0.0, used + python + own.shared - private))
         return private
 
+    @property
+    def _idle_share(self) -> float:
+        return IDLE_SHARE if self.is_beside else Looks.SHARE
+
     def _read_heap(self, now: float) -> tuple[float, float]:
         if self._heap is not None and now >= self._heap_due:
             info = self._heap()
@@ -309,12 +313,10 @@ class HostSource(BaseSource):
         return self._heap_now
 
     def _read_arenas(self, own: Own, now: float) -> Arenas:
-        if self._python is not None and self._arena_looks.is_due(
-            now, own.private, compared=self.compared
-        ):
+        if self._python is not None and self._arena_looks.is_due(now, own.private):
             began = time.perf_counter()
             self._arenas = self._python()
-            self._arena_looks.took(now, own.private, time.perf_counter() - began)
+            self._arena_looks.took(now, own.private, time.perf_counter() - began, self._idle_share)
         return self._arenas
 
     def _lacking_of(self, kept: float, rest: float, now: float) -> float:
@@ -322,10 +324,10 @@ class HostSource(BaseSource):
         lacking = getattr(self._memory, "lacking_in_heap", None)
         if kept < MUCH_FREE or lacking is None:
             return 0.0
-        if self._heap_looks.is_due(now, rest, compared=self.compared):
+        if self._heap_looks.is_due(now, rest):
             began = time.perf_counter()
             self._lacking = lacking()
-            self._heap_looks.took(now, rest, time.perf_counter() - began)
+            self._heap_looks.took(now, rest, time.perf_counter() - began, self._idle_share)
         return self._lacking
 
 

@@ -27,8 +27,8 @@ class Source(Protocol):
     """Whether a reading may hang (a driver call): it is then never made on the user's thread."""
     secondary: bool = False
     """Whether to read it more rarely while another source that does not block has devices."""
-    compared: bool = False
-    """Whether the next reading is compared, as those at a cell's edges are: nothing in it is to be old."""
+    is_beside: bool = False
+    """Whether there is such another source, beside which nobody needs the newest of this one's figures."""
     due: float = -math.inf
     """Monotonic seconds before which there is nothing new to read; `inf` where there never will be."""
     devices: tuple[Device, ...] = ()
@@ -78,26 +78,24 @@ class Looks:
 
     That is once its use has changed by more than `least` bytes, as CUDA loads its libraries piece by piece,
     or after `unchanged` seconds. A look takes 10 µs on an H200 and milliseconds on some drivers
-    (MangoHud#2104), so looks may take a share of the time only where the use changes from tick to tick,
-    and an `idle_share` where it does not.
+    (MangoHud#2104), so looks may take a share of the time only where the use changes from tick to tick.
     """
 
     SHARE: Final = 0.01
 
-    def __init__(
-        self, unchanged: float = 5.0, least: float = 0.0, idle_share: float = SHARE
-    ) -> None:
-        self._unchanged, self._least, self._idle_share = unchanged, least, idle_share
+    def __init__(self, unchanged: float = 5.0, least: float = 0.0) -> None:
+        self._unchanged, self._least = unchanged, least
         self._due = self._change_due = -math.inf
         self._used = 0.0
 
-    def is_due(self, now: float, used: float, *, compared: bool = False) -> bool:
+    def is_due(self, now: float, used: float) -> bool:
         """Return whether to look at some second, where so many bytes are in use."""
-        has_changed = compared or abs(used - self._used) > self._least
-        return now >= self._due or (has_changed and now >= self._change_due)
+        return now >= self._due or (
+            abs(used - self._used) > self._least and now >= self._change_due
+        )
 
-    def took(self, now: float, used: float, seconds: float) -> None:
-        """Record how many seconds a look took."""
+    def took(self, now: float, used: float, seconds: float, idle_share: float = SHARE) -> None:
+        """Record how many seconds a look took, and the share of the time for looks where nothing changes."""
         self._change_due = now + seconds / self.SHARE
-        self._due = now + max(self._unchanged, seconds / self._idle_share)
+        self._due = now + max(self._unchanged, seconds / idle_share)
         self._used = used

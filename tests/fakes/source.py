@@ -28,7 +28,7 @@ class FakeSource:
         self.name = name
         self.blocks = blocks
         self.secondary = secondary
-        self.compared = False
+        self.is_beside = False
         self.due = -math.inf
         self.devices: tuple[Device, ...] = tuple(devices)
         self.series: tuple[Series, ...] = tuple(series)

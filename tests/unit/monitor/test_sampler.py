@@ -90,27 +90,11 @@ def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
     """There the host is read only where the poller has not done it for a second."""
     torch.known, host.values = [1.0, 2.0], [4.0]
     clock.advance(0.9)
-    soon = sampler.edge(INSTANT, share=1.0)
+    soon = sampler.edge(INSTANT, is_fine=True)
     clock.advance(0.2)
 
     assert soon[-1] == 3.0
-    assert sampler.edge(INSTANT, share=1.0)[-1] == 4.0
-
-
-def test_what_a_cells_edges_read_is_compared_where_there_is_no_gpu(
-    torch: FakeSource, host: FakeSource, clock: FakeClock
-) -> None:
-    """The host's figures are then all of that instant; those of a step, or of the poller, need not be."""
-    compared = []
-    for sources in ([host], [torch, host]):
-        sampler = Sampler(sources, clock=clock)
-        sampler.poll()
-        for share in (1.0, None):
-            clock.advance(2.0)
-            sampler.edge(share=share)
-            compared.append(host.compared)
-
-    assert compared == [False, True, False, False]
+    assert sampler.edge(INSTANT, is_fine=True)[-1] == 4.0
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
