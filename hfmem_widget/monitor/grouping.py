@@ -15,7 +15,10 @@ from hfmem_widget.session import Polling
 
 SHARE, WHOLE_SHARE = 0.006, 0.009
 """Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
-the poller's thread. Those two are no less for measuring less, so a third of the first is always left."""
+the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
+
+SHORT_STEP, LEAST_SHARES = 0.02, (0.002, 0.005)
+"""Seconds up to which a step is short, and what is left at least where steps are, and where they are not."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -130,7 +133,8 @@ class Grouping:
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
         beside = self._unseen_share + self._poller.share
-        self._budget.share = min(SHARE, max(SHARE / 3, WHOLE_SHARE - beside))
+        least = min(SHARE, LEAST_SHARES[self._step_seconds > SHORT_STEP])
+        self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
         self._estimate(now)
         shares = not self._each_step and self._step_seconds < LONG_STEP

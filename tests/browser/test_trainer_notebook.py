@@ -106,7 +106,8 @@ def test_a_training_reopens_with_its_phases_and_no_kernel(opened: Lab) -> None:
 
     for phase in ("train", "epoch", "step", "forward", "backward", "optimizer", "evaluate"):
         assert phase in shown
-    assert "worst: step" in shown
+    # Where steps are short, several share a span.
+    assert re.search(r"worst: (step|in steps) \d", shown)
     assert LOSSES in shown
     opened.screenshot("trainer-reopened")
     assert opened.errors == []
