@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, findings_of
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
@@ -102,9 +102,7 @@ def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
     if abs(left) < NEXT_TO_NOTHING:
         return kit.shown("Nothing stays." if left == 0 else "Next to nothing stays.")
     size = kit.strong(f"{format_bytes(abs(left))} {'stay' if left > 0 else 'were freed'}")
-    named = ""
-    if left > 0:
-        named = grown_text(session, span, facts) or _held_text(session, span, facts)
+    named = grown_text(session, span, facts) if left > 0 else ""
     return _ended(kit.words(size, on), named and f": {named}")
 
 
@@ -130,22 +128,6 @@ def grown_text(session: Session, span: Span, facts: Facts) -> str:
         for name in named
     ]
     return ", ".join(texts)
-
-
-def _held_text(session: Session, span: Span, facts: Facts) -> str:
-    """Return the name that a search found to hold most of what a span left behind; empty where none does."""
-    for finding in findings_of(session, span):
-        evidence = finding.evidence
-        held = evidence.get("held")
-        if (
-            evidence.get("device") == facts.device.key
-            and "holder" in evidence
-            and isinstance(held, int | float)
-            and held >= facts.left_behind / 2
-        ):
-            whole = "" if held >= EXPLAINED * facts.left_behind else f" {format_bytes(held)}"
-            return f"held by {plain(str(evidence['holder']), NAME)}{whole}"
-    return ""
 
 
 def _in_unit(size: float, divisor: float) -> str:

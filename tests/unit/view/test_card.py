@@ -96,18 +96,6 @@ def test_what_stays_is_what_has_grown() -> None:
     assert headline_of(script.session).endswith("GiB stay: gradients.")
 
 
-@pytest.mark.parametrize(("held", "end"), [(GIB, ": held by losses[0..59]."), (GIB // 4, "stay.")])
-def test_what_stays_has_the_name_that_a_search_found(held: int, end: str) -> None:
-    """Where no part has grown, and the name holds at least half of it."""
-    script = Script()
-    script.read(allocated=2 * GIB, reserved=9 * GIB)
-    with script.span("cell", allocated=3 * GIB, peak=9 * GIB):
-        pass
-    evidence = {"device": "cuda:0", "holder": "losses[0..59]", "held": held}
-    script.session.findings += (Finding("leak", "warn", "It grows.", evidence),)
-    assert headline_of(script.session).endswith(end)
-
-
 @pytest.mark.parametrize(
     ("after", "end"),
     [(2 * GIB, "Nothing stays."), (GIB, "1.00 GiB were freed."), (2 * GIB + 9, "nothing stays.")],
