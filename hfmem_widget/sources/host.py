@@ -230,7 +230,7 @@ class HostSource(BaseSource):
         self._heap_now = (0.0, 0.0)
         self._heap_due = self._slow_due = -math.inf
         self._machine = NOT_AVAILABLE
-        self._arenas, self._lacking = Arenas(0.0, 0.0), 0.0
+        self._arenas, self._lacking, self._kept, self._rest = Arenas(0.0, 0.0), 0.0, 0.0, 0.0
         self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
     def read(self, now: float) -> Sequence[float]:
@@ -322,6 +322,10 @@ class HostSource(BaseSource):
     def _lacking_of(self, kept: float, rest: float, now: float) -> float:
         """Return what malloc keeps and is not in memory; looked up again once the `rest` changes."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
+        # What was taken of it since, and has made private memory grow, was not in memory before, and now is.
+        taken, grown = self._kept - kept, rest - self._rest
+        self._kept, self._rest = kept, rest
+        self._lacking -= max(0.0, min(taken, grown, self._lacking))
         if kept < MUCH_FREE or lacking is None:
             return 0.0
         if self._heap_looks.is_due(now, rest):

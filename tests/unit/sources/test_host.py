@@ -185,6 +185,20 @@ def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
     assert (values["malloc"], values["python"], values["cached"]) == (300 * MB, 60 * MB, 50 * MB)
 
 
+def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() -> None:
+    """Also until it may be looked again at which pages are there; what was in memory counts as well."""
+    memory, heap = FakeMemory(), Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
+    memory.now, memory.lacking = Own(0.0, 0.0, 900.0 * MB), 150.0 * MB
+    source = of_fake(memory, heap)
+    before = read(source, 1.0)["allocated"]
+    heap.uordblks, heap.fordblks, memory.now = 320 * MB, 180 * MB, Own(0.0, 0.0, 920.0 * MB)
+    absent = read(source, 1.0)["allocated"]
+    heap.uordblks, heap.fordblks = 350 * MB, 150 * MB
+    there = read(source, 1.0)["allocated"]
+
+    assert (absent - before, there - absent) == (20 * MB, 30 * MB)
+
+
 def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
     """Where malloc does not tell, one note says so."""
     source = of_fake(FakeMemory())
