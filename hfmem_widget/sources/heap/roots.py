@@ -105,8 +105,12 @@ def modules_of_libraries() -> dict[str, ModuleType]:
 
 
 def known_to_the_collector() -> Iterator[list[Any]]:
-    """Yield the objects that the garbage collector knows, and what they refer to, many at a time."""
-    objects = gc.get_objects()
+    """Yield the objects that the garbage collector knows, and what they refer to, many at a time.
+
+    Modules are not asked: their fields are known anyway, and up to CPython 3.12.5 asyncio's hands out objects
+    that it has freed, which ends the process or fills its memory (python/cpython#122695).
+    """
+    objects = [held for held in gc.get_objects() if not issubclass(type(held), ModuleType)]
     for start in range(0, len(objects), _AT_A_TIME):
         some = objects[start : start + _AT_A_TIME]
         yield some + gc.get_referents(*some)
@@ -126,10 +130,14 @@ def user_modules() -> dict[str, ModuleType]:
 
 @lru_cache(1)
 def _installed() -> tuple[str, ...]:
-    """Return where the standard library and packages are, as the beginnings of paths."""
+    """Return where the standard library and packages are, as the beginnings of paths.
+
+    Packages are also where ``pip install --target`` put them.
+    """
     libraries = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = [sysconfig.get_path(name) for name in libraries]
     paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]
+    paths += [entry for entry in sys.path if entry and any(Path(entry).glob("*.dist-info"))]
     # With the separator: "env-of-mine" is not within "env".
     return tuple({f"{name}{os.sep}" for path in paths for name in (path, Path(path).resolve())})
 

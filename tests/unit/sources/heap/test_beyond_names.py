@@ -85,6 +85,22 @@ def test_the_search_itself_collects_nothing() -> None:
     assert gc.isenabled()
 
 
+class ModuleInC(ModuleType):
+    """A module that the collector finds more in than its fields, as in those written in C."""
+
+    __slots__ = ("state",)
+
+
+def test_no_module_is_asked_for_what_its_code_in_c_keeps() -> None:
+    """CPython's asyncio hands out objects there that it has freed (python/cpython#122695)."""
+    module = ModuleInC("in_c")
+    module.state = np.ones(2 * MIB)
+    before = sum(row.bytes for row in rows("no name leads to"))
+    del module.state
+
+    assert sum(row.bytes for row in rows("no name leads to")) == before
+
+
 def some_library() -> ModuleType:
     library = ModuleType("some_library")
     library.__file__ = f"{sys.prefix}/lib/some_library.py"
