@@ -2,6 +2,7 @@
 
 Sources are the Markdown files and notebooks where they stand, so that links lead to the same places
 here and on a code host. The navigation is the list of docs/README.md; the front page is the README.
+The pages about how it works are below one entry.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ html_show_sphinx = False
 
 GROUP = re.compile(r"^\*\*(.+)\*\*\n((?:- .*\n(?:  .*\n)*)+)", re.MULTILINE)
 PAGE = re.compile(r"\[([^\]]+)\]\((\w[\w./-]+\.md)\)")
+BELOW_ONE = "How it works"
 MORE = {
     "Notebooks": sorted(
         path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb")
@@ -63,24 +65,39 @@ DEMO = """
 """
 
 
-def navigation() -> str:
-    """Return the lists of pages as they stand in docs/README.md, and what is beside them."""
+def pages() -> dict[str, list[str]]:
+    """Return the lists of pages as they stand in docs/README.md."""
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    groups = {
-        caption: [f"{name.capitalize()} <docs/{path}>" for name, path in PAGE.findall(pages)]
-        for caption, pages in GROUP.findall(text)
+    return {
+        caption: [
+            f"{name[0].upper()}{name[1:]} </docs/{path}>" for name, path in PAGE.findall(found)
+        ]
+        for caption, found in GROUP.findall(text)
     }
-    return "".join(
-        f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
-        for caption, pages in (groups | MORE).items()
-    )
 
 
-def add_to_front_page(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001
+def toctree(entries: list[str], *options: str) -> str:
+    """Return a directive that puts these pages into the side bar."""
+    lines = ["```{toctree}", ":hidden:", *options, "", *entries, "```"]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def navigation() -> str:
+    """Return the lists of pages, and what is beside them."""
+    groups = pages()
+    entry, *_ = groups.pop(BELOW_ONE)
+    groups |= MORE | {"Project": [entry, *MORE["Project"]]}
+    return "".join(toctree(entries, f":caption: {caption}") for caption, entries in groups.items())
+
+
+def add_navigation(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001
     """Put the demo below the first picture of the README, and the navigation at its end."""
     if name == root_doc:
         above, heading, below = source[0].partition("\n## What you get")
         source[0] = above + DEMO + heading + below + navigation()
+    elif name == "docs/how-it-works":
+        _, *below_it = pages()[BELOW_ONE]
+        source[0] += toctree(below_it)
 
 
 def add_demo(app: Sphinx, exception: Exception | None) -> None:
@@ -94,5 +111,5 @@ def add_demo(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Connect the above; magics are part of Python here."""
     app.add_lexer("python", IPython3Lexer)
-    app.connect("source-read", add_to_front_page)
+    app.connect("source-read", add_navigation)
     app.connect("build-finished", add_demo)
