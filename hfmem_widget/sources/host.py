@@ -27,9 +27,6 @@ from hfmem_widget.text import MIB, plain
 SLOW_INTERVAL = 1.0
 """Seconds between readings of the machine, which are slow."""
 
-MUCH_FREE = 8 * MIB
-"""Free bytes of malloc from which on it is read how many of them are in memory."""
-
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
@@ -326,7 +323,7 @@ class HostSource(BaseSource):
         taken, grown = self._kept - kept, rest - self._rest
         self._kept, self._rest = kept, rest
         self._lacking -= max(0.0, min(taken, grown, self._lacking))
-        if kept < MUCH_FREE or lacking is None:
+        if lacking is None or not kept:
             return 0.0
         if self._heap_looks.is_due(now, rest):
             began = time.perf_counter()
