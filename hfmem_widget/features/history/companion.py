@@ -13,32 +13,20 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Session, Span
 from hfmem_widget.view.front_end import running_cell
-from hfmem_widget.view.screen import Screen
 
 
 class Historian(Companion):
     """Notes one watch."""
 
     def __init__(
-        self,
-        options: WatchOptions | None = None,
-        screen: Screen | None = None,
-        *,
-        kept: KeptHistory = KEPT_HISTORY,
+        self, options: WatchOptions | None = None, *, kept: KeptHistory = KEPT_HISTORY
     ) -> None:
         self._kept = kept
         self._cell: Cell | None = None
-        self._span: Span | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note which cell it is in."""
-        self._cell, self._span = running_cell(), span
-        self._kept.history.running.append(span)
-
-    def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Note that it does not run any more."""
-        if self._span is not None:
-            self._kept.history.running.remove(self._span)
+        self._cell = running_cell()
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add it; a file is written on another thread."""
