@@ -180,14 +180,6 @@ def test_places_have_headings_where_there_are_several() -> None:
     )  # fmt: skip
 
 
-def test_pointing_at_a_bar_tells_its_figures() -> None:
-    """A bar's tooltip has its address, its size and what is used and free in it."""
-    html = html_of(recorded_map("fragmented"))
-    assert re.search(
-        r"<title>40\.0 MiB at 0x[0-9a-f]+: 11\.0 MiB in use, 29\.0 MiB free, in partly used", html
-    )
-
-
 USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
 
 
