@@ -48,7 +48,12 @@ HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "msgspec": {"recording/fields.py", "recording/check.py", "features/history/file.py"},
+    "msgspec": {
+        "recording/fields.py",
+        "recording/check.py",
+        "features/history/file.py",
+        "ci/summary.py",
+    },
     "transformers": {
         "drivers/trainer.py",
         "drivers/api.py",
