@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -466,11 +466,8 @@ class ReportMagics(Magics):
         if released.interrupted:
             raise KeyboardInterrupt
 
-    def renamed(self) -> Mapping[str, Callable[[str], None]]:
-        """Return the line magics with the names of before, each of which says its new one once."""
-        return {name: partial(self._run_renamed, name) for name in RENAMED}
-
-    def _run_renamed(self, name: str, line: str) -> None:
+    def run_renamed(self, name: str, line: str) -> None:
+        """Run what a magic of before is called now, and say that once."""
         magic, *option = RENAMED[name].split()
         if name not in self._renamed_used:
             self._renamed_used.add(name)

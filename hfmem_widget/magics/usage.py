@@ -24,8 +24,6 @@ _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|q
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
 
-_SIZE = re.compile(r"[\d.]+[KMGT]i?B", re.IGNORECASE)
-
 
 def words_of(line: str) -> list[str]:
     """Return the words of a magic's line without their quotes; UsageError if a quotation has no end."""
@@ -150,10 +148,7 @@ class _UsageLine:
     def _check_quotes(self, option: str, words: list[str], at: int) -> None:
         """Refuse words that were meant for the option before them, if it takes text."""
         if self._options[option].type is None:
-            further = [words[at - 1], *takewhile(_is_value, words[at:])]
-            if _SIZE.fullmatch(size := "".join(further)):
-                self._refuse(f"a size is one word: {option} {size}")
-            text = plain(" ".join(further))
+            text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
             self._refuse(f'several words need quotes: {option} "{text}"')
 
     def _refuse(self, message: str) -> NoReturn:

@@ -153,7 +153,7 @@ REFUSED = {
     "%%memwatch -label x": ("no option -label", "did you mean --label?"),
     "%%memwatch --label fine tune": ('quotes: --label "fine tune"',),
     "%%memwatch --label fine tune on gpu --quiet": ('--label "fine tune on gpu"',),
-    "%%memwatch --budget 20 GB": ("a size is one word: --budget 20GB",),
+    "%%memwatch --budget 20 GB": ('several words need quotes: --budget "20 GB"',),
     "%%memwatch fine-tune": ("options only", "'fine-tune'", "--label fine-tune"),
     "%%memwatch --label": ("--label needs a value",),
     "%%memwatch --label --quiet": ("--label needs a value",),
