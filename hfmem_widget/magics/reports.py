@@ -225,11 +225,12 @@ class ReportMagics(Magics):
             self._list_cells(arguments)
             return
         _refuse(arguments, ("last", "runs", "csv", "keep", "clear"), "goes without names")
-        from hfmem_widget.features.compare.api import compare_named
+        from hfmem_widget.features.compare.api import compare
         from hfmem_widget.features.compare.html import chart_bundle, table_bundle
 
-        comparison = compare_named(
-            arguments.names,
+        comparison = compare(
+            *arguments.names,
+            *filter(None, [arguments.baseline]),
             by=arguments.by,
             device=arguments.device,
             baseline=arguments.baseline,
