@@ -60,13 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
         runner(config)
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what does nothing; it may stand in the settings, for runs that have a baseline."""
-    if config.option.hfmem_tolerance is None or config.option.hfmem_baseline:
-        return []
-    return ["hfmem: --hfmem-tolerance does nothing without --hfmem-baseline FILE"]
-
-
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

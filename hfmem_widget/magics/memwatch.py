@@ -36,10 +36,11 @@ from hfmem_widget.guard import (
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
 from hfmem_widget.magics.open import open_parser, open_recording
-from hfmem_widget.magics.report import OptionFlags, output
 from hfmem_widget.magics.usage import (
+    OptionFlags,
     asks_for_help,
     check_output,
+    output,
     parse,
     remove,
     usage_errors,

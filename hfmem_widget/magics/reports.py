@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.magics.report import OptionFlags, output, report
+from hfmem_widget.magics.usage import OptionFlags, output, report
 from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 

@@ -68,7 +68,6 @@ HOMES = {
         "magics/memwatch.py",
         "magics/open.py",
         "magics/engines.py",
-        "magics/report.py",
         "magics/reports.py",
         "magics/usage.py",
         "__init__.py",
