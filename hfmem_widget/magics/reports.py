@@ -133,7 +133,7 @@ class ReportMagics(Magics):
             anatomies = [replace(anatomy, moment=NOW) for anatomy in anatomies]
         forecasts = {}
         if arguments.predicted:
-            from hfmem_widget.features.fit.prediction import prediction
+            from hfmem_widget.features.fit.beside import prediction
 
             keys = dict.fromkeys(anatomy.device.key for anatomy in anatomies)
             forecasts = {key: prediction(session, key) for key in keys}

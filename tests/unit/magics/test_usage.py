@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit import prediction as predicting
+from hfmem_widget.features.fit import beside as predicting
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.session import Session
