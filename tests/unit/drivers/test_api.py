@@ -290,7 +290,7 @@ def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFi
         WatchOptions(ranks=False),
         monitor=shared_monitor(),
         screen=Screen(),
-        also=(Says("first"), Says("second")),
+        last=(Says("first"), Says("second")),
     )
     with watch:
         pass
