@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -36,18 +35,12 @@ Pieces = tuple[Piece, ...]
 _ORDER = list(LABELS)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentBar:
+class SegmentBar(NamedTuple):
     """A segment, or several narrow ones end to end, which may take several bars."""
 
     pieces: Pieces  # from left to right
-    row: int = 0
-    left: float = 0.0  # units
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(size for _, size in self.pieces)
+    row: int
+    left: float  # units
 
 
 class Layout(NamedTuple):
@@ -111,19 +104,18 @@ def _bars(
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
     wide = sum(segment.size >= narrow for segment in place.segments)
     strip = merged(chain.from_iterable(pieces[wide:]), finest)
-    bars = map(SegmentBar, chain(pieces[:wide], _cut(_joined(strip), int(full))))
-    return tuple(_placed(bars, full))
+    return tuple(_placed(chain(pieces[:wide], _cut(_joined(strip), int(full))), full))
 
 
-def _placed(bars: Iterable[SegmentBar], full: float) -> Iterator[SegmentBar]:
+def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
     """Yield bars in rows as words in lines: each in the first row that has room for it."""
     ends: list[float] = []
-    for bar in bars:
-        width = bar.size * WIDTH / full
+    for stretch in stretches:
+        width = sum(size for _, size in stretch) * WIDTH / full
         row = next((row for row, end in enumerate(ends) if end + width <= WIDTH + 0.01), len(ends))
         if row == len(ends):
             ends.append(0.0)
-        yield replace(bar, row=row, left=ends[row])
+        yield SegmentBar(stretch, row, ends[row])
         ends[row] += width + GAP
 
 

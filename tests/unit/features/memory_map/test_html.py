@@ -90,7 +90,7 @@ def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
     for _, bars in laid.places:
         rows: dict[int, list[tuple[float, float]]] = {}
         for bar in bars:
-            end = bar.left + bar.size * WIDTH / laid.full
+            end = bar.left + sum(size for _, size in bar.pieces) * WIDTH / laid.full
             rows.setdefault(bar.row, []).append((bar.left, end))
         for spans in rows.values():
             assert all(first[1] < second[0] for first, second in pairwise(sorted(spans)))
