@@ -51,10 +51,6 @@ class Baseline:
         """Return the peaks that were measured in an environment."""
         return self.peaks.get(environment, {})
 
-    def tests(self) -> set[str]:
-        """Return the names of all tests."""
-        return {name for peaks in self.peaks.values() for name in peaks}
-
     def updated(self, measured: Mapping[str, Peaks], gone: Iterable[str]) -> Baseline:
         """Return it with newer peaks, and in their environments without the tests that are gone."""
         left_out = set(gone)
@@ -158,7 +154,7 @@ class Summary:
             "::" in a for a in self._config.args
         )
         files = {_file(node_id) for node_id in node_ids} if is_whole else set()
-        tests = self._baseline.tests()
+        tests = {name for peaks in self._baseline.peaks.values() for name in peaks}
         there = {file for file in map(_file, tests) if (self._config.rootpath / file).exists()}
         if there:  # else the names are those of another root
             missing = tests - set(map(self.name_of, node_ids))
