@@ -35,7 +35,7 @@ from hfmem_widget.guard import (
 )
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
-from hfmem_widget.magics.open import open_parser, open_recording
+from hfmem_widget.magics.open import open_parser, open_recording, take_engines
 from hfmem_widget.magics.usage import (
     OptionFlags,
     asks_for_help,
@@ -208,8 +208,6 @@ class MemwatchMagics(Magics):
             self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
             return
         if words[:1] == [RANKS]:
-            from hfmem_widget.magics.engines import take_engines
-
             print(take_engines(words[1:], self._shell.user_ns))  # noqa: T201
             return
         arguments = parse(self.memwatch.parser, words)

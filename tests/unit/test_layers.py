@@ -67,7 +67,6 @@ HOMES = {
         "magics/executions.py",
         "magics/memwatch.py",
         "magics/open.py",
-        "magics/engines.py",
         "magics/reports.py",
         "magics/usage.py",
         "__init__.py",
