@@ -372,7 +372,7 @@ class MemwatchMagics(Magics):
         code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
         return Cell(
             execution.number,
-            execution.cell_id,
+            getattr(execution.info, "cell_id", None) or "",
             plain(next(iter(code), ""), MOST_OF_TITLE),
         )
 

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,21 +222,9 @@ def engines_in_use() -> Engines | None:
 def unused() -> Path:
     """Return a directory that is not there, under a name that nobody can guess; it goes with this process."""
     directory = Path(tempfile.gettempdir()) / f"hfmem-{secrets.token_hex(8)}"
-    _given(os.getpid()).append(directory)
+    # A child to which it was given may begin after its cell.
+    atexit.register(_remove, directory, os.getpid())
     return directory
-
-
-@cache
-def _given(pid: int) -> list[Path]:
-    """Return the directories that a process has given to its children: some may begin after their cell."""
-    given: list[Path] = []
-    atexit.register(_remove_all, given, pid)
-    return given
-
-
-def _remove_all(directories: list[Path], pid: int) -> None:
-    for directory in directories:
-        _remove(directory, pid)
 
 
 def _remove(directory: Path, pid: int) -> None:
