@@ -281,23 +281,6 @@ class ReportMagics(Magics):
         help="Forecast a training step. This is the default.",
     )
     @OptionFlags(SETTING)
-    @argument(
-        "--longest",
-        action="store_true",
-        help="Look for the longest rows that fit at this batch, by further dry runs.",
-    )
-    @argument(
-        "--try",
-        dest="attempt",
-        action="store_true",
-        help="Make one real step of this size with random weights, and give the memory back.",
-    )
-    @argument(
-        "--headroom",
-        type=float,
-        default=0.10,
-        help="Share of the free memory to leave unused. Default: %(default)s.",
-    )
     @output("forecast")
     def memfit(self, arguments: Namespace) -> None:
         """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
@@ -316,8 +299,8 @@ class ReportMagics(Magics):
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 
-        names = {*SETTING, "longest", "attempt", "headroom"} & given.keys()
-        fitted = fit(self._named(arguments.model), **{name: given[name] for name in names})
+        choices: Any = {name: given[name] for name in SETTING if name in given}
+        fitted = fit(self._named(arguments.model), **choices)
         self._show(fit_bundle(fitted))
         self._keep(arguments, fitted)
 
