@@ -12,7 +12,7 @@ from hfmem_widget.text import plain
 
 if TYPE_CHECKING:
     from hfmem_widget.analysis.record import Record
-    from hfmem_widget.session import Session, Span
+    from hfmem_widget.session import Session
 
 MOST_RECORDS = 2_000
 MOST_BYTES = 16 * 1024**2
@@ -46,8 +46,6 @@ class History:
         """What records of this process have as their `Record.kernel`."""
         self.latest: Session | None = None
         """The session that a magic began last, running or finished; None before the first."""
-        self.running: list[Span] = []
-        """The watches that have not ended."""
         self.records: list[Record] = []
         self.forgotten = 0
         """How many records have gone, as there were too many."""
@@ -98,8 +96,6 @@ class History:
             return tuple(by_label[labels[0]])
         if labels and wanted:
             message = f"{wanted!r} may be {_listed(map(repr, labels))}; write more of it"
-        elif wanted and self._is_running(wanted):
-            message = f"the cell {wanted!r} is still running; compare it after it has ended"
         elif not records:
             message = HOW_TO_WATCH
         else:
@@ -112,14 +108,6 @@ class History:
 
     def _own(self) -> list[Record]:
         return [record for record in self.records if record.kernel == self.kernel]
-
-    def _is_running(self, wanted: str) -> bool:
-        """Return whether a running watch's label begins with a name, or has its number in brackets."""
-        number = _NUMBER.fullmatch(wanted)
-        return any(
-            span.label.startswith(wanted) or (number is not None and f"[{number[1]}]" in span.label)
-            for span in self.running
-        )
 
     def _forget(self) -> None:
         too_many = max(0, len(self.records) - self._most)

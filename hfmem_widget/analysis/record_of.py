@@ -47,7 +47,7 @@ def record_of(
     It has no tie to its session. `cell` is the one that the span is in; without a label, it is called as
     the cell is.
     """
-    label, title, identity = _names(span, plain(label), cell)
+    label, title, identity = names_of(span, plain(label), cell)
     read, over = measured_in(session, span)
     ranks = read.ranks
     spread = {} if ranks is None else {"median": ranks.median, "lowest": ranks.lowest}
@@ -74,7 +74,7 @@ def record_of(
     )
 
 
-def _names(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
+def names_of(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
     """Return a watch's label, what else to call it, and what it has in common with its other runs."""
     title = plain(span.label) or span.kind
     own = "" if cell is None else cell.id or cell.first_line

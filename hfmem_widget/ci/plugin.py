@@ -54,23 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER_HELP)
     if config.option.hfmem_update and not config.option.hfmem_baseline:
         raise pytest.UsageError("--hfmem-update needs a file to write: --hfmem-baseline FILE")
-    if config.option.hfmem_tolerance:
-        from hfmem_widget.errors import OptionError
-        from hfmem_widget.text import parse_share
-
-        try:
-            parse_share(config.option.hfmem_tolerance, "--hfmem-tolerance")
-        except OptionError as error:
-            raise pytest.UsageError(str(error)) from None
-    if config.option.hfmem or config.option.hfmem_baseline or config.getini(DEFAULT):
+    option = config.option
+    wanted = option.hfmem, option.hfmem_baseline, option.hfmem_tolerance, config.getini(DEFAULT)
+    if any(wanted):
         runner(config)
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what does nothing; it may stand in the settings, for runs that have a baseline."""
-    if config.option.hfmem_tolerance is None or config.option.hfmem_baseline:
-        return []
-    return ["hfmem: --hfmem-tolerance does nothing without --hfmem-baseline FILE"]
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
+from msgspec import Meta, Struct
 
 from hfmem_widget.ci.measure import HOST, DeviceCost
 from hfmem_widget.errors import OptionError
@@ -49,10 +51,6 @@ class Baseline:
         """Return the peaks that were measured in an environment."""
         return self.peaks.get(environment, {})
 
-    def tests(self) -> set[str]:
-        """Return the names of all tests."""
-        return {name for peaks in self.peaks.values() for name in peaks}
-
     def updated(self, measured: Mapping[str, Peaks], gone: Iterable[str]) -> Baseline:
         """Return it with newer peaks, and in their environments without the tests that are gone."""
         left_out = set(gone)
@@ -74,40 +72,32 @@ class Baseline:
             half_written.unlink(missing_ok=True)
 
 
+class _File(Struct):
+    hfmem_baseline: int
+    peaks: dict[str, dict[str, Annotated[int, Meta(ge=0)]]]
+
+
 def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
     """Return the baseline in a file.
 
     Raises `OptionError` if it cannot be read; the message is one sentence.
     """
     name = plain(path)
-    try:
-        text = read_regular(path, MOST_BYTES).decode() if os.path.lexists(path) else None
-    except OptionError as error:
-        raise OptionError(f"the baseline {error}") from None
-    except ValueError as error:
-        raise OptionError(f"the baseline {name} cannot be read: {plain(error)}") from error
-    if text is None:
+    if not os.path.lexists(path):
         if may_be_missing and path.parent.is_dir():
             return Baseline(path)
         how = "create it with --hfmem-update" if path.parent.is_dir() else "its folder is missing"
         raise OptionError(f"there is no baseline {name}; {how}")
     try:
-        content = json.loads(text)
+        content = msgspec.json.decode(read_regular(path, MOST_BYTES), type=_File)
+    except OptionError as error:
+        raise OptionError(f"the baseline {error}") from None
     except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or not _are_peaks(content.get("peaks")):
         message = f"{name} is not a baseline; delete it and write a new one with --hfmem-update"
-        raise OptionError(message)
-    if content.get("hfmem_baseline") != FORMAT:
+        raise OptionError(message) from None
+    if content.hfmem_baseline != FORMAT:
         raise OptionError(f"{name} has the format of another version of hfmem_widget")
-    return Baseline(path, content["peaks"])
-
-
-def _are_peaks(peaks: Any) -> bool:
-    return isinstance(peaks, dict) and all(
-        isinstance(each, dict) and all(type(size) is int and size >= 0 for size in each.values())
-        for each in peaks.values()
-    )
+    return Baseline(path, content.peaks)
 
 
 def differs(peak: float, baseline: float, tolerance: float) -> bool:
@@ -164,7 +154,7 @@ class Summary:
             "::" in a for a in self._config.args
         )
         files = {_file(node_id) for node_id in node_ids} if is_whole else set()
-        tests = self._baseline.tests()
+        tests = {name for peaks in self._baseline.peaks.values() for name in peaks}
         there = {file for file in map(_file, tests) if (self._config.rootpath / file).exists()}
         if there:  # else the names are those of another root
             missing = tests - set(map(self.name_of, node_ids))

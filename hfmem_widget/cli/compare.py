@@ -43,11 +43,7 @@ class AllowedRise:
 
     text: str
     share: float = 0.0
-    bytes: float = NEXT_TO_NOTHING
-
-    def allows(self, before: float, after: float) -> bool:
-        """Return whether a figure may rise so; by next to nothing it always may."""
-        return after - before <= max(self.share * abs(before), self.bytes)
+    bytes: float = NEXT_TO_NOTHING  # by so little a figure may always rise
 
 
 def compare(arguments: Namespace) -> int:
@@ -108,7 +104,7 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
             continue
         share = percent_text(100 * (value / before - 1)) if before >= NEXT_TO_NOTHING else ""
         change = ", ".join(filter(None, (format_bytes(value - before, signed=True), share)))
-        is_over = not limit.allows(before, value)
+        is_over = value - before > max(limit.share * abs(before), limit.bytes)
         line = (
             f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
             f"({change}), {'more than' if is_over else 'within'} the limit of {limit.text}."

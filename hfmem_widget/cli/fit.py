@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from typing import Any
 
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.features.fit.api import fit as forecast_of
@@ -13,8 +14,9 @@ from hfmem_widget.options import options_of
 
 def fit(arguments: Namespace) -> int:
     """Say the forecast; the code is 1 where it fits on no device that is here."""
-    names = {*options_of(Setting), "longest", "headroom"} & vars(arguments).keys()
-    fitted = forecast_of(arguments.model, **{name: getattr(arguments, name) for name in names})
+    given = vars(arguments)
+    choices: Any = {name: given[name] for name in options_of(Setting) if name in given}
+    fitted = forecast_of(arguments.model, **choices)
     if arguments.json:
         forecast = fitted.forecast
         devices = [

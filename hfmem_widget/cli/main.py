@@ -150,13 +150,6 @@ def _parser() -> ArgumentParser:
         help="a folder or JSON file with a configuration, or a model in the local cache",
     )  # fmt: skip
     add_flags(fit, options_of(Setting))
-    fit.add_argument(
-        "--longest", action="store_true", help="look for the longest rows that fit at this batch"
-    )
-    fit.add_argument(
-        "--headroom", type=float, default=0.1, metavar="SHARE",
-        help="of the free memory, to leave unused; default: 0.1",
-    )  # fmt: skip
     fit.add_argument("--json", action="store_true", help="bytes as JSON")
 
     doctor = command(

@@ -54,11 +54,11 @@ class EveryCell:
         if not options.quiet:
             self._view.begin()
 
-    def cell_begins(self, title: str, also: tuple[Companion, ...] = ()) -> None:
-        """Open the span of a cell; `also` goes along with this one."""
+    def cell_begins(self, title: str) -> None:
+        """Open the span of a cell."""
         with interrupts_deferred():
             self._span = self._monitor.open_span(self.session, "cell", title)
-            self._companions = (*also, *companions_for(self._options, self._screen))
+            self._companions = companions_for(self._options, self._screen)
             harmless(begin_loop, self._monitor, self.session)
             harmless(begin_passes, self._monitor, self.session)
             for companion in self._companions:

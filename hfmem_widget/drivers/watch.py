@@ -46,10 +46,8 @@ class Watch(Decorates):
         Takes the monitor and the session, and returns what opens spans within the watch.
     subjects : tuple of object
         Models and optimizers whose tensors are counted; none is kept alive by it.
-    also : tuple of Companion
-        Companions besides those which the options ask for, and before them.
     last : tuple of Companion
-        The same after them: they tell what the others have found.
+        Companions after those which the options ask for: they tell what the others have found.
     recorded_if_possible : bool
         Whether to watch without a recording, and say so, where it cannot be written.
     """
@@ -64,7 +62,6 @@ class Watch(Decorates):
         title: str = "",
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
-        also: tuple[Companion, ...] = (),
         last: tuple[Companion, ...] = (),
         recorded_if_possible: bool = False,
     ) -> None:
@@ -81,7 +78,7 @@ class Watch(Decorates):
         self._span: Span | None = None
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
-        self._also, self._last = also, last
+        self._last = last
         self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
 
@@ -164,7 +161,7 @@ class Watch(Decorates):
             why = f"There is no recording: {error}."
             warn(why)
             asked_for = companions_for(replace(self._options, record=""), self._screen)
-        return (*self._also, *asked_for, *self._last), why
+        return (*asked_for, *self._last), why
 
     def shows(self, session: Session) -> bool:
         """Return whether a session is the one that this watch has begun, and not ended."""

@@ -58,7 +58,6 @@ FEATURES = (
         "leaks",
         check=f"{_HERE}.leaks.findings:growth",
         companion=f"{_HERE}.leaks.companion:Leaks",
-        goes_along=lambda options: not options.quiet,
     ),
     Feature("holders"),
     Feature("free"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -34,8 +36,9 @@ def register(shell: InteractiveShell) -> None:
     }
     reports = ReportMagics(shell)
     shell.register_magics(reports)
-    for name, magic in reports.renamed().items():
-        shell.register_magic_function(magic, "line", name)  # type: ignore[arg-type]  # its stub is wrong
+    for name in RENAMED:
+        magic: Any = partial(reports.run_renamed, name)
+        shell.register_magic_function(magic, "line", name)
     for name, words in WORDS.items():
         offered[name] = (getattr(ReportMagics, name).parser, words)
     process_state(Shells)[shell] = complete(shell, offered)

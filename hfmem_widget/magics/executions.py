@@ -29,11 +29,6 @@ class Execution:
     watches: list[Watch] = field(default_factory=list)
     """The watches that end with it."""
 
-    @property
-    def cell_id(self) -> str:
-        """The front end's id of the cell, the same for all of its runs; empty if it has none."""
-        return getattr(self.info, "cell_id", None) or ""
-
 
 class Executions:
     """The cells that run: a cell can run others, and several threads can run cells at once."""

@@ -35,11 +35,12 @@ from hfmem_widget.guard import (
 )
 from hfmem_widget.magics.executions import Execution, Executions, name_code
 from hfmem_widget.magics.first_line import arm_first_line, show_own_line
-from hfmem_widget.magics.open import open_parser, open_recording
-from hfmem_widget.magics.report import OptionFlags, output
+from hfmem_widget.magics.open import open_parser, open_recording, take_engines
 from hfmem_widget.magics.usage import (
+    OptionFlags,
     asks_for_help,
     check_output,
+    output,
     parse,
     remove,
     usage_errors,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
     from hfmem_widget.drivers.every_cell import EveryCell
     from hfmem_widget.drivers.watch import Watch
-    from hfmem_widget.monitor.companion import Companion
     from hfmem_widget.session import Session
 
 NAME = "memwatch"
@@ -165,7 +165,7 @@ class MemwatchMagics(Magics):
         if every_cell is not None and self._in_every_cell is None:
             self._in_every_cell = execution
             title = plain(" ".join([f"[{execution.number}]", *_lines(info)[:1]]), MOST_OF_TITLE)
-            every_cell.cell_begins(title, self._rerun(execution))
+            every_cell.cell_begins(title)
 
     @entry()
     def cell_ends(self, result: ExecutionResult | None) -> None:
@@ -208,8 +208,6 @@ class MemwatchMagics(Magics):
             self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
             return
         if words[:1] == [RANKS]:
-            from hfmem_widget.magics.engines import take_engines
-
             print(take_engines(words[1:], self._shell.user_ns))  # noqa: T201
             return
         arguments = parse(self.memwatch.parser, words)
@@ -353,7 +351,7 @@ class MemwatchMagics(Magics):
 
     def _make_watch(self, options: WatchOptions) -> Watch:
         # Before the imports: they take a while, and on another thread the next cell may begin.
-        execution, number = self._executions.current(), self._cell_number()
+        number = self._cell_number()
         from hfmem_widget.drivers.watch import Watch
         from hfmem_widget.monitor.shared import shared_monitor
         from hfmem_widget.view.screen import Screen
@@ -364,29 +362,17 @@ class MemwatchMagics(Magics):
             screen=Screen(self._shell),
             kind="cell",
             title=f"cell [{number}]",
-            also=self._rerun(execution, options.label),
         )
 
-    def _rerun(self, execution: Execution | None, label: str = "") -> tuple[Companion, ...]:
-        """Return what compares a cell with its earlier runs, if it has a label or an id."""
-        from hfmem_widget.analysis.record import UNLABELLED
-        from hfmem_widget.features.leaks.reruns import Rerun
-
-        cell_id = "" if execution is None else execution.cell_id
-        if not label and not cell_id:
-            return ()
-        identity = f"label {plain(label)}" if label else f"{UNLABELLED}{cell_id}"
-        return (Rerun(lambda: HISTORY.runs_of(identity)),)
-
     def running_cell(self) -> Cell | None:
-        """Return the cell that runs on this thread, for the history."""
+        """Return the cell that runs on this thread."""
         execution = self._executions.current()
         if execution is None:
             return None
         code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
         return Cell(
             execution.number,
-            execution.cell_id,
+            getattr(execution.info, "cell_id", None) or "",
             plain(next(iter(code), ""), MOST_OF_TITLE),
         )
 

@@ -1,17 +1,24 @@
-"""``%memwatch open``: a recording, or a run that goes on elsewhere."""
+"""``%memwatch open``: a recording, or a run that goes on elsewhere; ``%memwatch ranks``: engines as ranks."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from hfmem_widget.magics.usage import usage_errors
+from hfmem_widget.text import format_counted, plain
+
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
     from hfmem_widget.session import Session
+
+
+USAGE = "name a client of ipyparallel, such as: %memwatch ranks rc; or %memwatch ranks off"
 
 
 def open_parser(command: str) -> ArgumentParser:
@@ -48,3 +55,24 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, S
     for bundle in bundles if screen.live else bundles[:1]:
         screen.show(bundle)
     return opened, session
+
+
+@usage_errors()
+def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
+    """Do what the words after ``%memwatch ranks`` say, and return what to print."""
+    from hfmem_widget.features.ranks.companion import engines_in_use, take
+
+    if words == ["off"]:
+        had = engines_in_use() is not None
+        take(None)
+        return (
+            "The engines are no longer shown as ranks." if had else "No engines are shown as ranks."
+        )
+    if len(words) != 1:
+        raise UsageError(USAGE)
+    name = words[0]
+    if name not in names:
+        raise UsageError(f"no variable {plain(name)!r}; {USAGE}")
+    engines = take(names[name])
+    count = format_counted(0 if engines is None else len(engines), "engine")
+    return f"{count} of {plain(name)} will be shown as ranks of every watched cell."

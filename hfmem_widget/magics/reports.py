@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.magics.report import OptionFlags, output, report
+from hfmem_widget.magics.usage import OptionFlags, output, report
 from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 
@@ -133,7 +133,7 @@ class ReportMagics(Magics):
             anatomies = [replace(anatomy, moment=NOW) for anatomy in anatomies]
         forecasts = {}
         if arguments.predicted:
-            from hfmem_widget.features.fit.prediction import prediction
+            from hfmem_widget.features.fit.beside import prediction
 
             keys = dict.fromkeys(anatomy.device.key for anatomy in anatomies)
             forecasts = {key: prediction(session, key) for key in keys}
@@ -225,11 +225,12 @@ class ReportMagics(Magics):
             self._list_cells(arguments)
             return
         _refuse(arguments, ("last", "runs", "csv", "keep", "clear"), "goes without names")
-        from hfmem_widget.features.compare.api import compare_named
+        from hfmem_widget.features.compare.api import compare
         from hfmem_widget.features.compare.html import chart_bundle, table_bundle
 
-        comparison = compare_named(
-            arguments.names,
+        comparison = compare(
+            *arguments.names,
+            *filter(None, [arguments.baseline]),
             by=arguments.by,
             device=arguments.device,
             baseline=arguments.baseline,
@@ -280,23 +281,6 @@ class ReportMagics(Magics):
         help="Forecast a training step. This is the default.",
     )
     @OptionFlags(SETTING)
-    @argument(
-        "--longest",
-        action="store_true",
-        help="Look for the longest rows that fit at this batch, by further dry runs.",
-    )
-    @argument(
-        "--try",
-        dest="attempt",
-        action="store_true",
-        help="Make one real step of this size with random weights, and give the memory back.",
-    )
-    @argument(
-        "--headroom",
-        type=float,
-        default=0.10,
-        help="Share of the free memory to leave unused. Default: %(default)s.",
-    )
     @output("forecast")
     def memfit(self, arguments: Namespace) -> None:
         """Forecast the memory of a model, part by part, and whether it fits here. Nothing is loaded.
@@ -315,8 +299,8 @@ class ReportMagics(Magics):
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 
-        names = {*SETTING, "longest", "attempt", "headroom"} & given.keys()
-        fitted = fit(self._named(arguments.model), **{name: given[name] for name in names})
+        choices: Any = {name: given[name] for name in SETTING if name in given}
+        fitted = fit(self._named(arguments.model), **choices)
         self._show(fit_bundle(fitted))
         self._keep(arguments, fitted)
 
@@ -466,11 +450,8 @@ class ReportMagics(Magics):
         if released.interrupted:
             raise KeyboardInterrupt
 
-    def renamed(self) -> Mapping[str, Callable[[str], None]]:
-        """Return the line magics with the names of before, each of which says its new one once."""
-        return {name: partial(self._run_renamed, name) for name in RENAMED}
-
-    def _run_renamed(self, name: str, line: str) -> None:
+    def run_renamed(self, name: str, line: str) -> None:
+        """Run what a magic of before is called now, and say that once."""
         magic, *option = RENAMED[name].split()
         if name not in self._renamed_used:
             self._renamed_used.add(name)

@@ -1,4 +1,4 @@
-"""How all magics parse their line, and what they say about a wrong one."""
+"""How all magics are made, parse their line, and what they say about a wrong one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import keyword
 import re
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from itertools import takewhile
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import line_magic
+from IPython.core.magic_arguments import ArgDecorator, argument, magic_arguments
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.options import Option, add_flags
 from hfmem_widget.text import plain, wrong_value
 
 _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
@@ -23,8 +27,6 @@ _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|q
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
-
-_SIZE = re.compile(r"[\d.]+[KMGT]i?B", re.IGNORECASE)
 
 
 def words_of(line: str) -> list[str]:
@@ -150,10 +152,7 @@ class _UsageLine:
     def _check_quotes(self, option: str, words: list[str], at: int) -> None:
         """Refuse words that were meant for the option before them, if it takes text."""
         if self._options[option].type is None:
-            further = [words[at - 1], *takewhile(_is_value, words[at:])]
-            if _SIZE.fullmatch(size := "".join(further)):
-                self._refuse(f"a size is one word: {option} {size}")
-            text = plain(" ".join(further))
+            text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
             self._refuse(f'several words need quotes: {option} "{text}"')
 
     def _refuse(self, message: str) -> NoReturn:
@@ -196,3 +195,39 @@ def remove(shell: InteractiveShell, name: str) -> Any:
     for magics in shell.magics_manager.magics.values():
         magics.pop(name, None)
     return shell.magics_manager.registry.pop(f"{name.capitalize()}Magics", None)
+
+
+class OptionFlags(ArgDecorator):
+    """Adds the flags of some options, below the headings of their groups."""
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        self._options = options
+
+    def add_to_parser(self, parser: Any, group: Any) -> None:
+        """Add them; options that are not given are not in the namespace."""
+        add_flags(parser, self._options, group)
+
+
+def output(what: str) -> Any:
+    """Return the option that names a variable in which a result is kept."""
+    text = f"Keep the {what} in this variable."
+    return argument("-o", "--output", default="", metavar="NAME", help=text)
+
+
+def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], None]:
+    """Make a line magic of a method that takes parsed arguments; an OptionError is shown in one line."""
+
+    @wraps(action)
+    def magic(self: Any, line: str) -> None:
+        words = words_of(line)
+        if asks_for_help(words):
+            print(parser.format_help())  # noqa: T201
+            return
+        with usage_errors():
+            arguments = parse(parser, words)
+            check_output(getattr(arguments, "output", ""), self._shell)
+            action(self, arguments)
+
+    made: Any = magic_arguments()(magic)
+    parser = made.parser
+    return line_magic(made)  # type: ignore[return-value]  # it is typed for a callable of Never

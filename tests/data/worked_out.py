@@ -89,7 +89,8 @@ def expandable() -> Fragmentation:
 def of_fragmentation(make: Callable[[], Fragmentation]) -> Iterator[str]:
     found = make()
     yield named({part.name: part.bytes for part in found.parts})
-    yield f"{sizes((found.reserved, found.active, found.fits))} {found.is_host} {found.expandable}"
+    active = sum(found.bytes(name) for name in ("used", "rounding", "pending"))
+    yield f"{sizes((found.reserved, active, found.fits))} {found.is_host} {found.expandable}"
     for place in found.places:
         yield f"{place.stream} {place.pool}: {sizes((place.reserved, place.free, place.fits))}"
     yield from (f"> {figures(one)}" for one in sentences(found))

@@ -24,8 +24,9 @@ def look():
     # What a stream still uses is no longer allocated, but the allocator counts it as requested.
     waiting = sum(block["requested_size"] for one in torch.cuda.memory_snapshot() for block in one["blocks"]
                   if block["state"] == "active_pending_free")
-    told = {"reserved": how.reserved, "allocated": how.bytes("used") + how.bytes("rounding"),
-            "active": how.active, "requested": how.bytes("used") + waiting,
+    allocated = how.bytes("used") + how.bytes("rounding")
+    told = {"reserved": how.reserved, "allocated": allocated,
+            "active": allocated + how.bytes("pending"), "requested": how.bytes("used") + waiting,
             "inactive_split": sum(block.size for one in found.segments if one.in_use and not one.expandable
                                   for block in one.blocks if block.state == "free")}
     assert told == counted, (told, counted)

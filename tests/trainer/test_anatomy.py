@@ -10,7 +10,7 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.prediction import prediction
+from hfmem_widget.features.fit.beside import prediction
 from tests.trainer.tiny import make_trainer, session_of, tiny_model
 
 

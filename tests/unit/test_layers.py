@@ -48,7 +48,12 @@ HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
-    "msgspec": {"recording/fields.py", "recording/check.py", "features/history/file.py"},
+    "msgspec": {
+        "recording/fields.py",
+        "recording/check.py",
+        "features/history/file.py",
+        "ci/summary.py",
+    },
     "transformers": {
         "drivers/trainer.py",
         "drivers/api.py",
@@ -62,8 +67,6 @@ HOMES = {
         "magics/executions.py",
         "magics/memwatch.py",
         "magics/open.py",
-        "magics/engines.py",
-        "magics/report.py",
         "magics/reports.py",
         "magics/usage.py",
         "__init__.py",

@@ -153,13 +153,9 @@ class Budget(Companion):
         session = self._session
         if session is None:
             return
-        for device in self._devices(session):
-            peak = step.peaks.get(f"{device}/{self._limit.metric}")
-            if peak is not None and peak.value > self._on(session, device):
-                seconds, where = step.start + step.duration - self._began, _name_of(step, session)
-                self._cross(
-                    session, Crossing(device, "between samples", peak.value, seconds, where)
-                )
+        seconds, where = step.start + step.duration - self._began, _name_of(step, session)
+        for device, peak in self._peaks(session, step).items():
+            self._cross(session, Crossing(device, "between samples", peak, seconds, where))
 
     def should_end(self, step: int, *, alone: bool, is_last: bool = False) -> bool:
         """Return whether a training is to end after a step; `alone` if it has one process."""

@@ -75,21 +75,12 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     runs: dict[str, tuple[Record, ...]] = {}
     for subject in subjects:
         records = _records(subject)
-        runs[_free_name(_name(subject, records), runs)] = records
+        name = _name(subject, records)
+        if runs.get(name) != records:  # what is named twice stands there once
+            name = _free_name(name, runs)
+        runs[name] = records
+        baseline = name if subject == baseline else baseline
     return of_runs(runs, by=by, device=device, baseline=baseline)
-
-
-def compare_named(
-    names: Sequence[str], *, by: str = "", device: str = "", baseline: str = ""
-) -> Comparison:
-    """Lay watched cells side by side, by label or number; a cell that is named twice appears once."""
-    runs: dict[str, tuple[Record, ...]] = {}
-    base = ""
-    for name in (*names, baseline) if baseline else names:
-        records = HISTORY.find(name)
-        base = _name(name, records)
-        runs[base] = records
-    return of_runs(runs, by=by, device=device, baseline=base if baseline else "")
 
 
 def _records(subject: Subject) -> tuple[Record, ...]:

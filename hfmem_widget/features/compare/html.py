@@ -29,6 +29,7 @@ NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's l
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures by MIME type: a table of the cells, and one of their parts."""
+    tables = ((CELL, figure_columns(comparison)), ("at the peak", part_columns(comparison)))
     # Where there is text alone, there is no chart.
     chartless = (
         f"{plain(cell.name)} has no data for the chart."
@@ -38,8 +39,7 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     return kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
         *map(kit.line, verdicts(comparison)),
-        _table(comparison, CELL, figure_columns(comparison)),
-        _table(comparison, "at the peak", part_columns(comparison)),
+        *(_table(comparison, first, columns) for first, columns in tables if columns),
         *kit.notes(plain(note, NOTE_LENGTH) for note in (*comparison.notes, *chartless)),
     ) | {"text/plain": text(comparison)}
 
@@ -72,11 +72,7 @@ def _table(comparison: Comparison, first: str, columns: Sequence[FigureRow]) -> 
         first, heads, names = "" if first == CELL else first, names, heads
     else:
         figures = list(zip(*figures, strict=True))
-    rows = (
-        [TableRow((name, *row)) for name, row in zip(names, figures, strict=True)]
-        if columns
-        else []
-    )
+    rows = [TableRow((name, *row)) for name, row in zip(names, figures, strict=True)]
     return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
 
 

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import TextWrapper
-from threading import Thread
 
+from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.session import Device
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.host import find_memory
@@ -112,9 +112,7 @@ def _listed(devices: Iterable[Device]) -> str:
 
 def _nvidia() -> str:
     answers: list[str] = []
-    look = Thread(target=lambda: answers.append(_found_by(_devices_of_nvml)), daemon=True)
-    look.start()
-    look.join(SECONDS_TO_ANSWER)
+    done_within(SECONDS_TO_ANSWER, lambda: answers.append(_found_by(_devices_of_nvml)))
     return answers[0] if answers else "the driver does not answer"
 
 

@@ -15,7 +15,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import remember
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
-from hfmem_widget.features.fit.room import check_headroom, rooms
+from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options
 from hfmem_widget.text import plain
@@ -32,14 +32,7 @@ STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 
 
 @partial(lists_options, declared=Setting, keywords=SettingKeywords)
-def fit(
-    model: Any,
-    *,
-    longest: bool = False,
-    attempt: bool = False,
-    headroom: float = 0.10,
-    **choices: Unpack[SettingKeywords],
-) -> Fit:
+def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     """Forecast the memory of a model, and whether it fits the devices that are here. Nothing is loaded.
 
     Parameters
@@ -47,13 +40,6 @@ def fit(
     model : torch.nn.Module, transformers.PreTrainedConfig, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
         Of other modules, weights, gradients and optimizer states are forecast, but no activations.
-    longest : bool
-        Whether the longest rows that fit at this batch are looked for, by further dry runs.
-    attempt : bool
-        Whether a model with random weights makes one real step of this size, whose peak is shown beside the
-        forecast. Its memory is given back afterwards.
-    headroom : float
-        Share of each device's free memory to leave unused.
     **choices
         Options of a `Setting`.
 
@@ -67,14 +53,13 @@ def fit(
     OptionError
         If there is no such model or choice; the message says why.
     """
-    check_headroom(headroom)
+    setting = Setting().changed(choices, "fit()")
     try:
         from hfmem_widget.features.fit.inputs import positions_of
         from hfmem_widget.features.fit.on_meta import uncompiled
         from hfmem_widget.features.fit.predict import predict
     except ImportError as error:
         raise OptionError(f"a forecast needs torch and transformers ({plain(error)})") from None
-    setting = Setting().changed(choices, "fit()")
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str | PathLike):
         name = fspath(model)
@@ -103,24 +88,24 @@ def fit(
         context = max(0.0, gpu.context - forecast.bytes("libraries"))
         room = replace(gpu, context=context)
         there = held[room.device]
-        share = room.available * (1 - headroom) + there
+        share = room.available * (1 - setting.headroom) + there
         fits = None if math.isnan(room.available) else forecast.total <= share
         is_lower = forecast.bound == "lower"
         largest = None
         if fits is not None and not is_lower:
             largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         tokens = None
-        if longest and largest is not None:
+        if setting.longest and largest is not None:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
             tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)
         verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
     tried = None
-    if attempt:
+    if setting.attempt:
         from hfmem_widget.features.fit.trial import tried_step
 
         tried = tried_step(subject, forecast.setting)
     remember(forecast)
-    return Fit(name, forecast, tuple(verdicts), float(headroom), stored, tried)
+    return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
 
 
 def longest_rows(

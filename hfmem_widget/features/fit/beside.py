@@ -1,10 +1,13 @@
-"""The forecast beside the measured peak, where a training was forecast before it was watched."""
+"""A forecast beside what was measured: of a training before it is watched, or later of its live model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.process import process_state
@@ -17,6 +20,15 @@ MOST_KEPT = 8
 
 LEAST_OF_OTHERS = 0.005
 """Share of a forecast: where more than that was allocated for something else, the two cannot be compared."""
+
+
+HOW_TO_RECORD = (
+    "a Trainer records it by itself, and a loop of yours with "
+    "span('step', tokens=..., longest=...) around each step"
+)
+
+KEPT = ("weights", "optimizer", "gradients")  # the parts that a training keeps for every parameter
+OTHERS = 1.05  # times the predicted weights: more than that belongs to other models as well
 
 
 class Forecasts(list[Forecast]):
@@ -92,3 +104,89 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
     sizes = step.samples, step.longest, step.tokens
     is_exact = memory is not None and memory.certainty == "exact"
     return is_exact and step.first == step.last and sizes == (rows, length, rows * length)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A forecast beside the anatomy of one device."""
+
+    parts: dict[str, float]  # bytes at the peak of a step; of a GPU also "allocated", their sum
+    per_parameter: str  # a sentence about the bytes per parameter, measured and predicted
+
+
+def prediction(session: Session, device: str) -> Prediction:
+    """Return what the worst step on a device should have needed, by a dry run of the live model.
+
+    Raise OptionError if it cannot be forecast.
+    """
+    from hfmem_widget.features.fit.predict import forecast_of, parts_at_the_peak
+    from hfmem_widget.monitor.shared import shared_monitor
+
+    modules, optimizers = shared_monitor().attribution.subjects.all()
+    if not modules or not optimizers:
+        raise OptionError(
+            "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
+            "again"
+        )
+    model = max(modules, key=lambda module: sum(each.numel() for each in module.parameters()))
+    optimizer = _optimizer_of(model, optimizers)
+    forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
+    parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
+    if device != "cpu":  # whose memory holds much besides models
+        parts["allocated"] = sum(parts.values())
+    return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
+
+
+def _per_parameter(session: Session, forecast: Forecast, model: str) -> str:
+    parameters = forecast.parameters
+    if not parameters:
+        return ""
+    highest = {name: _highest(session, name) for name in KEPT}
+    expected = sum(map(forecast.full, KEPT)) / parameters
+    if highest["weights"] > OTHERS * forecast.full("weights"):
+        return (
+            f"The prediction covers {model} alone, {expected:.2f} bytes per parameter; other models were in "
+            "memory as well."
+        )
+    measured = {name: value / parameters for name, value in highest.items()}
+    total = sum(measured.values())
+    measured_parts = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
+    return (
+        f"Bytes per parameter: {total:.2f} measured ({measured_parts}), {expected:.2f} predicted."
+    )
+
+
+def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
+    """Return the newest optimizer that steps a model's parameters; the newest of all where none does."""
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in reversed(optimizers):
+        if any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+            return optimizer
+    return optimizers[-1]
+
+
+def _worst(session: Session, device: str) -> dict[str, float]:
+    """Return the shape of the largest batch of the worst step on a device."""
+    groups = [group for group in session.steps if device in group.devices]
+    if not groups:
+        raise OptionError(f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}")
+    worst = max(groups, key=lambda group: group.devices[device].peak)
+    tokens = worst.devices[device].worst_tokens
+    if math.isnan(tokens) or math.isnan(worst.longest):
+        raise OptionError(f"no batch shape was recorded; {HOW_TO_RECORD}")
+    return {"largest_batch": tokens, "longest": worst.longest, "batches": _batches(session)}
+
+
+def _batches(session: Session) -> float:
+    """Return how many batches a step has, by the counts of steps and substeps."""
+    for root in session.spans:
+        phases = {phase.kind: phase for phase in session.phases(root.id)}
+        if "step" in phases and "substep" in phases:
+            batches = phases["substep"]
+            return max(1.0, round(batches.count / (batches.steps or phases["step"].count or 1)))
+    return 1.0
+
+
+def _highest(session: Session, metric: str) -> float:
+    peaks = [session.peak(f"{device.key}/{metric}") for device in session.devices]
+    return sum(peak for peak in peaks if not math.isnan(peak))

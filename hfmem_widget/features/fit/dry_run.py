@@ -23,6 +23,7 @@ from hfmem_widget.features.fit.allocator import Allocator, Event, ReplayPeak, gi
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
+from hfmem_widget.sources.caches import tensors_of
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
@@ -150,7 +151,8 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
         outputs = model(**batch, **options)
         # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
         named = outputs.items() if isinstance(outputs, Mapping) else ()
-        cache = _storages([each for name, each in named if name in _CACHES], depth=5)
+        tensors = tensors_of([each for name, each in named if name in _CACHES])
+        cache = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
         kept = sum(map(live.rounded, cache.values()))
         events = tuple(live.events)
         return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
@@ -219,16 +221,3 @@ def loss_of(outputs: Any) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     )
     return first.float().mean()
-
-
-def _storages(value: Any, depth: int = 4) -> dict[int, int]:
-    """Return the bytes of all storages within a cache of keys and values, by identity."""
-    if isinstance(value, torch.Tensor):
-        return {storage_id(value): value.untyped_storage().nbytes()}
-    if not isinstance(value, Mapping | list | tuple):
-        value = getattr(value, "__dict__", {})
-    sizes: dict[int, int] = {}
-    if depth:
-        for part in value.values() if isinstance(value, Mapping) else value:
-            sizes |= _storages(part, depth - 1)
-    return sizes

@@ -23,7 +23,7 @@ MOMENTS = {
     "": "without activations",
 }
 BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
-_COLOURS = {"kv_cache": "#9C8A00", "libraries": "#CC79A7", "gathered": "#B3A125", **palette.PARTS}
+_COLOURS = {**palette.PARTS, "gathered": "#B3A125"}
 
 
 def fit_bundle(fit: Fit) -> dict[str, str]:

@@ -7,23 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
+from hfmem_widget.analysis.parts import LABELS as OF_ANATOMIES
 from hfmem_widget.display import Shown
 from hfmem_widget.features.fit.setting import Setting
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """How a figure is meant: exactly, at most, about, or at least."""
 
-LABELS: Final = {
-    "weights": "weights",
-    "buffers": "buffers",
-    "optimizer": "optimizer states",
-    "gradients": "gradients",
-    "activations": "activations and temporaries",
-    "kv_cache": "KV cache",
-    "gathered": "parameters put together",
-    "libraries": "library buffers",
-}
-"""The parts from the bottom of a stack to its top, with the names that an anatomy has for them."""
+LABELS: Final = {**OF_ANATOMIES, "gathered": "parameters put together"}
+"""The parts, with the names that an anatomy has for them."""
 
 MEASURED: Final = (0.97, 1.015)
 """Shares of forecasts that are estimates between which the measured peaks were; docs/measured/memfit.md."""
@@ -44,7 +36,7 @@ class ForecastPart:
     @property
     def label(self) -> str:
         """The name that people read."""
-        return LABELS.get(self.name, self.name)
+        return LABELS[self.name]
 
 
 @dataclass(frozen=True, slots=True)

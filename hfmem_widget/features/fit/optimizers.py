@@ -67,11 +67,6 @@ class Needs:
     temporaries: int
 
 
-def like_parameter(count: int) -> States:
-    """Return the rule of states that have the parameter's shape and type."""
-    return lambda tensor: (tensor.numel * tensor.size,) * count
-
-
 def in_float(count: int) -> States:
     """Return the rule of states in float32, whatever the parameter's type."""
     return lambda tensor: (tensor.numel * FLOAT,) * count
@@ -177,7 +172,11 @@ def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
     if name not in _CLASSES:
         return None
     kind = _CLASSES[name]
-    states = like_parameter(kind.states + sum(bool(settings.get(option)) for option in kind.more))
+    count = kind.states + sum(bool(settings.get(option)) for option in kind.more)
+
+    def states(tensor: Trained) -> tuple[int, ...]:
+        return (tensor.numel * tensor.size,) * count
+
     if settings.get("fused"):
         return Optimizer(states)
     decays = settings.get("weight_decay")

@@ -10,13 +10,13 @@ from functools import cache
 from typing import Final
 
 from hfmem_widget.analysis.parts import known_of
-from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Room
+from hfmem_widget.features.fit.setting import headroom_of
 from hfmem_widget.guard import warn
 from hfmem_widget.session import Device
 from hfmem_widget.sources import Source, open_allocators, open_sources
 from hfmem_widget.sources.host import HostSource
-from hfmem_widget.text import MIB, plain
+from hfmem_widget.text import MIB
 
 CONTEXT: Final = 680 * MIB
 """What CUDA and its libraries will take where CUDA is not initialised: a context of 610 MiB and workspaces of
@@ -55,8 +55,7 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     OptionError
         If the headroom is no such share.
     """
-    check_headroom(headroom)
-    share = 1.0 - headroom
+    share = 1.0 - headroom_of(headroom)
     if quantized:
         share = min(1.0, share / KEPT_FOR_QUANTIZING)
     all_rooms, note = rooms()
@@ -64,12 +63,6 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
         warn(note)
     readable = (room for room in all_rooms if math.isfinite(room.available))
     return {_index(room.device): int(room.available * share) for room in readable}
-
-
-def check_headroom(headroom: object) -> None:
-    """Raise OptionError unless a headroom is a share from 0 to below 1."""
-    if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
-        raise OptionError(f"headroom must be a share from 0 to below 1, not {plain(headroom)!r}")
 
 
 def rooms() -> tuple[tuple[Room, ...], str]:

@@ -55,6 +55,13 @@ def _lora(given: Any) -> Lora | None:
         raise wrong_value(given, "lora", allowed) from None
 
 
+def headroom_of(given: object) -> float:
+    """Return a share of free memory to leave unused, or raise OptionError."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise wrong_value(given, "headroom", "a share from 0 to below 1")
+    return float(given)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting(Options):
     """How the model will be run; `device` is "cuda" or "cpu", which decides what the kernels keep.
@@ -130,6 +137,19 @@ class Setting(Options):
         "--shards WAY:RANKS",
         "Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
     )
+    longest: bool = switch(
+        "--longest", "Look for the longest rows that fit at this batch, by further dry runs."
+    )
+    attempt: bool = switch(
+        "--try", "Make one real step of this size with random weights, and give the memory back."
+    )
+    headroom: float = value(
+        0.10,
+        "--headroom SHARE",
+        "Share of the free memory to leave unused. Default: 0.1.",
+        headroom_of,
+        kind=float,
+    )
     device: str = "cuda"
 
 
@@ -149,6 +169,9 @@ class SettingKeywords(TypedDict, total=False):
     image: int | None
     kv: str
     shards: str
+    longest: bool
+    attempt: bool
+    headroom: float
 
 
 @contextmanager

@@ -64,9 +64,7 @@ def _on_gpu(config: Any, setting: Setting) -> int:
     index = torch.cuda.current_device()
     ledger = shared_monitor().ledger
     torch.empty(1, device="cuda")  # so that the allocator is in use when the window opens
-    before = 0.0
-    if torch.cuda.is_initialized():
-        before = reading_of(ledger.allocator.stats(index)).allocated
+    before = reading_of(ledger.allocator.stats(index)).allocated
     try:
         with torch.random.fork_rng(devices=[index]):
             window = ledger.open()

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hfmem_widget.analysis.others import kept_text
@@ -107,8 +106,9 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
     plan = carry_out(request, plan)
     try:
         after = read_once()
-        kept = "" if request.trim else kept_text(partial(_of_host, after))
-        notes = (*plan.notes, *filter(None, [kept]))
+        newest = after.last_sample
+        kept = kept_text(lambda metric: after.value(newest, f"cpu/{metric}"))
+        notes = (*plan.notes, *([kept] if kept and not request.trim else []))
         plan = replace(plan, changes=_changes(before, after), notes=notes)
         return replace(plan, stays=_staying(shell))
     except KeyboardInterrupt:  # what was done is shown all the same
@@ -128,10 +128,6 @@ def _changes(before: Session, after: Session) -> tuple[Change, ...]:
         if series.metric in {"allocated", "reserved"}
         or (series.metric == "device_used" and ":" in series.device)
     )
-
-
-def _of_host(session: Session, metric: str) -> float:
-    return session.value(session.last_sample, f"cpu/{metric}")
 
 
 def _cached(session: Session) -> dict[str, float]:

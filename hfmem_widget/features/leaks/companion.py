@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hfmem_widget.analysis.history import Cell
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, names_now, search
 from hfmem_widget.features.leaks.left_behind import name_holders
+from hfmem_widget.features.leaks.reruns import enter_reruns
 from hfmem_widget.features.leaks.trends import Trend, trends_of
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -21,6 +23,7 @@ from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
+from hfmem_widget.view.front_end import running_cell
 
 MOST_SECONDS_BEFORE = 0.05
 MOST_OBJECTS_BEFORE = 20_000
@@ -41,6 +44,8 @@ _SEARCHES = Looks(unchanged=0.0)
 class Leaks(Companion):
     """Draws growth while the code runs; at the end names who holds what has grown, or was left behind.
 
+    Of a quiet watch, only the runs of its cell are compared.
+
     `clock` returns monotonic seconds, and `look` the trends of an outermost span.
     """
 
@@ -60,10 +65,14 @@ class Leaks(Companion):
         self._lengths: Mapping[str, int] = {}
         self._before = Before()
         self._raised = False
+        self._is_quiet = options is not None and options.quiet
+        self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note what is held now, and begin to look for trends in new data."""
-        self._span = span
+        self._span, self._cell = span, running_cell()
+        if self._is_quiet:
+            return
         recorder.subscribe(self._on_tick)
         self._names = NotedNames(*names_now())
         self._lengths = lengths_of(main_variables())
@@ -81,6 +90,9 @@ class Leaks(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Search for who holds what has grown or was left behind, if anything was, and add it to findings."""
+        harmless(enter_reruns, session, span, self._cell)
+        if self._is_quiet:
+            return NOTHING
         harmless(self._name_growers, session, span)
         harmless(name_holders, session, span, self._names, raised=self._raised)
         return NOTHING

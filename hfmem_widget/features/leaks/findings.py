@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from hfmem_widget.analysis.facts import label_of
 from hfmem_widget.features.leaks.trends import A_SECOND, A_STEP, Trend, trends_of
 from hfmem_widget.features.leaks.workers import growing_workers
-from hfmem_widget.session import Finding, Guide, Session, Span
+from hfmem_widget.session import Device, Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
 from hfmem_widget.text import (
     KIB,
@@ -104,9 +105,8 @@ def guide_of(trend: Trend) -> Guide:
 
 def _label(session: Session, device: str) -> str:
     """Return the subject of a sentence about a device's allocated memory."""
-    labels = (series.label for series in session.series if series.key == f"{device}/allocated")
-    label = next(labels, "")
-    label = "allocated memory" if label in {"", "allocated"} else label
+    label = label_of(session, Device(device, ""), "allocated")
+    label = "allocated memory" if label == "allocated" else label
     gpus = [each.key for each in session.devices if ":" in each.key]
     where = f" on {device}" if device in gpus and len(gpus) > 1 else ""
     return f"{label[0].upper()}{label[1:]}{where}"

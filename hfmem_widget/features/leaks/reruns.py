@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from hfmem_widget.analysis.history import HISTORY, Cell
+from hfmem_widget.analysis.record import UNLABELLED, Record
+from hfmem_widget.analysis.record_of import names_of
 from hfmem_widget.features.leaks.growers import NEARLY_ALL, search
 from hfmem_widget.features.leaks.left_behind import KINDS
-from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders
 from hfmem_widget.text import MIB, format_bytes, plain
-
-if TYPE_CHECKING:
-    from hfmem_widget.analysis.record import Record
 
 LEAST_RUNS = 3
 """Successive runs that left more, after one that does not count: the first may leave what stays for good."""
@@ -27,19 +25,18 @@ MOST_NAMED = 2  # names that hold as much as the runs have left
 EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
 
 
-class Rerun(Companion):
-    """Finds that a cell leaves more with each run; `earlier` returns its earlier records, oldest first."""
-
-    def __init__(self, earlier: Callable[[], Sequence[Record]]) -> None:
-        self._earlier = earlier
-
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Enter what all runs show together among the findings, with whether any name leads to it."""
-        findings = reruns(session, span, self._earlier())
-        if findings:
-            held = search()
-            session.findings += (with_names(one, held) for one in findings)
-        return NOTHING
+def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
+    """Enter what all runs of a cell show together among the findings, with whether any name leads to it."""
+    if cell is None or span.kind != "cell":
+        return
+    identity = names_of(span, "", cell)[2]
+    # Without a label, only the front end's id tells which cell it is.
+    if identity.startswith(UNLABELLED) and not cell.id:
+        return
+    findings = reruns(session, span, HISTORY.runs_of(identity))
+    if findings:
+        held = search()
+        session.findings += (with_names(one, held) for one in findings)
 
 
 def with_names(finding: Finding, held: Holders) -> Finding:

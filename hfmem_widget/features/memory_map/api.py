@@ -190,11 +190,6 @@ class Fragmentation:
         return sum(place.reserved for place in self.places)
 
     @property
-    def active(self) -> int:
-        """What is in use or waits for a stream, in bytes, as the allocator counts ``active``."""
-        return self.bytes("used") + self.bytes("rounding") + self.bytes("pending")
-
-    @property
     def fits(self) -> int:
         """The largest request in bytes that is served without more from the driver."""
         return max((place.fits for place in self.places if place.is_common), default=0)

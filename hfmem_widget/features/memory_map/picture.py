@@ -6,8 +6,7 @@ Blocks too fine to see are put together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -16,10 +15,9 @@ from hfmem_widget.features.memory_map.api import (
     LABELS,
     Fragmentation,
     Piece,
-    Segment,
     StreamPool,
 )
-from hfmem_widget.text import format_bytes, format_count
+from hfmem_widget.text import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.paint_svg import number
 from hfmem_widget.view.html import caption, drawing, shown
@@ -31,26 +29,18 @@ NARROW = 5.0  # units below which a segment has no bar of its own: narrow segmen
 COARSE_BARS = 8  # times as many where there is little room for pieces
 SLIVER = 0.1  # of the finest length: shorter pieces wait, to be drawn with those after them
 HEIGHT, STEP = 13, 17  # pixels of a bar, and from one row to the next
-PIECES_PER_TITLE = 40  # for so many pieces one bar has a title on hover, the widest first
 
 Pieces = tuple[Piece, ...]
 
 _ORDER = list(LABELS)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentBar:
+class SegmentBar(NamedTuple):
     """A segment, or several narrow ones end to end, which may take several bars."""
 
     pieces: Pieces  # from left to right
-    segments: tuple[Segment, ...]
-    row: int = 0
-    left: float = 0.0  # units
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(size for _, size in self.pieces)
+    row: int
+    left: float  # units
 
 
 class Layout(NamedTuple):
@@ -113,24 +103,19 @@ def _bars(
 ) -> tuple[SegmentBar, ...]:
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
     wide = sum(segment.size >= narrow for segment in place.segments)
-    bars = [
-        SegmentBar(made_of, (segment,))
-        for segment, made_of in zip(place.segments[:wide], pieces[:wide], strict=True)
-    ]
     strip = merged(chain.from_iterable(pieces[wide:]), finest)
-    bars += [SegmentBar(part, place.segments[wide:]) for part in _cut(_joined(strip), int(full))]
-    return tuple(_placed(bars, full))
+    return tuple(_placed(chain(pieces[:wide], _cut(_joined(strip), int(full))), full))
 
 
-def _placed(bars: Iterable[SegmentBar], full: float) -> Iterator[SegmentBar]:
+def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
     """Yield bars in rows as words in lines: each in the first row that has room for it."""
     ends: list[float] = []
-    for bar in bars:
-        width = bar.size * WIDTH / full
+    for stretch in stretches:
+        width = sum(size for _, size in stretch) * WIDTH / full
         row = next((row for row, end in enumerate(ends) if end + width <= WIDTH + 0.01), len(ends))
         if row == len(ends):
             ends.append(0.0)
-        yield replace(bar, row=row, left=ends[row])
+        yield SegmentBar(stretch, row, ends[row])
         ends[row] += width + GAP
 
 
@@ -159,23 +144,16 @@ def _joined(pieces: Iterable[Piece]) -> Pieces:
 def picture_html(fragmentation: Fragmentation, most: int) -> str:
     """Return the bars of all places, each place with its heading, in at most about `most` pieces."""
     full, places = layout(fragmentation.places, most)
-    bars = sorted((bar for _, bars in places for bar in bars), key=lambda bar: -bar.size)
-    titled = {id(bar) for bar in bars[: most // PIECES_PER_TITLE]}
-    drawn = "".join(_place_html(place, bars, full, titled, fragmentation) for place, bars in places)
+    is_one = len(places) == 1
+    drawn = "".join(_place_html(place, bars, full, is_one=is_one) for place, bars in places)
     unit = "part" if fragmentation.is_host else "segment"
     scale = f"one bar per {unit}, all on one scale; full width {format_bytes(full)}"
     return drawn + caption(scale)
 
 
-def _place_html(
-    place: StreamPool,
-    bars: Sequence[SegmentBar],
-    full: float,
-    titled: set[int],
-    fragmentation: Fragmentation,
-) -> str:
+def _place_html(place: StreamPool, bars: Sequence[SegmentBar], full: float, *, is_one: bool) -> str:
     # One path for each part: a level line as thick as a bar for each of its pieces.
-    paths, titles = dict.fromkeys(LABELS, ""), ""
+    paths = dict.fromkeys(LABELS, "")
     for bar in bars:
         left = bar.left
         for name, size in bar.pieces:
@@ -183,12 +161,6 @@ def _place_html(
             middle = bar.row * STEP + HEIGHT / 2
             paths[name] += f"M{number(left, 2)} {middle:g}h{number(width, 2)}"
             left += width
-        if id(bar) in titled:
-            titles += (
-                f'<rect x="{number(bar.left, 2)}" y="{bar.row * STEP}" '
-                f'width="{number(left - bar.left, 2)}" height="{HEIGHT}" fill-opacity="0">'
-                f"<title>{shown(bar_text(bar, fragmentation.labels), 400).html}</title></rect>"
-            )
     shapes = "".join(
         f'<path fill="none" stroke="{palette.BLOCKS[name]}" stroke-width="{HEIGHT}" d="{path}"/>'
         for name, path in paths.items()
@@ -198,27 +170,9 @@ def _place_html(
     heading_text = (
         f"{place.name}: {format_bytes(place.reserved)} reserved, {format_bytes(place.free)} free"
     )
-    heading = (
-        f'<div style="margin:6px 0 0">{caption(heading_text)}</div>'
-        if len(fragmentation.places) > 1
-        else ""
-    )
+    heading = "" if is_one else f'<div style="margin:6px 0 0">{caption(heading_text)}</div>'
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     return heading + drawing(
         f'<svg role="img" aria-label="{shown(heading_text).html}" viewBox="0 0 {WIDTH} {height}" '
-        f'preserveAspectRatio="none" '
-        f'style="display:block;width:100%;height:{height}px">{shapes}{titles}</svg>'
+        f'preserveAspectRatio="none" style="display:block;width:100%;height:{height}px">{shapes}</svg>'
     )
-
-
-def bar_text(bar: SegmentBar, labels: Mapping[str, str]) -> str:
-    """Return what pointing at a bar says."""
-    sums = dict.fromkeys(labels, 0)
-    for name, size in bar.pieces:
-        sums[name] += size
-    parts = ", ".join(f"{format_bytes(size)} {labels[name]}" for name, size in sums.items() if size)
-    if len(bar.segments) > 1:
-        return f"{format_count(len(bar.segments))} smaller segments: {parts}"
-    segment = bar.segments[0]
-    where = f" at {segment.address:#x}" if segment.address else ""
-    return f"{format_bytes(segment.size)}{where}: {parts}"

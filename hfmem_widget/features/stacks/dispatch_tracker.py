@@ -40,8 +40,6 @@ NOWHERE = 0  # the place of a block of which neither operator nor stack is known
 
 _EVENT = Struct("<BQQdI")
 
-TRIED = 50  # operators that are run to see what following them costs
-
 _HOME = "torch.autograd.profiler"
 _PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
 
@@ -188,34 +186,6 @@ def _without_our_frame(error: BaseException) -> None:
     error.__traceback__ = inside
 
 
-def seconds_of_the_way(torch: Any) -> float:
-    """Return the least time that one operator takes to come through Python and back.
-
-    Zero if it cannot be tried: the user's own modes, or profiler, would see it.
-    """
-    profiler = getattr(torch.autograd, "profiler", None)
-    if (
-        _modes()
-        or torch._C._len_torch_function_stack()
-        or getattr(profiler, "_is_profiler_enabled", False)
-    ):
-        return 0.0
-    with torch.no_grad():
-        tensor = torch.zeros(1)
-        plain = _seconds_of_adding(tensor)
-        with mode_class(torch)(lambda *_: "", lambda *_: None):
-            followed = _seconds_of_adding(tensor)
-    return max(0.0, followed - plain)
-
-
-def _seconds_of_adding(tensor: Any) -> float:
-    tensor + tensor
-    began = time.thread_time()
-    for _ in range(TRIED):
-        tensor + tensor
-    return (time.thread_time() - began) / TRIED
-
-
 def remove(mode: Any) -> int:
     """Take our mode off the thread's stack, and leave those above it; return how many are below.
 
@@ -294,10 +264,9 @@ class Tracked:
     """What was seen."""
 
     snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
-    # The least that following cost, of this thread's own time. With gradients, torch's way to us and back is
-    # longer than the one that was tried.
-    seconds: float
-    operators: int
+    seconds: (
+        float  # the least that following cost, of this thread's own time: without torch's way to us
+    )
     wrapped: bool  # whether the oldest events had to make room
     aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 
@@ -316,7 +285,6 @@ class OperatorTracker:
         self._live: dict[int, _Storage] = {}
         self._gone: deque[_Storage] = deque()
         self._seconds = 0.0
-        self._operators = 0
         self._profilers = ProfilerWatch(self._stand_aside, self._come_back)
         self._depth = 0
         self._left_at: float | None = None
@@ -350,17 +318,14 @@ class OperatorTracker:
         self._profilers.end()
         self._note_gone()
         self._following = False
-        per_operator = 0.0
         if self._left_at is not None:
             self._aside += time.perf_counter() - self._left_at
         if threading.get_ident() == self._thread:
             remove(mode)
-            per_operator = seconds_of_the_way(self._modules["torch"])
         live = [(at, storage.size, storage.place) for at, storage in list(self._live.items())]
         tracked = Tracked(
             snapshot=self._events.snapshot(live),
-            seconds=self._seconds + self._operators * per_operator,
-            operators=self._operators,
+            seconds=self._seconds,
             wrapped=self._events.seen > len(self._events),
             aside=self._aside,
         )
@@ -403,7 +368,6 @@ class OperatorTracker:
             return
         began = time.thread_time()
         try:
-            self._operators += 1
             self._note_gone()
             self._look((result,), name)
         except RecursionError:

@@ -11,7 +11,6 @@ from hfmem_widget.analysis import history as module
 from hfmem_widget.analysis.history import History
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import Sample, Span
 
 
 def remember(history: History, label: str = "", number: int = 1) -> Record:
@@ -111,15 +110,6 @@ def test_an_unknown_name_says_what_there_is(history: History, name: str, said: s
     with pytest.raises(OptionError) as error:
         history.find(name)
     assert str(error.value).startswith(said)
-
-
-@pytest.mark.parametrize("name", ["[7] train", "7", "[7]"])
-def test_a_running_cell_is_called_that(history: History, name: str) -> None:
-    """A cell that has not ended is known, and not there yet."""
-    history.running.append(Span(1, "cell", "[7] trainer.train()", 0.0, Sample(0.0, ())))
-
-    with pytest.raises(OptionError, match="is still running"):
-        history.find(name)
 
 
 def test_without_any_watched_cell_it_says_how_to_watch(history: History) -> None:

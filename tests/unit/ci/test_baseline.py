@@ -215,7 +215,7 @@ def test_what_cannot_be_done_is_said_before_a_test_is_run(
         (b'{"hfmem_baseline": 1, "peaks": {"a": {"b": true}}}', "is not a baseline"),
         (b'{"hfmem_baseline": 1, "peaks": {"a": {"b": NaN}}}', "is not a baseline"),
         (b'{"hfmem_baseline": 2, "peaks": {}}', "the format of another version"),
-        (b"\xff\xfe", "cannot be read"),
+        (b"\xff\xfe", "is not a baseline"),
         (None, "cannot be read"),
     ],
 )

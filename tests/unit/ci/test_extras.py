@@ -37,24 +37,6 @@ def test_a_limit_in_the_settings_that_cannot_be_read_is_said(play: Play) -> None
     result.stderr.fnmatch_lines(["ERROR: *hfmem_limit_vram*'much'*"])
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--hfmem-tolerance", "5%"), True),
-        (("--hfmem-tolerance", "5%", "--hfmem-baseline", "b.json", "--hfmem-update"), False),
-        ((), False),
-    ],
-)
-def test_a_tolerance_without_a_baseline_is_said_to_do_nothing(
-    play: Play, args: tuple[str, ...], *, said: bool
-) -> None:
-    """In one line at the top; it may stand in the settings for the runs that have a baseline."""
-    text = play.text(ALLOCATES, *args)
-
-    assert ("--hfmem-tolerance does nothing without --hfmem-baseline FILE" in text) is said
-    assert "3 passed" in text
-
-
 def test_each_measured_test_has_a_recording(play: Play) -> None:
     """Named after the test; one that is not measured has none, and a second run writes beside the first."""
     source = """

@@ -290,12 +290,12 @@ def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFi
         WatchOptions(ranks=False),
         monitor=shared_monitor(),
         screen=Screen(),
-        also=(Says("first"), Says("second")),
+        last=(Says("first"), Says("second")),
     )
     with watch:
         pass
 
-    first, card, second = capsys.readouterr().out.splitlines()
+    first, card, *_, second = capsys.readouterr().out.splitlines()
     assert (first, second) == ("first", "second")
     assert card.startswith("memwatch")
 

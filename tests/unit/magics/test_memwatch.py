@@ -353,6 +353,17 @@ def test_the_names_of_labels_expand_where_they_are_asked_for(
     assert "there is no" not in capsys.readouterr().err
 
 
+def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
+    """One that is not among them, too."""
+    for name in ("base", "lora"):
+        shell.run_cell(f"%%memwatch --quiet --label {name}\n1")
+    shell.run_cell("%memcompare lora --baseline ba -o seen")
+
+    seen = shell.user_ns["seen"]
+    assert [cell.name for cell in seen.cells] == ["lora", "base"]
+    assert seen.baseline == 1
+
+
 @pytest.mark.parametrize(
     "text", ["{nope}", "$nope", "$\\alpha$ {", "{1/0}", "<b>{nope}</b>", "{}", "100 %"]
 )

@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit import prediction as predicting
+from hfmem_widget.features.fit import beside as predicting
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.session import Session
@@ -153,7 +153,7 @@ REFUSED = {
     "%%memwatch -label x": ("no option -label", "did you mean --label?"),
     "%%memwatch --label fine tune": ('quotes: --label "fine tune"',),
     "%%memwatch --label fine tune on gpu --quiet": ('--label "fine tune on gpu"',),
-    "%%memwatch --budget 20 GB": ("a size is one word: --budget 20GB",),
+    "%%memwatch --budget 20 GB": ('several words need quotes: --budget "20 GB"',),
     "%%memwatch fine-tune": ("options only", "'fine-tune'", "--label fine-tune"),
     "%%memwatch --label": ("--label needs a value",),
     "%%memwatch --label --quiet": ("--label needs a value",),

@@ -13,7 +13,7 @@ from hfmem_widget.analysis.history import Cell, History
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare import api
-from hfmem_widget.features.compare.api import Subject, compare_named
+from hfmem_widget.features.compare.api import Subject
 from hfmem_widget.session import Session
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.scenes import scripted_run
@@ -74,7 +74,7 @@ def test_what_cannot_be_compared_is_said(subjects: tuple[Subject, ...], said: st
 
 def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
     """What is named twice stands there once, and a run of a label says which it is."""
-    comparison = compare_named(["base", "lora", "2", "4", "lora"])
+    comparison = compare("base", "lora", "2", "4", "lora")
 
     assert [(cell.name, cell.runs) for cell in comparison.cells] == [
         ("base", 2),
@@ -85,8 +85,8 @@ def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
 
 
 def test_a_baseline_need_not_be_named_twice(history: History) -> None:
-    """One that is not among the names joins them."""
-    comparison = compare_named(["lora"], baseline="ba")
+    """It may be called as it is among the names."""
+    comparison = compare("lora", "ba", baseline="ba")
     assert [cell.name for cell in comparison.cells] == ["lora", "base"]
     assert comparison.baseline == 1
 

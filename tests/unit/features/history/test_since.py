@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hfmem_widget.analysis.record import DeviceRecord, Pace, Record
-from hfmem_widget.features.history.since import since_text
+from hfmem_widget.features.history.companion import since_text
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.text import GIB, MIB
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hfmem_widget.analysis.facts import findings_of
-from hfmem_widget.features import companions_for
 from hfmem_widget.features.leaks.companion import Leaks, with_holder
 from hfmem_widget.features.leaks.growers import Before
 from hfmem_widget.features.leaks.trends import Trend
@@ -187,12 +186,16 @@ def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
     assert session.findings == []
 
 
-def test_a_quiet_watch_looks_for_nobody() -> None:
+def test_a_quiet_watch_looks_for_nobody(scans: list[dict[str, Any]]) -> None:
     """There is no card to tell it on."""
-    quiet = companions_for(WatchOptions(quiet=True))
+    session, stage = leaking(), Stage("train", gpus=0)
+    before, quiet = tuple(session.findings), Leaks(WatchOptions(quiet=True))
+    quiet.begin(cast("Monitor", None), stage.recorder, session.spans[0])
+    quiet.end(stage.recorder, session.spans[0], None)
+    quiet.report(session, session.spans[0])
 
-    assert not any(isinstance(one, Leaks) for one in quiet)
-    assert any(isinstance(one, Leaks) for one in companions_for(WatchOptions()))
+    assert scans == []
+    assert tuple(session.findings) == before
 
 
 class Live:

@@ -10,7 +10,7 @@ import pytest
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.ranks import companion as engines
-from hfmem_widget.magics.engines import take_engines
+from hfmem_widget.magics.open import take_engines
 
 Call = tuple[int, str, tuple[Any, ...]]
 
