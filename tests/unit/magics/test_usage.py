@@ -179,6 +179,17 @@ REFUSED = {
     "%memanatomy --layout --devise cpu": ("did you mean --device?",),
     "%memholders --free --dryrun": ("did you mean --dry-run?",),
     "%memcompare --nothing-like-it": ("no option --nothing-like-it", "%memcompare -h"),
+    "%memcompare nothing": ("No watched cell",),
+    "%memcompare 'base": ("No closing quotation",),
+    "%memanatomy later": ("not 'later'",),
+    "%memanatomy peak": ("%%memwatch",),
+    "%memanatomy --all --device cpu": ("--all or --device",),
+    "%memanatomy --layout --device cuda:0": ("no memory map for 'cuda:0'; available: cpu",),
+    "%memholders --device cuda:7": ("no device 'cuda:7'; available: cpu",),
+    "%memholders --least much": ("20GiB, 500MiB or 64KiB, not 'much'",),
+    "%memholders model": ("options only, not 'model'",),
+    "%memfit nobody/nothing": ("!hf download nobody/nothing config.json",),
+    "%memfit a --train --inference": ("not both",),
 }
 
 
