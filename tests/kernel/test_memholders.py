@@ -109,26 +109,6 @@ def test_no_code_of_an_object_is_run(fresh: Kernel) -> None:
     assert rows[0]["path"] == "odd[1]['a']"
 
 
-def test_it_keeps_nothing_alive(fresh: Kernel) -> None:
-    """What was looked at goes when its name goes: without a collection, at once."""
-    fresh.run("gc.disable(); kept = block(); seen = weakref.ref(kept)")
-    fresh.run("def batches(batch):\n    yield 1\n    batch = None\n    yield 2")
-    fresh.run("first = block(); of_generator = weakref.ref(first)")
-    fresh.run("it = batches(first); del first; next(it);")
-    fresh.run("%memholders")
-    result = fresh.run("del kept; next(it); print(seen() is None, of_generator() is None)")
-    assert printed(result) == "True True\n"
-
-
-def test_one_name_is_blamed_and_the_others_are_told(fresh: Kernel) -> None:
-    """Bytes that several names reach count for one, and it lists the others."""
-    fresh.run("model = torch.nn.Linear(1024, 1024, bias=False)")
-    fresh.run("first = {'w': model.weight}; run = types.SimpleNamespace(m=model)")
-    rows, _ = ask(fresh)
-    assert rows[0]["path"] == "model"
-    assert set(rows[0]["also"]) == {"first['w']", "run.m"}
-
-
 def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
     """With `--least 1GiB` a model of 4 MiB is not named."""
     fresh.run("model = torch.nn.Linear(1024, 1024)")
@@ -149,13 +129,3 @@ def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -
     kernel.run("%load_ext hfmem_widget")
     assert "everything else" in told(kernel)["text/plain"]
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
-
-
-def test_bytes_and_texts_have_names(kernel: Kernel) -> None:
-    """Images as read from disk, and a pickle: what is left has little to explain."""
-    kernel.run("%load_ext hfmem_widget")
-    kernel.run("import os; images = [os.urandom(1_000_000) for _ in range(30)]")
-    kernel.run("blob = bytearray(40_000_000)")
-    first, second = told(kernel)["text/plain"].splitlines()[1:3]
-    assert first == "38.1 MiB  blob  (Python objects \u00b7 bytearray)"
-    assert second == "28.6 MiB  images  (Python objects \u00b7 list of 30 items)"

@@ -158,6 +158,10 @@ REFUSED = {
     "%%memwatch --label": ("--label needs a value",),
     "%%memwatch --label --quiet": ("--label needs a value",),
     "%%memwatch -i abc": ("-i must be a number, not 'abc'",),
+    "%%memwatch --interval -1": ("from 0.01 to 3600",),
+    "%%memwatch --devices cuda:9": ("there is no device 'cuda:9' here; there is cpu",),
+    "%%memwatch --output class": ("the name of a variable",),
+    "%%memwatch --label 'open": ("No closing quotation",),
     "%%memwatch --quiet=3": ("--quiet takes no value",),
     "%%memwatch --no": (
         "--no is ambiguous: --no-ranks, --no-chart, --no-panel, --no-peak-reset or --no-ledger",
