@@ -100,6 +100,26 @@ def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> N
     assert tree(session) == ["cell", ["step"]]
 
 
+def test_a_fault_of_ours_is_said_once_and_ends_the_watching(
+    run: TrainingRun,
+    bench: Bench,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is raised into the training, and later events are ignored."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(bench.monitor, "open_span", broken)
+    for number in range(3):
+        one_step(run, number)
+
+    assert capsys.readouterr().err.count("broken") == 1
+    assert tree(session) == ["cell"]
+
+
 def test_a_session_that_has_ended_is_left_alone(
     run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
