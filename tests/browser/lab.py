@@ -76,12 +76,12 @@ SIDE_BARS = """async () => {
     window.jupyterapp?.shell._hsplitPanel.setRelativeSizes([1, 2.5, 1]);
 }"""
 
-# Where everything is in some elements, and whether that is what it was at the looks before.
-STILL = """([selector, looks]) => {
+# Where some elements are with all that is in them, and whether that is what it was at the looks before.
+STILL = """([selector, looks, inner]) => {
     if (performance.now() < window.nextLook) return false;
     window.nextLook = performance.now() + 80;
     const box = it => ['x', 'y', 'width', 'height'].map(name => it.getBoundingClientRect()[name]);
-    const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll('*')]);
+    const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll(inner)]);
     const now = JSON.stringify([innerWidth, innerHeight, all.map(box)]);
     window.looks = now === window.places ? window.looks + 1 : 0;
     window.places = now;
@@ -207,13 +207,14 @@ class Lab:
         """Wait until a function of the page returns something true; to ask it in every frame costs more."""
         self.page.wait_for_function(script, arg=arg, timeout=timeout * 1000, polling=50)
 
-    def wait_until_still(self, selector: str) -> None:
-        """Wait until nothing has moved in some elements for five looks, of which no two are in one frame.
+    def wait_until_still(self, selector: str, inner: str = "*") -> None:
+        """Wait until some elements have not moved for five looks, of which no two are in one frame.
 
-        What JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last.
+        Nor have those that `inner` selects in them: all, which would never end where a cell is busy. What
+        JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last.
         """
         self.page.evaluate("() => { window.places = null; window.nextLook = 0 }")
-        self.page.wait_for_function(STILL, arg=[selector, 5], polling="raf")
+        self.page.wait_for_function(STILL, arg=[selector, 5, inner], polling="raf")
 
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""

@@ -6,40 +6,10 @@ import pytest
 from playwright.sync_api import Locator
 
 from tests.browser.lab import THEMES, Lab
-from tests.browser.panel import Panel
+from tests.browser.shown import LOAD, SCRIPTED, open_charts
 from tests.browser.test_watched_cell import draws, wait_for_draws
 
-LOAD = "%load_ext hfmem_widget"
-# A scripted run through the real wire, as if it went on: the panel opens for nothing else.
-SHOW = """
-from IPython.display import display
-from tests.scenes import scripted_run
-from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.widget import MemoryWidget
-
-session = scripted_run({name!r})
-session.stopped_at = None
-publisher = Publisher(session, lambda *sent: widget.publish(*sent))
-widget = MemoryWidget(
-    session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
-)
-display(widget)
-publisher.finish()
-"""
 PARTS = ["weights", "buffers", "optimizer", "gradients", "activations"]
-
-
-def open_charts(lab: Lab, name: str) -> list[Locator]:
-    """Show a scripted run, and return the chart in the cell and the one in the panel once both drew."""
-    lab.open(LOAD, SHOW.format(name=name))
-    lab.run_all()
-    panel = Panel(lab)
-    panel.element.wait_for()
-    panel.wait_for_draws()
-    charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
-    for chart in charts:
-        chart.locator(".hfmem-plot .main-svg").first.wait_for()
-    return charts
 
 
 def legend(chart: Locator) -> list[str]:
@@ -54,7 +24,7 @@ def areas(chart: Locator) -> int:
 
 def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(lab: Lab) -> None:
     """Named by the legend and by the bar of capacity, read by the pointer, and one switch hides them."""
-    charts = open_charts(lab, "training")
+    charts = open_charts(lab, SCRIPTED.format("training"))
     for theme in THEMES:
         lab.theme(theme)
         look_at_parts(charts)
@@ -100,7 +70,7 @@ def look_at_parts(charts: list[Locator]) -> None:
 
 def test_where_nothing_was_found_the_area_is_one(lab: Lab) -> None:
     """Neither names nor a switch, and the bar tells what is allocated as one."""
-    for chart in open_charts(lab, "two gpus"):
+    for chart in open_charts(lab, SCRIPTED.format("two gpus")):
         assert chart.locator(".hfmem-legend-parts:visible").count() == 0
         told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
         assert "allocated" in told

@@ -8,31 +8,14 @@ from playwright.sync_api import Locator
 
 from tests.browser.lab import THEMES, Lab
 from tests.browser.panel import Panel
+from tests.browser.shown import CARD, LOAD, SCRIPTED, open_charts
 
-LOAD = "%load_ext hfmem_widget"
-# A scripted run through the real wire, as if it went on: the panel opens for nothing else.
-SHOW = """
-from IPython.display import display
-from tests.scenes import scripted_run
-from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.widget import MemoryWidget
-
-session = scripted_run("leak")
-session.stopped_at = None
+# What was found of the budget is told later.
+LEAK = f"""{SCRIPTED.format("leak")}
 told = [one for one in session.findings if one.kind == "budget"]
 session.findings = [one for one in session.findings if one not in told]
-publisher = Publisher(session, lambda *sent: widget.publish(*sent))
-widget = MemoryWidget(
-    session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
-)
-display(widget)
-publisher.finish()
 """
 WARN = "session.findings[:0] = told\npublisher.finish()"
-CARD = """
-from hfmem_widget.view.card import card_bundle
-display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
-"""
 RAN_OUT = """
 from hfmem_widget.session import Guide
 for at in (6.0, 9.4):
@@ -49,27 +32,13 @@ STROKES = """root => [...root.querySelectorAll('.hfmem-plot path')].filter(path 
     .map(path => path.style.strokeDasharray || 'solid')"""
 
 
-def open_charts(lab: Lab, *cells: str) -> list[Locator]:
-    """Show the run, and return the chart in the cell and the one in the panel once both drew."""
-    lab.open(LOAD, SHOW, *cells)
-    lab.run_cell(0)
-    lab.run_cell(1)
-    panel = Panel(lab)
-    panel.element.wait_for()
-    panel.wait_for_draws()
-    charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
-    for chart in charts:
-        chart.locator(".hfmem-plot .main-svg").first.wait_for()
-    return charts
-
-
 def boxes(chart: Locator) -> Any:
     return chart.evaluate(BOXES, PARTS)
 
 
 def test_a_budget_and_a_trend_lie_over_the_data(lab: Lab) -> None:
     """In the cell and in the panel: a dashed line with its name, and a solid one; the pointer reads both."""
-    charts = open_charts(lab)
+    charts = open_charts(lab, LEAK)
     for theme in THEMES:
         lab.theme(theme)
         look_at_judgements(charts)
@@ -96,7 +65,7 @@ def look_at_judgements(charts: list[Locator]) -> None:
 
 def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
     """It takes the place of figures that the chart tells as well; the cell has it below its line."""
-    charts = open_charts(lab, WARN, CARD)
+    charts = open_charts(lab, LEAK, WARN, CARD)
     before = [boxes(chart) for chart in charts]
     for chart in charts:
         notice = chart.locator(".hfmem-notice:visible")
@@ -122,7 +91,7 @@ def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
 
 def test_where_memory_ran_out_there_is_a_mark_and_nothing_moves(lab: Lab) -> None:
     """In the cell and in the panel: a cross for each, and a word at the newest."""
-    charts = open_charts(lab, RAN_OUT)
+    charts = open_charts(lab, LEAK, RAN_OUT)
     before = [boxes(chart) for chart in charts]
     lab.run_cell(2)
     for chart in charts:
@@ -141,7 +110,7 @@ BUSY = """
 import os, time
 held = []
 while not os.path.exists("enough"):
-    if len(held) < 60:
+    if os.path.exists("more") and len(held) < 60:
         held.append(bytearray(16 * 2**20))
     time.sleep(0.1)
 """
@@ -154,10 +123,11 @@ def test_a_budget_is_told_while_the_cell_is_busy(lab: Lab) -> None:
     chart = lab.cell(1).locator(".hfmem-root")
     chart.locator(".hfmem-budget", has_text="400.0 MiB").wait_for(state="attached")
     # It opens by itself some time after the chart has come, and takes room from that.
-    lab.command("hfmem-widget:show")
-    lab.page.locator("#hfmem-panel .main-svg").first.wait_for()
-    lab.wait_until_still(".jp-OutputArea .hfmem-root")
+    Panel(lab).wait_for_draws()
+    lab.wait_until_still(".jp-OutputArea .hfmem-root", ", ".join(PARTS))
     before = boxes(chart)
+    assert chart.locator(".hfmem-notice:visible").count() == 0
+    (lab.server.folder / "more").touch()
     chart.locator(".hfmem-notice:visible", has_text="400.0 MiB").wait_for()
     assert "running" in chart.inner_text()
     assert boxes(chart) == before

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import BrowserContext, CDPSession, Locator, Page
 
 from tests.browser.lab import THEMES, Lab, take
-from tests.browser.test_anatomy_live import LOAD, SHOW
+from tests.browser.shown import LOAD, SCRIPTED, SHOW
 from tests.scenes import scripted_run
 
 CARDS = """%load_ext hfmem_widget
@@ -196,7 +196,7 @@ def test_a_live_chart_and_the_panel_fit(
 ) -> None:
     """Every text is whole and by itself, with a warning and with eight devices; each width has its chart."""
     resize(lab, devtools, *WIDTHS[0])
-    lab.open(LOAD, SHOW.format(name=name))
+    lab.open(LOAD, SCRIPTED.format(name) + SHOW)
     lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
     lab.run_cell(0)
     chart, panel = lab.cell(1).locator(".hfmem-root"), lab.page.locator("#hfmem-panel")

@@ -8,15 +8,12 @@ from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab
 from tests.browser.panel import Panel
+from tests.browser.shown import CARD, open_charts
 
-LOAD = "%load_ext hfmem_widget"
-# A simulated run through the real collector and the real wire, as if it went on.
-SHOW = """
-from IPython.display import display
+# A simulated run through the real collector.
+RUN = """
 from hfmem_widget.ranks.collector import Collector
 from tests.fakes.ranks import Script, SimulatedRun
-from hfmem_widget.view.wire.publisher import Publisher
-from hfmem_widget.view.wire.widget import MemoryWidget
 
 run = SimulatedRun(Script(world=16, heavier={11: 1.2}, killed={4: 30.0, 5: 30.0}))
 collector = Collector()
@@ -29,18 +26,8 @@ def play(seconds):
 
 play(32)
 session = collector.session
-publisher = Publisher(session, lambda *sent: widget.publish(*sent))
-widget = MemoryWidget(
-    session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
-)
-display(widget)
-publisher.finish()
 """
 MORE = "play(12)\npublisher.finish()"
-CARD = """
-from hfmem_widget.view.card import card_bundle
-display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
-"""
 
 PARTS = [
     f".hfmem-{name}" for name in ("bar", "head", "chart", "foot", "ranks-strip", "ranks-tables")
@@ -66,13 +53,7 @@ def boxes(chart: Locator) -> Any:
 
 def test_all_ranks_are_seen_while_they_run_and_nothing_moves(lab: Lab) -> None:
     """The worst by name, the strip, the table; who falls silent is grey, and a reload keeps all of it."""
-    lab.open(LOAD, SHOW, MORE, CARD)
-    lab.run_cell(0)
-    lab.run_cell(1)
-    panel = Panel(lab)
-    panel.element.wait_for()
-    panel.wait_for_draws()
-    charts = [lab.cell(1).locator(".hfmem-root"), panel.element.locator(".hfmem-root")]
+    charts = open_charts(lab, RUN, MORE, CARD)
     for chart in charts:
         chart.locator(".hfmem-plot .annotation", has_text="worst: rank 11").wait_for()
         assert chart.locator(".hfmem-tab").all_inner_texts()[0] == "ranks"

@@ -123,6 +123,25 @@ def evaluate(loop: Loop, batches: int = 3) -> list[torch.Tensor]:
         return [loop.model(torch.randn(2 * BATCH, WIDTH)) for _ in range(batches)]
 
 
+def train(loop: Loop, steps: int, keep: Callable[[torch.Tensor], object] | None = None) -> object:
+    """Train, and keep something of each step."""
+    kept = []
+    for batch in loop.steps(steps):
+        loop.train(batch)
+        if keep is not None:
+            kept.append(keep(batch))
+    return kept
+
+
+def train_on(loop: Loop, steps: int, rows: Callable[[int], int]) -> object:
+    """Train on batches of any size, and keep the last output."""
+    output = None
+    for batch in loop.steps(steps, rows):
+        output = loop.model(batch)
+        loop.update(output.square().mean())
+    return output
+
+
 @leak("a list of losses with their graphs")
 def losses_with_graphs(loop: Loop) -> object:
     losses = []
@@ -145,11 +164,7 @@ def total_of_losses(loop: Loop) -> object:
 
 @leak("a cache by batch that never lets go")
 def growing_cache(loop: Loop) -> object:
-    cache: dict[int, torch.Tensor] = {}
-    for step, batch in enumerate(loop.steps(90)):
-        loop.train(batch)
-        cache[step] = loop.model[1](loop.model[0](batch)).detach()
-    return cache
+    return train(loop, 90, lambda batch: loop.model[1](loop.model[0](batch)).detach())
 
 
 @leak("hooks that capture activations")
@@ -294,53 +309,33 @@ def among_longer_batches(loop: Loop) -> object:
 
 @leak("snapshots of the weights")
 def snapshots(loop: Loop) -> object:
-    kept = []
-    for batch in loop.steps(70):
-        loop.train(batch)
-        kept.append({name: tensor.clone() for name, tensor in loop.model.state_dict().items()})
-    return kept
+    return train(loop, 70, lambda _: copy.deepcopy(loop.model.state_dict()))
 
 
 @no_leak("warm-up alone")
 def warm_up(loop: Loop) -> object:
-    for batch in loop.steps(60):
-        loop.train(batch)
-    return loop
+    return train(loop, 60)
 
 
 @no_leak("a short run, the warm-up most of it")
 def short_warm_up(loop: Loop) -> object:
-    for batch in loop.steps(12):
-        loop.train(batch)
-    return loop
+    return train(loop, 12)
 
 
 @no_leak("batches of any length")
 def variable_lengths(loop: Loop) -> object:
-    output = None
-    for batch in loop.steps(100, lambda _: loop.chance.randrange(16, 1024)):
-        output = loop.model(batch)
-        loop.update(output.square().mean())
-    return output
+    return train_on(loop, 100, lambda _: loop.chance.randrange(16, 1024))
 
 
 @no_leak("a curriculum: batches in buckets of rising length")
 def curriculum(loop: Loop) -> object:
-    output = None
-    for batch in loop.steps(120, lambda step: 128 * (1 + step // 12)):
-        output = loop.model(batch)
-        loop.update(output.square().mean())
-    return output
+    return train_on(loop, 120, lambda step: 128 * (1 + step // 12))
 
 
 @no_leak("batches sorted by length")
 def sorted_lengths(loop: Loop) -> object:
     lengths = sorted(loop.chance.randrange(16, 1500) for _ in range(100))
-    output = None
-    for batch in loop.steps(100, lambda step: lengths[step]):
-        output = loop.model(batch)
-        loop.update(output.square().mean())
-    return output
+    return train_on(loop, 100, lengths.__getitem__)
 
 
 @no_leak("workspaces of cuBLAS")

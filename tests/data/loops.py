@@ -45,16 +45,29 @@ def loss_of(model: Any, batch: Any) -> Any:
     return model(batch).square().mean()
 
 
-def cleared_last() -> list[float]:
-    model, losses = model_of(8, 8, 1), []
-    optimizer = adam(model)
-    for batch in batches():
-        loss = loss_of(model, batch)
+def usual(
+    model: Any,
+    step: Callable[[], object],
+    clear: Callable[[], object] = lambda: None,
+    *,
+    count: int = 2,
+    loss_of_batch: Callable[[Any], Any] | None = None,
+) -> list[float]:
+    """Return the losses of the loop that everybody writes."""
+    losses = []
+    for batch in batches(count):
+        loss = loss_of(model, batch) if loss_of_batch is None else loss_of_batch(batch)
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step()
+        clear()
         losses.append(loss.item())
     return losses
+
+
+def cleared_last() -> list[float]:
+    model = model_of(8, 8, 1)
+    optimizer = adam(model)
+    return usual(model, optimizer.step, optimizer.zero_grad)
 
 
 def cleared_first() -> list[float]:
@@ -113,30 +126,23 @@ def with_a_closure() -> list[float]:
 
 
 def with_an_empty_closure() -> list[float]:
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     optimizer = adam(model)
-    for batch in batches(3):
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step(lambda: None)
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return usual(model, lambda: optimizer.step(lambda: None), optimizer.zero_grad, count=3)
 
 
 def of_two_optimizers() -> list[float]:
     import torch
 
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
-    for batch in batches(3):
-        loss = loss_of(model, batch)
-        loss.backward()
+
+    def step() -> None:
         for optimizer in both:
             optimizer.step()
             optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+
+    return usual(model, step, count=3)
 
 
 def of_two_players() -> list[float]:
@@ -159,18 +165,16 @@ def of_two_players() -> list[float]:
 def scheduled() -> list[float]:
     import torch
 
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     optimizer = adam(model)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
-    for batch in batches():
-        loss = loss_of(model, batch)
-        loss.backward()
+
+    def step() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
-        optimizer.zero_grad(set_to_none=False)
-        losses.append(loss.item())
-    return losses
+
+    return usual(model, step, lambda: optimizer.zero_grad(set_to_none=False))
 
 
 def scaled() -> list[float]:
@@ -210,16 +214,9 @@ class Lookahead:
 
 
 def wrapped() -> list[float]:
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     inner = adam(model)
-    optimizer = Lookahead(inner)
-    for batch in batches():
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        inner.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return usual(model, Lookahead(inner).step, inner.zero_grad)
 
 
 def within_another() -> list[float]:
@@ -233,21 +230,15 @@ def within_another() -> list[float]:
         def step(self, closure: Any = None) -> Any:
             return self.inner.step(closure)
 
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     optimizer = Outer(adam(model))
-    for batch in batches():
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return usual(model, optimizer.step, optimizer.zero_grad)
 
 
 def in_the_backward_pass() -> list[float]:
     import torch
 
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     own = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
 
     def step(parameter: Any) -> None:
@@ -255,10 +246,7 @@ def in_the_backward_pass() -> list[float]:
         own[parameter].zero_grad()
 
     hooks = [one.register_post_accumulate_grad_hook(step) for one in model.parameters()]
-    for batch in batches():
-        loss = loss_of(model, batch)
-        loss.backward()
-        losses.append(loss.item())
+    losses = usual(model, lambda: None)
     for hook in hooks:  # else torch keeps the parameters
         hook.remove()
     return losses
@@ -267,16 +255,13 @@ def in_the_backward_pass() -> list[float]:
 def checkpointed() -> list[float]:
     from torch.utils.checkpoint import checkpoint
 
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     optimizer = adam(model)
-    for batch in batches():
-        hidden = model[0](batch)
-        loss = checkpoint(model[1], hidden, use_reentrant=True).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+
+    def loss_of_batch(batch: Any) -> Any:
+        return checkpoint(model[1], model[0](batch), use_reentrant=True).square().mean()
+
+    return usual(model, optimizer.step, optimizer.zero_grad, loss_of_batch=loss_of_batch)
 
 
 def only_inference() -> list[float]:

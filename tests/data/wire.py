@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from IPython.display import display
 
-from hfmem_widget.session import Recorder, Sample
+from hfmem_widget.session import Recorder, Sample, Session
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.view.wire.protocol import Buffers, Message
 from hfmem_widget.view.wire.publisher import Publisher
+from hfmem_widget.view.wire.widget import MemoryWidget
 from tests.scenes import FakeClock
 
 
@@ -85,3 +87,19 @@ class Wire:
         self.clock.advance(seconds)
         self.session.timeline.add_gap(began, self.clock.now)
         return (began + self.clock.now) / 2
+
+
+def show(session: Session) -> Publisher:
+    """Display a session through the real wire as if it went on: the panel opens for nothing else."""
+
+    def send(message: Message, buffers: Buffers) -> None:
+        widget.publish(message, buffers)
+
+    session.stopped_at = None
+    publisher = Publisher(session, send)
+    widget = MemoryWidget(
+        session, publisher.run, on_seen=publisher.seen, on_resync=publisher.resync
+    )
+    display(widget)
+    publisher.finish()
+    return publisher

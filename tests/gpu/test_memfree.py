@@ -157,7 +157,7 @@ def test_a_budget_that_is_crossed_is_told_to_the_byte(
 
 LEFT_BEHIND = """
 import hfmem_widget, torch
-import hfmem_widget.features.holders.left_behind as left_behind
+import hfmem_widget.features.leaks.left_behind as left_behind
 left_behind.LEAST_SHARE = 0.0
 weight = torch.nn.Parameter(torch.ones(1 << 22, device="cuda"))
 with hfmem_widget.watch(chart=False) as session:

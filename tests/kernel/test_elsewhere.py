@@ -17,7 +17,6 @@ from nbconvert import HTMLExporter
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
-from hfmem_widget.view.live import CellView
 from tests.kernel.over_ipc import run_notebook
 
 WATCHED = """%%memwatch --label kept
@@ -87,16 +86,6 @@ def test_a_script_prints_one_line() -> None:
     assert done.stderr == ""
 
 
-def test_a_watch_decorates_a_function() -> None:
-    """Every call of the function is watched, and its value is its own."""
-
-    @hfmem_widget.watch("double", quiet=True)
-    def double(number: int) -> int:
-        return 2 * number
-
-    assert [double(1), double(2)] == [2, 4]
-
-
 def test_a_decorated_function_may_call_itself() -> None:
     """Each call has a watch of its own, and none is left at the end."""
 
@@ -117,31 +106,6 @@ def test_a_watch_that_runs_cannot_be_entered_again() -> None:
         assert session.running
 
     assert not session.running
-
-
-def test_a_fault_in_what_is_shown_does_not_reach_the_block(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If the card cannot be made, the block ends as it ended, and stderr has one line."""
-
-    def broken(*_: object) -> None:
-        message = "ours"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(CellView, "finish", broken)
-    with hfmem_widget.watch("shown"):
-        value = 42
-
-    assert value == 42
-    assert capsys.readouterr().err == "memwatch: RuntimeError: ours\n"
-
-
-def test_an_error_leaves_the_block_as_it_is() -> None:
-    """The exception is the user's, and the span says how it ended."""
-    with pytest.raises(KeyError), hfmem_widget.watch(quiet=True) as session:
-        raise KeyError
-
-    assert session.spans[0].outcome == "raised KeyError"
 
 
 def test_the_error_of_a_block_is_not_kept_alive() -> None:

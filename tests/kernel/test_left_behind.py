@@ -80,25 +80,3 @@ def test_a_model_is_told_by_its_weights_and_not_again(fresh: Kernel) -> None:
 def test_what_is_gone_is_held_by_nobody(fresh: Kernel) -> None:
     """A cell that allocates and frees is told of nothing left behind."""
     assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
-
-
-def test_a_budget_that_is_crossed_stands_on_the_card(fresh: Kernel) -> None:
-    """The card warns of a crossed budget and by how much, and is silent of one that was kept."""
-    heap = printed(
-        fresh.run(
-            "import hfmem_widget\n"
-            "with hfmem_widget.watch(quiet=True) as now: pass\n"
-            "print(int(now.latest('cpu/allocated') / 2**20))"
-        )
-    )
-    budget = int(heap) + 60
-    cell = "import time\nx = block(40); time.sleep(0.4); del x"
-    text = card(fresh, cell, f"--budget {budget}MiB --stop")["text/plain"]
-    told = re.search(r"warning: cpu exceeded its budget of (\S+) MiB (.*)", text)
-    assert told is not None, text
-    assert float(told[1]) == pytest.approx(budget, abs=0.1)
-    over = re.search(r"by ([\d.]+) MiB at its peak", told[2])
-    assert over is not None, text
-    assert float(over[1]) == pytest.approx(100, abs=5)
-    quiet = card(fresh, "x = block(); del x", f"--budget {budget}MiB")["text/plain"]
-    assert "budget" not in quiet

@@ -46,20 +46,6 @@ def loaded(reloaded: Kernel) -> Kernel:
     return reloaded
 
 
-def test_a_watched_cell_tells_its_load_and_its_shards(loaded: Kernel) -> None:
-    """And the weights are those of the checkpoint, to the bit."""
-    result = loaded.run(LOAD)
-    told = loaded.run(TOLD).text().splitlines()
-    same = loaded.run(
-        "print(all(torch.equal(one, other) for one, other in "
-        "zip(made.state_dict().values(), model.state_dict().values(), strict=True)))"
-    )
-
-    assert result.status == "ok"
-    assert told == ["load: load LlamaForCausalLM: done", *SHARDS]
-    assert same.text() == "True\n"
-
-
 def test_which_shard_is_loaded_is_told_live(loaded: Kernel) -> None:
     """Whoever looks at the chart meanwhile reads it in its status."""
     loaded.run(SLOWLY)
@@ -68,19 +54,6 @@ def test_which_shard_is_loaded_is_told_live(loaded: Kernel) -> None:
     (loaded.folder / "seen").touch()
     assert loaded.collect(running).status == "ok"
     loaded.run("core_model_loading.set_param_for_module = set_param")
-
-
-def test_a_load_that_fails_is_the_cells_own_error(loaded: Kernel) -> None:
-    """Shown once, with the library's own words, and the load says how it ended."""
-    loaded.run("import os; os.remove(f'{folder}/model-00002-of-00004.safetensors')")
-    bare = loaded.run("AutoModelForCausalLM.from_pretrained(folder)")
-    result = loaded.run(LOAD)
-    told = loaded.run(TOLD).text()
-
-    assert result.status == bare.status == "error"
-    assert [one.content["ename"] for one in result.errors] == [bare.errors[0].content["ename"]]
-    assert result.errors[0].content["evalue"] == bare.errors[0].content["evalue"]
-    assert told.startswith("load: load LlamaForCausalLM: raised")
 
 
 def test_reloading_the_extension_leaves_one_of_each(loaded: Kernel) -> None:

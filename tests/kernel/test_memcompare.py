@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import nbformat
 import pytest
-from nbconvert import HTMLExporter
 
 from tests.kernel.drive import Kernel, Result
 
-WITH_TORCH = True
 PLOTLY = "application/vnd.plotly.v1+json"
 WORK = """%%memwatch --label {label} --interval 0.01
 import time, torch
+
+WITH_TORCH = True
 kept = torch.ones({mebibytes}, 1024, 256)
 time.sleep(0.1)
 """
@@ -80,78 +79,6 @@ def test_what_there_is_is_listed(watched: Kernel) -> None:
     assert any(line.startswith("x = 1 ") for line in listed)
     assert f"cell [{first + 6}]" in told(result)
     assert "%memcompare LABEL LABEL" in result.text()
-
-
-def test_cells_without_a_label_are_compared_by_their_numbers(watched: Kernel) -> None:
-    """Two runs of one line stand side by side."""
-    first = watched.run("1").reply["execution_count"]
-    for _ in range(2):
-        watched.run("%%memwatch -q\nx = 1")
-    text = told(watched.run(f"%memcompare {first + 1} {first + 2}"))
-
-    assert f"x = 1 [{first + 1}]" in text
-    assert f"x = 1 [{first + 2}]" in text
-
-
-def test_a_failed_and_a_quick_cell_are_kept_too(watched: Kernel) -> None:
-    """Whatever becomes of a cell, it can be compared."""
-    watched.run("%%memwatch -l fails -q\n1 / 0")
-    watched.run("%%memwatch -l passes -q\npass")
-    text = told(watched.run("%memcompare fails passes"))
-
-    assert "fails: raised ZeroDivisionError." in text
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("nothing", "No watched cell 'nothing'. Available: 'base'."),
-        ("base --device cuda:9", "did not use 'cuda:9'; they used cpu"),
-        ("base --by step", "none of these cells has steps"),
-        ("base --by epoch", "not by 'epoch'"),
-        ("base --output 1x", "the name of a variable, not '1x'"),
-        ("'base", "No closing quotation"),
-        ("--nonsense", "no option --nonsense"),
-    ],
-)
-def test_bad_input_says_what_is_allowed(watched: Kernel, line: str, said: str) -> None:
-    """A UsageError, and nothing is shown."""
-    watched.run("%%memwatch -l base -q\npass")
-    result = watched.run(f"%memcompare {line}")
-
-    assert result.displays == ()
-    assert said in result.text("stderr")
-    assert "Traceback" not in result.text("stderr")
-
-
-def test_sessions_and_names_are_compared_from_code(watched: Kernel) -> None:
-    """`hfmem_widget.compare` takes both, and shows itself as a cell's value."""
-    watched.run("%%memwatch -l base -q -o base\npass")
-    watched.run("%%memwatch -l other -q -o other\npass")
-    result = watched.run("import hfmem_widget\nhfmem_widget.compare('base', other)")
-
-    assert result.value is not None
-    assert "compared with base" in result.value["text/plain"]
-    assert "<table" in result.value["text/html"]
-
-
-def test_the_outputs_survive_without_a_kernel(watched: Kernel) -> None:
-    """A page made of the saved notebook has the table and the picture."""
-    work(watched, "a", 20)
-    work(watched, "b", 40)
-    outputs = [
-        nbformat.v4.new_output("display_data", data=one.content["data"])
-        for one in watched.run("%memcompare a b").displays
-    ]
-    for one in outputs:
-        one["data"].pop(PLOTLY, None)
-    cell = nbformat.v4.new_code_cell("%memcompare a b", outputs=outputs)
-    exporter: Any = HTMLExporter()  # type: ignore[no-untyped-call]
-    page, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
-
-    assert "memcompare" in page
-    assert "private memory since the start of the cell" in page
-    assert page.count('role="img"') == 1
 
 
 def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None:

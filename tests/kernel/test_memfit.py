@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.kernel.conftest import StartKernel
 from tests.kernel.drive import Kernel
 
 WITH_TORCH = True
@@ -42,29 +41,3 @@ def test_a_configuration_in_the_working_folder_is_found(reloaded: Kernel) -> Non
     result = reloaded.run("%memfit ./tiny --inference --length 64 --precision bf16")
 
     assert "KV cache" in result.displays[0].content["data"]["text/plain"]
-
-
-def test_what_does_not_work_is_one_line(reloaded: Kernel) -> None:
-    """Errors are the user's, said in a line without a traceback of ours."""
-    reloaded.run(CONFIG)
-    for line, said in (
-        ("%memfit nobody/nothing", "!hf download nobody/nothing config.json"),
-        ("%memfit config --optim adam", "the optimizer 'adam'"),
-        ("%memfit config --lora q_proj", "rank"),
-        ("%memfit config --headroom 1", "headroom"),
-        ("%memfit config --train --inference", "not both"),
-        ("%memfit", "%memfit needs a model"),
-    ):
-        result = reloaded.run(line)
-
-        assert result.status == "error", line
-        assert result.reply["ename"] == "UsageError", line
-        assert said in result.reply["evalue"], line
-
-
-def test_loading_the_extension_still_loads_no_torch(start_kernel: StartKernel) -> None:
-    """What a forecast needs is imported when one is asked for."""
-    kernel = start_kernel()
-    kernel.run("%load_ext hfmem_widget")
-
-    assert kernel.run("import sys; print('torch' in sys.modules)").text() == "False\n"

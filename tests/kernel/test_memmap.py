@@ -60,31 +60,6 @@ def test_the_heap_is_told_in_its_parts(kernel: Kernel) -> None:
     assert "<script" not in bundle["text/html"]
 
 
-def test_it_is_an_object_in_code(reloaded: Kernel) -> None:
-    """`memory_map()` gives the same figures, which add up, and shows itself."""
-    reloaded.run("import hfmem_widget; found = hfmem_widget.memory_map().fragmentation()")
-    result = reloaded.run("print(sum(one.bytes for one in found.parts) == found.reserved > 0)")
-    assert result.text() == "True\n"
-    value = reloaded.run("hfmem_widget.memory_map('cpu')").value
-    assert value is not None
-    assert value["text/plain"].startswith("cpu heap of")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("%memanatomy --layout --device cuda:0", "no memory map for 'cuda:0'; available: cpu"),
-        ("%memanatomy --layout everything", "--layout shows the allocator as it is now"),
-    ],
-)
-def test_what_it_cannot_do_is_refused_in_a_sentence(reloaded: Kernel, line: str, said: str) -> None:
-    """A wrong device or argument is one sentence, without a traceback."""
-    result = reloaded.run(line)
-    assert said in result.text() + result.text("stderr")
-    assert "Traceback" not in result.text("stderr")
-    assert not result.displays
-
-
 def test_it_loads_nothing_heavy(start_kernel: StartKernel) -> None:
     """Neither torch nor plotly is imported for it."""
     kernel = start_kernel()

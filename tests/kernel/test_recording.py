@@ -44,21 +44,6 @@ def test_a_cell_is_shown_again_in_another_kernel(bare_command: list[str], tmp_pa
     assert back.text().strip() == "mine False True"
 
 
-def test_a_name_that_is_taken_is_refused_before_the_cell_runs(
-    kernel: Kernel, tmp_path: Path
-) -> None:
-    """The cell's own code has not run, and the file is as it was."""
-    path = tmp_path / "run.hfmem.jsonl"
-    path.write_text("mine", encoding="utf-8")
-    kernel.run(LOAD)
-    refused = kernel.run(f"%%memwatch --record {path}\nprint('it ran')")
-
-    assert refused.status == "error"
-    assert "never overwritten" in refused.text("stderr")
-    assert "it ran" not in refused.text()
-    assert path.read_text(encoding="utf-8") == "mine"
-
-
 WATCHED = """
 import sys, time
 import hfmem_widget

@@ -54,32 +54,6 @@ def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
     assert value(notebook, LEFT) == "0"
 
 
-def test_a_training_step_is_told_by_module_and_phase(notebook: Kernel) -> None:
-    """Forward, backward and the optimizer's states, each with what it is."""
-    notebook.run(
-        "class Net(torch.nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.layer = torch.nn.Linear(256, 256)\n"
-        "    def forward(self, x):\n"
-        "        return self.layer(x).relu()\n"
-        "net = Net(); optimizer = torch.optim.AdamW(net.parameters()); batch = torch.ones(64, 256)"
-    )
-    told = shown(
-        notebook.run(
-            "%%memwatch --stacks --no-chart -o session\n"
-            "net(batch).sum().backward()\n"
-            "optimizer.step()"
-        )
-    )
-    assert "autograd (backward)" in told
-    assert "(optimizer step)" in told
-    assert "before the recording" in told
-    kinds = value(notebook, "sorted({site.kind for site in session.stacks.peaks[0].sites})")
-    assert "'backward'" in kinds
-    assert "'optimizer'" in kinds
-
-
 def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
     """The traceback has no line of ours, the stacks are shown, nothing stays entered."""
     result = notebook.run(
@@ -135,18 +109,3 @@ def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
     notebook.run("session.stacks.save('peak.pickle')")
     snapshot = pickle.loads((notebook.folder / "peak.pickle").read_bytes())
     assert {"segments", "device_traces"} <= set(snapshot)
-
-
-def test_following_does_not_hang_a_threaded_cell(notebook: Kernel) -> None:
-    """Other threads' operators run beside, unseen."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart -o session\n"
-        "import threading\n"
-        "def work():\n"
-        "    for _ in range(200): torch.ones(64).sum()\n"
-        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
-        "[one.start() for one in threads]; [one.join() for one in threads]\n"
-        "kept = torch.ones(1000)"
-    )
-    assert result.status == "ok"
-    assert value(notebook, "session.stacks.peaks[0].bytes") == "4000"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 from tests.kernel.drive import Kernel
 
 STARVED = """%%memwatch --label starved --output session
@@ -28,25 +24,6 @@ for widget in ours:
 enough = session.polling.ticks + 20
 while session.polling.ticks < enough:
     time.sleep(0.05)
-"""
-SPAWN = """
-import multiprocessing, sys, threading
-
-def child(queue):
-    before = threading.active_count()
-    import hfmem_widget
-    heavy = [name for name in ("torch", "transformers", "plotly", "pynvml") if name in sys.modules]
-    queue.put((threading.active_count() - before, heavy))
-
-if __name__ == "__main__":
-    import hfmem_widget
-    with hfmem_widget.watch("parent", quiet=True):
-        context = multiprocessing.get_context("spawn")
-        queue = context.Queue()
-        process = context.Process(target=child, args=(queue,))
-        process.start()
-        print(queue.get())
-        process.join()
 """
 
 
@@ -75,13 +52,3 @@ def test_a_widget_closed_while_it_is_fed_harms_nothing(reloaded: Kernel) -> None
     texts = [one.content["data"].get("text/plain", "") for one in result.displays]
     assert any(text.startswith('memwatch "closed" · ') for text in texts)
     assert reloaded.run("print(len(ours), [widget.comm for widget in ours])").text() == "1 [None]\n"
-
-
-def test_a_spawned_child_starts_nothing(tmp_path: Path) -> None:
-    """Importing the package where a watched parent spawns a process makes no thread and loads no stack."""
-    script = tmp_path / "parent.py"
-    script.write_text(SPAWN)
-    done = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
-
-    assert done.stdout == "(0, [])\n"
-    assert done.stderr == ""

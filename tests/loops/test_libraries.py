@@ -19,7 +19,7 @@ import hfmem_widget
 from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
 from hfmem_widget.session import Session
-from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
+from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined, usual
 
 torch = pytest.importorskip("torch")
 
@@ -104,16 +104,10 @@ def accelerated() -> list[float]:
 def with_optimizer(name: str, make: Callable[[Any, Any], Any]) -> Callable[[], list[float]]:
     def train() -> list[float]:
         library = pytest.importorskip(name)
-        model, losses = model_of(8, 8, 1), []
+        model = model_of(8, 8, 1)
         optimizer = make(library, model)
         getattr(optimizer, "train", lambda: None)()
-        for batch in batches(3):
-            loss = loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return losses
+        return usual(model, optimizer.step, optimizer.zero_grad, count=3)
 
     return train
 

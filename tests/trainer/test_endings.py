@@ -43,18 +43,23 @@ def outcomes(session: Session) -> dict[str, str]:
     return {span.label: span.outcome for span in session.spans if span.outcome not in {"done", ""}}
 
 
-def test_an_error_ends_what_is_open_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(RuntimeError("step 3"), "raised RuntimeError"), (KeyboardInterrupt(), "interrupted")],
+)
+def test_an_error_ends_what_is_open_and_says_so(
+    error: BaseException, outcome: str, tmp_path: Path
+) -> None:
     """Training, epoch and step name the error; nothing is open after it but the block itself."""
     trainer = failing(tmp_path)
+    trainer.error = error
     with hfmem_widget.watch(quiet=True) as session:
-        with pytest.raises(RuntimeError, match="step 3") as raised:
+        with pytest.raises(type(error)) as raised:
             trainer.train()
         still_open = [span.kind for span in session.open_spans]
 
-    assert raised.value is trainer.error
-    assert outcomes(session) == dict.fromkeys(
-        ("train", "epoch 2 of 2", "step 3"), "raised RuntimeError"
-    )
+    assert raised.value is error
+    assert outcomes(session) == dict.fromkeys(("train", "epoch 2 of 2", "step 3"), outcome)
     assert still_open == ["block"]
 
 
@@ -173,16 +178,6 @@ def test_after_an_error_one_may_train_again(tmp_path: Path) -> None:
     assert [span.outcome for span in trains] == ["raised RuntimeError", "done"]
     assert [span.parent for span in trains] == [1, 1]
     assert [group.first for group in session.steps] == [1, 2, 3, 1, 2, 3, 4]
-
-
-def test_an_interrupt_is_one(tmp_path: Path) -> None:
-    """Training, epoch and step were interrupted, and so was the caller."""
-    trainer = failing(tmp_path)
-    trainer.error = KeyboardInterrupt()
-    with hfmem_widget.watch(quiet=True) as session, pytest.raises(KeyboardInterrupt):
-        trainer.train()
-
-    assert outcomes(session) == dict.fromkeys(("train", "epoch 2 of 2", "step 3"), "interrupted")
 
 
 @pytest.mark.parametrize("kind", ["block", "train", "epoch", "step", "forward"])

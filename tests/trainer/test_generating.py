@@ -13,8 +13,6 @@ import pytest
 import torch
 import transformers
 from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
     Cache,
     DynamicCache,
     GPT2Config,
@@ -74,16 +72,6 @@ def mamba() -> Any:
 def t5() -> Any:
     shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
     return T5ForConditionalGeneration(T5Config(**SIZES, **shape, decoder_start_token_id=0))
-
-
-def bart() -> Any:
-    both = {
-        f"{side}_{name}": size
-        for side in ("encoder", "decoder")
-        for name, size in (("layers", 2), ("ffn_dim", 64), ("attention_heads", 4))
-    }
-    more = {"d_model": 32, "decoder_start_token_id": 2, "forced_eos_token_id": None}
-    return BartForConditionalGeneration(BartConfig(**SIZES, **both, **more))
 
 
 def made(model: Callable[[], Any]) -> Any:
@@ -169,7 +157,6 @@ HABITS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "one head each": (gpt2, {}),
     "sliding window": (mistral, {}),
     "encoder and decoder": (t5, {}),
-    "another encoder and decoder": (bart, {}),
     "static": (llama, {"cache_implementation": "static"}),
     "static, sliding window": (mistral, {"cache_implementation": "static"}),
     "static, encoder and decoder": (t5, {"cache_implementation": "static"}),
@@ -401,17 +388,6 @@ def test_a_pipeline_is_followed() -> None:
     assert (cache.sequences, cache.token_bytes) == (2, 512)
     assert cache.bytes == 512 * cache.length
     assert session.latest("cpu/kv_cache") == 0
-
-
-def test_it_is_told_of_a_recording_as_well(tmp_path: Any) -> None:
-    """What a decode counted is kept with its phase."""
-    session, _, _ = generate(made(llama))
-    session.save(tmp_path / "run.hfmem.jsonl")
-
-    names = ("device", "bytes", "sequences", "length", "token_bytes")
-    found, known = hfmem_widget.open(tmp_path / "run.hfmem.jsonl").kv_cache(), session.kv_cache()
-
-    assert [getattr(found, name) for name in names] == [getattr(known, name) for name in names]
 
 
 def test_a_model_that_returns_tuples_is_followed() -> None:

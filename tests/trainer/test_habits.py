@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,6 @@ from transformers import TrainerCallback
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from tests.trainer.tiny import (
@@ -105,32 +102,6 @@ def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
 
     assert first_step(trainer) == "step 1\n      backward\n      optimizer"
     assert hooks == [0]
-
-
-def test_a_model_written_in_a_training_needs_nothing_of_ours(tmp_path: Path) -> None:
-    """Whoever loads the file may never have heard of this package."""
-    hooked = torch.nn.Linear(2, 2)
-    hooks = ModelHooks(hooked, before=lambda _shape: None, after=lambda _error: None)
-    path = tmp_path / "model.pt"
-    torch.save(hooked, path)
-    hooks.remove()
-    code = (
-        "import sys, torch\nsys.modules['hfmem_widget'] = None\n"
-        f"print(*torch.load({str(path)!r}, weights_only=False)(torch.ones(1, 2)).shape)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert run.stdout.split() == ["1", "2"]
-
-
-def test_a_callback_can_be_pickled_after_a_training(tmp_path: Path) -> None:
-    """Searches for hyperparameters send Trainers to other processes."""
-    memory = MemoryCallback(log=True)
-    trainer = make_trainer(tmp_path, callbacks=[memory])
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
-
-    assert pickle.loads(pickle.dumps(memory)).log is True
 
 
 def test_a_training_on_another_thread_is_followed(trainer: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from transformers import TrainerCallback
-from transformers.integrations import rewrite_logs
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
@@ -166,25 +165,6 @@ def test_the_prefix_is_the_one_in_use(names: list[str], prefix: str) -> None:
     assert prefix_of(names) == prefix
 
 
-def test_trackers_group_an_evaluation_apart(tmp_path: Path) -> None:
-    """What transformers gives TensorBoard, W&B and trackio has ours beside the loss of the same group."""
-    reads = Reads()
-    trainer = make_trainer(
-        tmp_path,
-        callbacks=[MemoryCallback(log=True), reads],
-        eval_strategy="epoch",
-        **EVERY_STEP,
-    )
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
-        trainer.evaluate(metric_key_prefix="test")
-
-    written = {key for entry in reads.entries for key in rewrite_logs(entry)}
-    for group in ("train", "eval", "test"):
-        assert {f"{group}/loss", f"{group}/hfmem/peak_allocated_gib"} <= written
-    assert not any(key.startswith("train/") and "eval" in key for key in written)
-
-
 def test_tensorboard_reads_them(tmp_path: Path) -> None:
     """Its own reader finds our figures in the file, in the groups of the training and of the evaluation."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -206,17 +186,6 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
         pytest.approx(entry["eval_hfmem/peak_allocated_gib"]) for entry in history
     ]
     assert len(events.Scalars("train/hfmem/peak_allocated_gib")) == 2
-
-
-def test_a_callback_with_logs_watches_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A script without any of the magics gets its figures into its logs."""
-    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
-    trainer.train()
-
-    assert ours(trainer.state.log_history[0]) == STEP_KEYS
-    assert "memwatch" in capsys.readouterr().out
 
 
 def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hfmem_widget
-from tests.trainer.tiny import InOrder, make_trainer, of_kind, rows, session_of
+from tests.trainer.tiny import InOrder, make_trainer, of_kind, session_of
 
 
 def counts(trainer: Any) -> list[dict[str, float]]:
@@ -69,50 +69,6 @@ class CallsItsOwnWay(InOrder):
         return type(self).how(model, inputs)
 
 
-def embedded(model: Any, inputs: Any) -> Any:
-    embeddings = model.get_input_embeddings()(inputs["input_ids"])
-    return model(inputs_embeds=embeddings, labels=inputs["labels"]).loss
-
-
-WAYS = {
-    "positional": lambda model, inputs: model(inputs["input_ids"], labels=inputs["labels"]).loss,
-    "without a mask": lambda model, inputs: (
-        model(input_ids=inputs["input_ids"], labels=inputs["labels"]).loss
-    ),
-    "inputs_embeds": embedded,
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_however_the_model_is_called_its_tokens_are_counted(tmp_path: Path, way: str) -> None:
-    """Where there is no mask, the tokens without padding are not known."""
-    kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(WAYS[way])})
-    first = counts(make_trainer(tmp_path, kind=kind))[0]
-
-    assert first == {"step": 1, "samples": 4, "longest": 9, "tokens": 36, "largest_batch": 36}
-
-
-class TakesADict(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
-    """Is called with one dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(1))
-
-    def forward(self, batch: dict[str, Any]) -> Any:
-        return (self.weight * batch["input_ids"].float().mean()).sum()
-
-
-def test_a_batch_handed_over_as_one_dictionary_is_counted(tmp_path: Path) -> None:
-    """Mask included."""
-    kind = type(
-        "Trainer", (CallsItsOwnWay,), {"how": staticmethod(lambda model, batch: model(batch))}
-    )
-    trainer = make_trainer(tmp_path, kind=kind, model=TakesADict(), remove_unused_columns=False)
-
-    assert counts(trainer)[0]["content_tokens"] == 25
-
-
 def twice(model: Any, inputs: Any) -> Any:
     """Contrast two batches, as sentence-transformers does for one."""
     return model(**inputs).loss + model(**inputs).loss
@@ -136,13 +92,3 @@ def test_several_forward_passes_of_a_step_are_one_phase(
 
     assert [span.kind for span in session.spans[4:]] == ["forward", "backward", "optimizer"]
     assert session.spans[3].counts["tokens"] == tokens
-
-
-def test_the_longest_batch_is_the_worst_step(tmp_path: Path) -> None:
-    """A run's one long batch is found by its number and its tokens."""
-    lengths = [4] * 8 + [60] * 4 + [4] * 8
-    with hfmem_widget.watch(quiet=True) as session:
-        make_trainer(tmp_path, data=rows(lengths)).train()
-
-    longest = max(session.steps, key=lambda step: step.longest)
-    assert (longest.first, longest.tokens) == (3, 240)

@@ -30,14 +30,19 @@ TEXTS = sorted(
 )
 IMPORT = re.compile(r"from (hfmem_widget[\w.]*) import (\([^)]*\)|(?:\w+(?: as \w+)?(?:, *)?)+)")
 NAME = re.compile(r"(\w+)(?: as \w+)?,?")
+MODULE = re.compile(r"^import (hfmem_widget(?:\.\w+)*)\.(\w+)", re.MULTILINE)
 
 
 def missing(text: str) -> list[str]:
     """Return what a text imports from the package that is not there."""
-    return [
-        f"{module}.{name}"
+    found = [
+        (module, name)
         for module, names in IMPORT.findall(text)
         for name in NAME.findall(names.strip("()"))
+    ]
+    return [
+        f"{module}.{name}"
+        for module, name in found + MODULE.findall(text)
         if not is_there(module, name)
     ]
 
@@ -61,12 +66,14 @@ def test_a_name_that_is_gone_is_found() -> None:
         'RUN = """\nfrom hfmem_widget import watch, lost\n"""\n'
         "from hfmem_widget.gone import one as other\n"
         "from hfmem_widget.features import (\n    leaks,\n    nothing,\n)\n"
+        "import hfmem_widget.features.moved as moved\n"
     )
 
     assert missing(text) == [
         "hfmem_widget.lost",
         "hfmem_widget.gone.one",
         "hfmem_widget.features.nothing",
+        "hfmem_widget.features.moved",
     ]
 
 

@@ -158,6 +158,10 @@ REFUSED = {
     "%%memwatch --label": ("--label needs a value",),
     "%%memwatch --label --quiet": ("--label needs a value",),
     "%%memwatch -i abc": ("-i must be a number, not 'abc'",),
+    "%%memwatch --interval -1": ("from 0.01 to 3600",),
+    "%%memwatch --devices cuda:9": ("there is no device 'cuda:9' here; there is cpu",),
+    "%%memwatch --output class": ("the name of a variable",),
+    "%%memwatch --label 'open": ("No closing quotation",),
     "%%memwatch --quiet=3": ("--quiet takes no value",),
     "%%memwatch --no": (
         "--no is ambiguous: --no-ranks, --no-chart, --no-panel, --no-peak-reset or --no-ledger",
@@ -179,6 +183,17 @@ REFUSED = {
     "%memanatomy --layout --devise cpu": ("did you mean --device?",),
     "%memholders --free --dryrun": ("did you mean --dry-run?",),
     "%memcompare --nothing-like-it": ("no option --nothing-like-it", "%memcompare -h"),
+    "%memcompare nothing": ("No watched cell",),
+    "%memcompare 'base": ("No closing quotation",),
+    "%memanatomy later": ("not 'later'",),
+    "%memanatomy peak": ("%%memwatch",),
+    "%memanatomy --all --device cpu": ("--all or --device",),
+    "%memanatomy --layout --device cuda:0": ("no memory map for 'cuda:0'; available: cpu",),
+    "%memholders --device cuda:7": ("no device 'cuda:7'; available: cpu",),
+    "%memholders --least much": ("20GiB, 500MiB or 64KiB, not 'much'",),
+    "%memholders model": ("options only, not 'model'",),
+    "%memfit nobody/nothing": ("!hf download nobody/nothing config.json",),
+    "%memfit a --train --inference": ("not both",),
 }
 
 

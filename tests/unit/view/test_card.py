@@ -115,12 +115,6 @@ def test_what_stays_has_no_names_where_nothing_was_found(name: str) -> None:
     assert re.search(r"stay( on cuda:0)?\.$", headline_of(shared_run(name)))
 
 
-def test_a_quick_cells_line_says_nothing_of_parts() -> None:
-    """The one line of a quick cell leaves the parts out."""
-    session = training()
-    assert "weights" not in compact_bundle(session, session.spans[0])["text/html"]
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

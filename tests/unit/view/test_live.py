@@ -395,17 +395,6 @@ def test_a_note_stands_on_one_card_of_a_notebook() -> None:
     assert "It is fast now." in third
 
 
-def test_card_and_chart_replace_their_own_places() -> None:
-    """The end updates the two outputs that the beginning showed, and shows no other."""
-    stage = Stage()
-    stage.view.begin("a")
-    stage.finish()
-
-    assert [update for _, update in stage.publisher.order] == [False, False, True, True]
-    assert len(stage.publisher.shown) == 2
-    assert "clear_output" not in vars(stage.publisher)
-
-
 def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list[Widget]) -> None:
     """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
     stage = Stage()
@@ -421,17 +410,6 @@ def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list
     assert chart == {}
     assert widgets[0].closed
     assert list(stage.publisher.marks.values()) == [None, None]
-
-
-def test_after_the_user_cleared_the_outputs_card_and_chart_are_shown_anew() -> None:
-    """An update of a display that is gone would show nothing."""
-    stage = Stage()
-    stage.view.begin("a")
-    stage.publisher.clear_output(wait=True)
-    stage.finish()
-
-    assert stage.publisher.cleared == 1
-    assert [update for _, update in stage.publisher.order] == [False, False, False, False]
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -31,6 +31,7 @@ IDS = FakeTensor(4, 128)
     ("args", "kwargs"),
     [
         ((), {"input_ids": IDS}),
+        ((torch.zeros(4, 128, dtype=torch.int64),), {"labels": IDS}),
         (({"input_ids": IDS},), {}),
         ((), {"inputs_embeds": FakeTensor(4, 128, 768)}),
         ((), {"input_features": FakeTensor(4, 128, 80), "attention_mask": FakeTensor(4, 1500)}),
