@@ -255,9 +255,8 @@ def bar_html(incident: Incident) -> str:
     owner = "limit of this process" if incident.limit > 0 else incident.place
     scale = [f"{owner}: {size_text(there_is)}"]
     if asked:
-        scale.insert(
-            0, f"dashed: the request{', past the end (the line)' if full > there_is else ''}"
-        )
+        line = "limit" if incident.limit > 0 else "capacity"
+        scale.insert(0, f"dashed: the request{f'; line: the {line}' if full > there_is else ''}")
         over = (
             f'<rect x="{100 * total / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
             f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '

@@ -124,7 +124,7 @@ WHERE = "on cuda:0 H200:"
         (4, {"fits": False, "headroom": 0.0}, "8.00 of 4.00 GiB available, 4.00 GiB too much."),
         (4, {"fits": False, "largest_batch": 0}, ". Not even one row fits."),
         (10, {"held": int(2 * GIB)}, f"Fits {WHERE} needs 6.00 of 9.00 GiB"),
-        (10, {"held": int(2 * GIB)}, "; 2.00 GiB are allocated already."),
+        (10, {"held": int(2 * GIB)}, "; with the 2.00 GiB allocated already, 8.00 GiB in all."),
         (10, {"held": int(9 * GIB)}, f"Fits {WHERE} needs 0.00 MiB of 9.00 GiB"),
         (math.nan, {"fits": None}, f"It is unknown whether it fits {WHERE} its free memory is unknown."),
         (4, {"fits": None, "headroom": 0.0}, "needs more than 8.00 of 4.00 GiB available."),

@@ -187,7 +187,7 @@ def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case
 def test_the_documented_order_is_the_codes_order() -> None:
     """The page names every cause, in the order in which they are tried."""
     page = (ROOT / "docs" / "out-of-memory.md").read_text(encoding="utf-8")
-    places = [page.index(f"| {name} |") for name in NAMES.values()]
+    places = [page.index(f". **{name}**: ") for name in NAMES.values()]
     assert places == sorted(places)
 
 

@@ -72,7 +72,7 @@ def test_text_from_outside_is_text() -> None:
     ("words", "is_drawn", "scale"),
     [
         # A request that does not fit is drawn past the device's capacity.
-        ("another process has most", True, "past the end"),
+        ("another process has most", True, "dashed: the request; line: the capacity"),
         # One of many devices would leave no room for anything else.
         ("more than the device has", False, ""),
         # Where this process may use a part of the device only, the bar is that part.
