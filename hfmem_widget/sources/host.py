@@ -282,7 +282,8 @@ class HostSource(BaseSource):
         """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
         used, kept = self._read_heap(now)
         python, free = self._read_arenas(own, now)
-        kept -= min(kept, self._lacking_of(kept, own.private - used - kept, now))
+        rest = own.private - used - kept - python - free
+        kept -= min(kept, self._lacking_of(kept, rest, now))
         self._put(malloc=used, cached=kept, python=python, python_free=free)
         self._put(arrow=self._read_arrow(), shared=own.shared)
         if math.isnan(own.private):
@@ -317,7 +318,10 @@ class HostSource(BaseSource):
         return self._arenas
 
     def _lacking_of(self, kept: float, rest: float, now: float) -> float:
-        """Return what malloc keeps and is not in memory; looked up again once the `rest` changes."""
+        """Return what malloc keeps and is not in memory; looked up again once the `rest` changes.
+
+        That is private memory without all that malloc and Python have.
+        """
         lacking = getattr(self._memory, "lacking_in_heap", None)
         # What was taken of it since, and has made private memory grow, was not in memory before, and now is.
         taken, grown = self._kept - kept, rest - self._rest
