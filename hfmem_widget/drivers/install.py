@@ -21,7 +21,8 @@ from hfmem_widget.monitor.process import Installed, process_state
 PIPELINES = "diffusers.pipelines.pipeline_utils"
 TRAINER = "transformers.trainer"
 LOADING = (
-    *("transformers.modeling_utils", "transformers.generation.utils", "peft.peft_model"),
+    *("transformers.modeling_utils", "transformers.core_model_loading"),
+    *("transformers.generation.utils", "peft.peft_model"),
     *(f"lightning.pytorch.loops.{loop}_loop" for loop in ("fit", "evaluation")),
     *(f"pytorch_lightning.loops.{loop}_loop" for loop in ("fit", "evaluation")),
 )

@@ -8,7 +8,6 @@ completed when the last of its tensors is. So in both "shard 2 of 5" is the stre
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,11 +31,9 @@ from hfmem_widget.text import plain
 
 @dataclass(slots=True)
 class Loads(Part):
-    """The calls that run now, the latest last, and how many of them read tensors."""
+    """The calls that run now, the latest last."""
 
     calls: list[Load] = field(default_factory=list)
-    readings: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Shards:
@@ -105,8 +102,7 @@ class Load:
         """Follow one checkpoint, of one file or several, as it is put into a model."""
         self._safely(self._begin_reading, model, files)
         try:
-            with _tensors_followed():
-                yield
+            yield
         except BaseException as error:
             self._safely(self._end_reading, outcome_of(error))
             raise
@@ -213,25 +209,6 @@ def _sizes_in(file: str) -> dict[str, int]:
         return {}  # transformers, which reads it next, knows better what to say
 
 
-@contextmanager
-def _tensors_followed() -> Iterator[None]:
-    """Surround what transformers does for each tensor: only while that is watched, since they are many."""
-    loads, module = process_state(Loads), sys.modules.get(_WEIGHTS)
-    counted = False
-    try:
-        with loads.lock:
-            loads.readings += 1
-            counted = True
-            if module is not None:
-                follow_loading(module)
-        yield
-    finally:
-        with loads.lock:
-            loads.readings -= counted
-            if module is not None and not loads.readings:
-                leave_loading(module)
-
-
 def _loading(kind: type) -> AbstractContextManager[object]:
     watch = current_watch()
     return nullcontext() if watch is None else Load(*watch, f"load {plain(kind.__name__)}")
@@ -268,6 +245,11 @@ def _collecting(
     load.collect(source)
 
 
+def _none_loads() -> bool:
+    """Return whether nothing that is watched is loaded, which is asked for each tensor of the rest."""
+    return not process_state(Loads).calls
+
+
 _NOTHING = nullcontext()
 
 
@@ -282,9 +264,13 @@ PLACES = (
     ),
     # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
     Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
-    Place(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting), whole_call=True),
-    Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
-    Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
+    Place(
+        *(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting)),
+        whole_call=True,
+        unless=_none_loads,
+    ),
+    Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing), unless=_none_loads),
+    Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing), unless=_none_loads),
     Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
     Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
     Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
