@@ -63,18 +63,10 @@ class Budget:
 
 @dataclass(slots=True)
 class PollerCost:
-    """What the poller's thread takes, and takes the interpreter for.
+    """What the poller's thread takes, and takes the interpreter for."""
 
-    Attributes
-    ----------
-    tick : float
-        CPU seconds of a tick; 0 where none was yet.
-    interval : float
-        Seconds between ticks.
-    """
-
-    tick: float = 0.0
-    interval: float = math.inf
+    tick: float = 0.0  # CPU seconds; 0 where none was yet
+    interval: float = math.inf  # seconds between ticks
 
     @property
     def share(self) -> float:
@@ -91,15 +83,6 @@ class Grouping:
     """Decides which steps of one training are measured by themselves, and keeps `polling` up to date.
 
     Where `all_phases` are wanted each step is measured with them; where `each_step` is, no two share a span.
-
-    Attributes
-    ----------
-    is_group : bool
-        True while steps share a span, of which nothing but the peak is measured.
-    until : float
-        When the group is to end.
-    spent : float
-        Seconds that measuring has taken on the thread that trains.
     """
 
     def __init__(
@@ -111,12 +94,12 @@ class Grouping:
         each_step: bool = False,
     ) -> None:
         self.polling = polling
-        self.is_group = False
-        self.spent = 0.0
+        self.is_group = False  # while steps share a span, of which nothing but the peak is measured
+        self.spent = 0.0  # seconds that measuring has taken on the thread that trains
         self._budget: Budget | None = None  # what comes before the first step comes once
         self._poller = poller
         self._all_phases, self._each_step = all_phases, each_step
-        self.until = -math.inf
+        self.until = -math.inf  # when the group is to end
         self._is_paid = False  # by the group that goes on, once it has lasted
         self._unseen_share = 0.0
         self._step_seconds, self._without = 0.0, 0  # of a step, and how many steps had no phases

@@ -46,14 +46,8 @@ R = TypeVar("R")
 class Monitor:
     """Polls while a span is open, and reads exactly at every span's edges.
 
-    Parameters
-    ----------
-    clock, wall, cpu : callable, optional
-        Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
-    attribution : Attribution, optional
-        Counts what the memory is for; its source is one of the sampler's.
-    make_ticker : callable, optional
-        Takes the tick and the interval.
+    The source of the `attribution` is one of the sampler's. `make_ticker` takes the tick and the interval.
+    The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     """
 
     def __init__(

@@ -46,11 +46,8 @@ class Poller:
     def claim(self, by: Hashable, interval: float) -> bool:
         """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
 
-        Returns
-        -------
-        bool
-            False where no thread could be started, or it ended at once: nothing is polled. The claim is to
-            be given back all the same.
+        Returns False where no thread could be started, or it ended at once: nothing is polled. The claim is
+        to be given back all the same.
         """
         with self._lock:
             self._claims[by] = interval
@@ -107,11 +104,8 @@ class Poller:
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
         """Do something once on a thread of its own, and wait for it a second at most, if at all.
 
-        Returns
-        -------
-        bool
-            With `wait`, whether it was done in that time: where no thread can be started, it is done here.
-            Else False where no thread could be started: nothing is done.
+        With `wait`, returns whether it was done in that time: where no thread can be started, it is done
+        here. Else returns False where no thread could be started: nothing is done.
         """
         done = threading.Event()
 

@@ -27,14 +27,8 @@ class Timeline(GrowingTable):
     When `capacity` rows are full (fewer if there are very many series), neighbours merge and `bucket`
     doubles: the whole run always fits, and no sampled extreme is ever lost.
 
-    Parameters
-    ----------
-    width : int
-        Number of series.
-    capacity : int
-        Most rows kept; even.
-    cells : int
-        Most readings kept.
+    The `width` is the number of series. At most `capacity` rows, an even number, and so many `cells` of
+    readings are kept.
     """
 
     _compared = ("time", "low", "high", "bucket", "samples", "gaps")
