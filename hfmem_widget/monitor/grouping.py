@@ -17,8 +17,8 @@ SHARE, WHOLE_SHARE = 0.006, 0.009
 """Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
 the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
 
-SHORT_STEP, LEAST_SHARES = 0.02, (0.002, 0.005)
-"""Seconds up to which a step is short, and what is left at least where steps are, and where they are not."""
+LEAST_SHARES = 0.002, 0.005
+"""What is left at least, of the shortest steps and of long ones: between, a quarter of a step's seconds."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -116,7 +116,7 @@ class Grouping:
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
         beside = self._unseen_share + self._poller.share
-        least = min(SHARE, LEAST_SHARES[self._step_seconds > SHORT_STEP])
+        least = min(max(LEAST_SHARES[0], self._step_seconds / 4), LEAST_SHARES[1])
         self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
         self._estimate(now)
