@@ -16,11 +16,11 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger
-from hfmem_widget.monitor.poller import MakeTicker, Poller
+from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import MakeTicker, Ticker
 from hfmem_widget.monitor.watched import Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
