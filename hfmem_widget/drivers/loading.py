@@ -15,14 +15,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
-from hfmem_widget.drivers.generating import STEP, follow_calls, generating, leave_calls, stepping
+from hfmem_widget.drivers.generating import (
+    STEP,
+    follow_calls,  # noqa: F401  (`install` calls them)
+    generating,
+    leave_calls,  # noqa: F401
+    stepping,
+)
 from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, Place, restore_all, surround_all
+from hfmem_widget.monitor.patch import Around, Place
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
@@ -284,19 +289,3 @@ PLACES = (
     ),
 )
 """A release that lacks one of them has fewer spans."""
-
-
-def follow_loading(module: ModuleType) -> None:
-    """Follow what this module loads from now on; doing so again does nothing."""
-    surround_all(PLACES, module)
-    if module.__name__ == _MODELS:
-        follow_calls(module)
-
-
-def leave_loading(module: ModuleType | None) -> None:
-    """Put the originals back, if the module has been imported."""
-    if module is None:
-        return
-    restore_all(PLACES, module)
-    if module.__name__ == _MODELS:
-        leave_calls(module)

@@ -9,12 +9,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import CodeType, MethodType, ModuleType
+from types import CodeType, MethodType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import NO_THREADS, entry, is_for_user
-from hfmem_widget.monitor.patch import restore, restore_with, surround
+from hfmem_widget.monitor.patch import Place, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
@@ -32,17 +32,6 @@ class Hooked(Installed):
     hooks: set[ModelHooks] = field(default_factory=set)
     # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
     traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
-
-
-def follow_compiling(module: ModuleType) -> None:
-    """Take our hooks off what torch.compile is about to trace: it would compile it again without them."""
-    surround(module, "_compile", _without_hooks, whole_call=True)
-
-
-def leave_compiling(module: ModuleType | None) -> None:
-    """Put its function back, if the module has been imported."""
-    if module is not None:
-        restore(module, "_compile")
 
 
 class ModelHooks:
@@ -222,7 +211,10 @@ def _without_hooks(
     *more: Any,
     **_: Any,
 ) -> AbstractContextManager[object]:
-    """Take our hooks off the modules that code may call which torch.compile begins to trace."""
+    """Take our hooks off the modules that code may call which torch.compile begins to trace.
+
+    It would compile it again without them.
+    """
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
     hooked = process_state(Hooked)
     if hooked.hooks and not is_ours:
@@ -238,6 +230,9 @@ def _without_hooks(
             hooks.remove()
             hooked.traced[id(hooks.module())] = hooks.module
     return nullcontext()
+
+
+PLACES = (Place("torch._dynamo.convert_frame", "", "_compile", _without_hooks, whole_call=True),)
 
 
 def _modules_near(value: Any) -> Iterator[Any]:
