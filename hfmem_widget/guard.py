@@ -359,7 +359,6 @@ def _files_changed() -> bool:
 
 
 def _place_of(error: Exception) -> tuple[CodeType, int] | None:
-    """Return where an error was raised."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -138,8 +138,7 @@ class Watch(Decorates):
             self._view = CellView(
                 recorder,
                 self._screen,
-                chart=self._options.chart,
-                panel=self._options.panel,
+                self._options,
                 aside=self._monitor.aside,
                 prefer=self._monitor.prefer,
             )

@@ -37,8 +37,6 @@ STALE_AFTER = 1.0
 
 @dataclass(slots=True)
 class _Reader:
-    """One source, and its last reading."""
-
     source: Source
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()

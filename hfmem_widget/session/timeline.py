@@ -144,12 +144,6 @@ class Timeline(GrowingTable):
             capacity=self.capacity,
         )
 
-    def folded(self) -> Self:
-        """Fold rows until there are as few as are kept, and return the same timeline."""
-        while self._rows > self.most_rows:
-            self._fold()
-        return self
-
     @property
     def most_rows(self) -> int:
         """How many rows are kept: fewer where there are very many series."""

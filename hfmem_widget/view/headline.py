@@ -84,7 +84,6 @@ def size_of(size: float, capacity: float) -> str:
 
 
 def _others(worst: Facts, facts: Sequence[Facts]) -> str:
-    """Return the peaks of the other devices."""
     peaks = [each.peak.value for each in facts if each is not worst]
     known = [peak for peak in peaks if math.isfinite(peak)]
     if not known:

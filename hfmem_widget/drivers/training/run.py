@@ -108,7 +108,6 @@ class TrainingRun:
         return self._open.get("train", self._outermost) in self._open_ids
 
     def _give_up(self, error: Exception) -> None:
-        """Record no more after a fault of ours."""
         # Else the session was ended on another thread in the middle of this, and the run with it.
         if self.session.running:
             self._open_ids = ()
@@ -442,7 +441,6 @@ class TrainingRun:
 
 
 def _with_batch(counts: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
-    """Return the counts of a step after one more of its batches."""
     result = dict(counts)
     for name in ("samples", "tokens", "content_tokens"):
         if name in batch:
