@@ -214,11 +214,7 @@ class TrainingRun:
     def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass that has failed; else it goes on until the backward pass begins."""
         if error is not None:
-            self._forward_failed(error)
-
-    @_harmless
-    def _forward_failed(self, error: Exception) -> None:
-        self._close("forward", outcome_of(error))
+            self._end("forward", outcome_of(error))
 
     def backward_begins(self) -> None:
         """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
@@ -268,11 +264,7 @@ class TrainingRun:
     def optimizer_ended(self) -> None:
         """End the optimizer; gradients are freed next."""
         if "optimizer" in self._open:
-            self._end_optimizer()
-
-    @_harmless
-    def _end_optimizer(self) -> None:
-        self._close("optimizer")
+            self._end("optimizer")
 
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; where somebody else counts those of a group, `counts` say which they were."""
@@ -294,22 +286,17 @@ class TrainingRun:
             self._ended = None
         self._close("step", outcome)
 
-    @_harmless
-    def _end_group(self) -> None:
-        self._close("step")
-
     def _end_between(self) -> None:
         if self.in_group and not self._in_step:
-            self._end_group()
+            self._end("step")
 
-    @_harmless
     def epoch_ended(self) -> None:
         """End the epoch."""
-        self._close("epoch")
+        self._end("epoch")
 
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
-        self._close_all(outcome)
+        self._end(next(iter(self._open), "train"), outcome)
         self.grouping.stops()
         self.leave_group()
         # A session outlives the run that it ended under.
@@ -343,7 +330,7 @@ class TrainingRun:
         if not self.alive:
             return {}
         if kind == "step" and self.in_group:
-            self._end_group()
+            self._end("step")
         figures: dict[str, float] = {}
         open_spans = [span_id for span_id in self._asides if self._asides[span_id] == kind]
         if kind == "step":
@@ -400,8 +387,8 @@ class TrainingRun:
             self._monitor.close_span(self.session, self._asides.popitem()[0], outcome)
 
     @_harmless
-    def _close_all(self, outcome: str) -> None:
-        self._close(next(iter(self._open), "train"), outcome)
+    def _end(self, kind: SpanKind, outcome: str = "done") -> None:
+        self._close(kind, outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
