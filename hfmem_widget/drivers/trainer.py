@@ -359,13 +359,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 def figures_of(run: Run) -> Mapping[str, float]:
     """Return entries for a log: the peaks of all ranks as last read, without a collective.
 
-    There are none before a rank has written a peak.
-
-    Returns
-    -------
-    dict of str to float
-        ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and ``_min`` over the ranks' highest peaks so
-        far, in GiB, ``hfmem/ranks/worst_rank``, and ``hfmem/ranks/reporting``: how many there are.
+    There are none before a rank has written a peak. ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and
+    ``_min`` are over the ranks' highest peaks so far, in GiB. ``hfmem/ranks/worst_rank`` has the highest, and
+    ``hfmem/ranks/reporting`` is how many there are.
     """
     peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
     if not peaks:

@@ -321,11 +321,8 @@ class TrainingRun:
     def take_figures(self, kind: SpanKind = "step") -> dict[str, float]:
         """Return what the steps since the last call came to, or an open span so far, for a log.
 
-        Returns
-        -------
-        dict of str to float
-            ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
-            highest; of steps also ``tokens``, padding included. What is not known is left out.
+        That is ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
+        highest; of steps also ``tokens``, padding included. What is not known is left out.
         """
         if not self.alive:
             return {}
@@ -449,13 +446,9 @@ def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float
     """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
 
     Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
-    ``eval_…`` as ``eval/…``, and all else as ``train/…``.
-
-    Returns
-    -------
-    dict of str to float
-        ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and
-        ``hfmem/tokens``; with a prefix ``eval_hfmem/peak_allocated_gib`` and so on.
+    ``eval_…`` as ``eval/…``, and all else as ``train/…``. So there are ``hfmem/peak_allocated_gib``,
+    ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and ``hfmem/tokens``; with a prefix
+    ``eval_hfmem/peak_allocated_gib`` and so on.
     """
     group = f"{prefix}_hfmem/" if prefix else "hfmem/"
     entries = {f"{group}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures}
