@@ -85,12 +85,13 @@ class Watched:
                 columns.append((at, each))
                 if each.metric == "allocated" and not self.is_one_reading:
                     columns.append((None, Series(each.device, "before")))
-        # The place behind the last column has what is in no row.
         self._width = len(series)
-        self._columns = [-1 if at is None else at for at, _ in columns]
         if devices != self.session.devices or len(columns) != len(self.session.series):
             self.recorder.adopt(devices, [each for _, each in columns])
             self.unexplained.adopt(self.session)
+        # The place behind the last column has what is in no row. All of it after the session has the series:
+        # what another thread appends meanwhile must not be wider.
+        self._columns = [-1 if at is None else at for at, _ in columns]
 
     def append(self, values: Sequence[float], time: float) -> Sample:
         """Add the `values_of` what was read at some second of the session."""
