@@ -114,7 +114,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         """Get ready for the next step, outside of what is timed."""
         run = self.run
         if self.way == ON:
-            run._end_group()  # noqa: SLF001
+            run._end("step")  # noqa: SLF001
             since, cpu, *counted = self._from
             self.watched_seconds = time.perf_counter() - since
             self.polled = (cpu_of_poller() - cpu) / self.watched_seconds
@@ -122,7 +122,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             self.spans = steps, groups, whole
             run.grouping = Forced(run.grouping)
         elif self.way == WITHIN:
-            run._end_group()  # noqa: SLF001
+            run._end("step")  # noqa: SLF001
         threads_in_group.pop(threading.get_ident(), None)
         if not self._turns:
             control.should_training_stop = time.perf_counter() > self._deadline

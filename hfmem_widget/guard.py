@@ -232,19 +232,11 @@ def entry(
     """Return a decorator for a function that the user's code calls: a fault in it costs one line on stderr.
 
     What the handler of a signal raised passes once the function is done, and so do `SystemExit` and the like.
-
-    Parameters
-    ----------
-    unless_on : mapping of int to object, optional
-        Where what it has for the thread is true nothing is done, which takes far less than the guard.
-    otherwise : callable, optional
-        Returns, for the same arguments, what the user's code gets after a fault; None by default.
-    undo : callable, optional
-        Takes back, for the same arguments, what was begun, if the function did not return.
-    lets : type of Exception or tuple of them, optional
-        The errors that the function raises on purpose.
-    defers : bool, optional
-        Whether signals wait until it is done; not worth it where it only makes something.
+    Where what `unless_on` has for the thread is true nothing is done, which takes far less than the guard.
+    For the same arguments, `otherwise` returns what the user's code gets after a fault (by default None), and
+    `undo` takes back what was begun, if the function did not return. It `lets` errors pass that the function
+    raises on purpose. Signals wait until it is done if it `defers`; that is not worth it where it only makes
+    something.
     """
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
@@ -359,7 +351,6 @@ def _files_changed() -> bool:
 
 
 def _place_of(error: Exception) -> tuple[CodeType, int] | None:
-    """Return where an error was raised."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

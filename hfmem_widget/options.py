@@ -198,10 +198,7 @@ class Options:
     def changed(self, given: Mapping[str, Any], taker: str) -> Self:
         """Return these options with others in their place; `taker` is what they were given to.
 
-        Raises
-        ------
-        OptionError
-            If there is no option of that name, or a value is not allowed.
+        Raises `OptionError` if there is no option of that name, or a value is not allowed.
         """
         options = options_of(type(self))
         for name in given:

@@ -43,14 +43,8 @@ class EveryCell:
         self._span: Span | None = None
         self._companions: tuple[Companion, ...] = ()
         self.least = least
-        self._view = NotebookView(
-            self._recorder,
-            screen,
-            chart=options.chart,
-            panel=options.panel,
-            prefer=monitor.prefer,
-            least=least,
-        )
+        prefer = monitor.prefer
+        self._view = NotebookView(self._recorder, screen, options, prefer=prefer, least=least)
         if not options.quiet:
             self._view.begin()
 

@@ -13,8 +13,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
@@ -176,21 +176,19 @@ def stepping(
         if generation is not None and generation.model == id(model):
             new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
             generation.stepped(caches, _rows(outputs), _number(new))
-        return _IN_STEP
+        return _in_step()
     return _NOTHING
 
 
-class _InStep:
-    """A step is told once, though a model's own method may call the usual one."""
-
-    def __enter__(self) -> None:
-        process_state(GenerateContext).in_step = True
-
-    def __exit__(self, *_: object) -> None:
-        process_state(GenerateContext).in_step = False
-
-
-_IN_STEP = _InStep()
+@contextmanager
+def _in_step() -> Iterator[None]:
+    """Tell a step once, though a model's own method may call the usual one."""
+    here = process_state(GenerateContext)
+    here.in_step = True
+    try:
+        yield
+    finally:
+        here.in_step = False
 
 
 def follow_calls(module: ModuleType) -> None:
@@ -226,7 +224,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
         try:
             # In a training nothing is to be done, which needs no guard.
             if not grads_enabled() and not is_compiling():
-                here = _begins(self)
+                here = _begin(self) if _is_wanted() else None
             result = base(self, *args, **kwargs)
             if here is not None:
                 _ended(result)
@@ -240,14 +238,10 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _begins(model: object) -> GenerateContext | None:
-    """Return what this thread is in if this call is followed: the outermost, where something is watched."""
-    return _begin(model) if _is_wanted() else None
-
-
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: False, defers=False)
 def _is_wanted() -> bool:
+    """Return whether a call is followed: the outermost, where something is watched."""
     here = process_state(GenerateContext)
     if here.in_call or here.generation is not None:
         return False

@@ -11,34 +11,34 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 
 from hfmem_widget.display import resolve
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.on_import import WhenImported
+from hfmem_widget.monitor.patch import restore_all, surround_all
 from hfmem_widget.monitor.process import Installed, process_state
 
 PIPELINES = "diffusers.pipelines.pipeline_utils"
 TRAINER = "transformers.trainer"
 LOADING = (
-    *("transformers.modeling_utils", "transformers.generation.utils", "peft.peft_model"),
+    *("transformers.core_model_loading", "transformers.generation.utils", "peft.peft_model"),
     *(f"lightning.pytorch.loops.{loop}_loop" for loop in ("fit", "evaluation")),
     *(f"pytorch_lightning.loops.{loop}_loop" for loop in ("fit", "evaluation")),
 )
 
 FOLLOWED: dict[str, tuple[str, str, str]] = {
     "torch": ("drivers.optimizers", "follow_torch", "leave_optimizers"),
-    "torch.distributed": ("ranks.process_group", "follow_groups", "leave_groups"),
-    TRAINER: ("drivers.trainer", "follow_trainers", "leave_trainers"),
+    "torch.distributed": ("ranks.process_group", "", ""),
+    TRAINER: ("drivers.trainer", "", ""),
     PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
-    "torch._dynamo.convert_frame": (
-        "drivers.training.model_hooks",
-        "follow_compiling",
-        "leave_compiling",
-    ),
-    **dict.fromkeys(LOADING, ("drivers.loading", "follow_loading", "leave_loading")),
+    "torch._dynamo.convert_frame": ("drivers.training.model_hooks", "", ""),
+    "transformers.modeling_utils": ("drivers.loading", "follow_calls", "leave_calls"),
+    **dict.fromkeys(LOADING, ("drivers.loading", "", "")),
 }
-"""Where it is done, what is called with a module once that has been imported, and what to leave it again."""
+"""By the module, where it is followed: the `PLACES` there are surrounded once that has been imported. Where
+more is to be done, what is then called with it, and what to leave it again."""
 
 
 @dataclass(slots=True)
@@ -99,11 +99,16 @@ def detach(*, entirely: bool = True) -> None:
             continue
         # Only what was imported to follow something: importing the rest now would import transformers.
         if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:
-            harmless(getattr(ours, leave), sys.modules.get(name))
+            harmless(restore_all, getattr(ours, "PLACES", ()))
+            if leave:
+                harmless(getattr(ours, leave), sys.modules.get(name))
 
 
 def _follow(name: str, module: ModuleType) -> None:
     home, follow, _ = FOLLOWED[name]
-    resolve(f"hfmem_widget.{home}:{follow}")(module)
+    ours = import_module(f"hfmem_widget.{home}")
+    surround_all(getattr(ours, "PLACES", ()))
+    if follow:
+        getattr(ours, follow)(module)
     if name == "torch" and "HFMEM_SOLO" in os.environ:
         resolve("hfmem_widget.drivers.follow:begin_alone")()

@@ -8,7 +8,6 @@ completed when the last of its tensors is. So in both "shard 2 of 5" is the stre
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,14 +15,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
-from hfmem_widget.drivers.generating import STEP, follow_calls, generating, leave_calls, stepping
+from hfmem_widget.drivers.generating import (
+    STEP,
+    follow_calls,  # noqa: F401  (`install` calls them)
+    generating,
+    leave_calls,  # noqa: F401
+    stepping,
+)
 from hfmem_widget.drivers.span import span
 from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, Place, restore_all, surround_all
+from hfmem_widget.monitor.patch import Around, Place
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
@@ -32,11 +36,9 @@ from hfmem_widget.text import plain
 
 @dataclass(slots=True)
 class Loads(Part):
-    """The calls that run now, the latest last, and how many of them read tensors."""
+    """The calls that run now, the latest last."""
 
     calls: list[Load] = field(default_factory=list)
-    readings: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Shards:
@@ -105,8 +107,7 @@ class Load:
         """Follow one checkpoint, of one file or several, as it is put into a model."""
         self._safely(self._begin_reading, model, files)
         try:
-            with _tensors_followed():
-                yield
+            yield
         except BaseException as error:
             self._safely(self._end_reading, outcome_of(error))
             raise
@@ -213,25 +214,6 @@ def _sizes_in(file: str) -> dict[str, int]:
         return {}  # transformers, which reads it next, knows better what to say
 
 
-@contextmanager
-def _tensors_followed() -> Iterator[None]:
-    """Surround what transformers does for each tensor: only while that is watched, since they are many."""
-    loads, module = process_state(Loads), sys.modules.get(_WEIGHTS)
-    counted = False
-    try:
-        with loads.lock:
-            loads.readings += 1
-            counted = True
-            if module is not None:
-                follow_loading(module)
-        yield
-    finally:
-        with loads.lock:
-            loads.readings -= counted
-            if module is not None and not loads.readings:
-                leave_loading(module)
-
-
 def _loading(kind: type) -> AbstractContextManager[object]:
     watch = current_watch()
     return nullcontext() if watch is None else Load(*watch, f"load {plain(kind.__name__)}")
@@ -268,6 +250,11 @@ def _collecting(
     load.collect(source)
 
 
+def _none_loads() -> bool:
+    """Return whether nothing that is watched is loaded, which is asked for each tensor of the rest."""
+    return not process_state(Loads).calls
+
+
 _NOTHING = nullcontext()
 
 
@@ -282,9 +269,13 @@ PLACES = (
     ),
     # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
     Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
-    Place(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting), whole_call=True),
-    Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing)),
-    Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing)),
+    Place(
+        *(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting)),
+        whole_call=True,
+        unless=_none_loads,
+    ),
+    Place(_WEIGHTS, "WeightRenaming", "convert", _in_load(_placing), unless=_none_loads),
+    Place(_WEIGHTS, "WeightConverter", "convert", _in_load(_placing), unless=_none_loads),
     Place("peft.peft_model", "PeftModel", "from_pretrained", _loading),
     Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
     Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
@@ -298,19 +289,3 @@ PLACES = (
     ),
 )
 """A release that lacks one of them has fewer spans."""
-
-
-def follow_loading(module: ModuleType) -> None:
-    """Follow what this module loads from now on; doing so again does nothing."""
-    surround_all(PLACES, module)
-    if module.__name__ == _MODELS:
-        follow_calls(module)
-
-
-def leave_loading(module: ModuleType | None) -> None:
-    """Put the originals back, if the module has been imported."""
-    if module is None:
-        return
-    restore_all(PLACES, module)
-    if module.__name__ == _MODELS:
-        leave_calls(module)

@@ -32,7 +32,7 @@ from hfmem_widget.features.budget.companion import Budget, should_end
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Place, restore_all, surround_all
+from hfmem_widget.monitor.patch import Place, surround_all
 from hfmem_widget.monitor.process import Part, process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
@@ -126,7 +126,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         options: WatchOptions | None = None,
         **given: Unpack[WatchKeywords],
     ) -> None:
-        follow_trainers(for_good=True)
+        follow_for_good()
         self.log = log
         self.ranks = run_directory(given.pop("ranks", False))
         if not given.get("label", True):  # an empty one takes the place of no other
@@ -151,7 +151,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     @entry()
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Surround the Trainer's methods; its module may have been imported only now."""
-        follow_trainers(for_good=True)
+        follow_for_good()
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
         """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
@@ -359,13 +359,9 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 def figures_of(run: Run) -> Mapping[str, float]:
     """Return entries for a log: the peaks of all ranks as last read, without a collective.
 
-    There are none before a rank has written a peak.
-
-    Returns
-    -------
-    dict of str to float
-        ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and ``_min`` over the ranks' highest peaks so
-        far, in GiB, ``hfmem/ranks/worst_rank``, and ``hfmem/ranks/reporting``: how many there are.
+    There are none before a rank has written a peak. ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and
+    ``_min`` are over the ranks' highest peaks so far, in GiB. ``hfmem/ranks/worst_rank`` has the highest, and
+    ``hfmem/ranks/reporting`` is how many there are.
     """
     peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
     if not peaks:
@@ -478,15 +474,7 @@ PLACES = (
 )
 
 
-def follow_trainers(_module: object = None, *, for_good: bool = False) -> None:
-    """Surround the methods of ``Trainer``, if it has been imported; doing so again does nothing.
-
-    What is done `for_good`, for a callback that a training may come to at any time, stays beyond a watch.
-    """
-    process_state(Attachment).trainers_for_good |= for_good
+def follow_for_good() -> None:
+    """Surround the methods of ``Trainer`` beyond a watch: a training may come to a callback at any time."""
+    process_state(Attachment).trainers_for_good = True
     surround_all(PLACES)
-
-
-def leave_trainers(_module: object = None) -> None:
-    """Put the original methods back."""
-    restore_all(PLACES)

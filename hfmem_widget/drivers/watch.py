@@ -34,22 +34,11 @@ Follow = Callable[[Monitor, Session], Forwards]
 class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
-    Parameters
-    ----------
-    options : WatchOptions
-    monitor : Monitor
-    screen : Screen
-    kind : {"cell", "block"}
-    title : str
-        What to call it if the options have no label.
-    follow : callable, optional
-        Takes the monitor and the session, and returns what opens spans within the watch.
-    subjects : tuple of object
-        Models and optimizers whose tensors are counted; none is kept alive by it.
-    last : tuple of Companion
-        Companions after those which the options ask for: they tell what the others have found.
-    recorded_if_possible : bool
-        Whether to watch without a recording, and say so, where it cannot be written.
+    Without a label it is called as its `title` says. `follow` takes the monitor and the session, and returns
+    what opens spans within the watch. The tensors of the `subjects`, models and optimizers, are counted, and
+    none is kept alive by it. The `last` companions come after those which the options ask for, to tell what the
+    others have found. If it is `recorded_if_possible`, it watches without a recording, and says so, where that
+    cannot be written.
     """
 
     def __init__(
@@ -103,12 +92,8 @@ class Watch(Decorates):
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
-        Raises
-        ------
-        OptionError
-            If a device was asked for that is not there, or a recording cannot be written.
-        WatchStateError
-            If it watches already.
+        Raises `OptionError` if a device was asked for that is not there, or a recording cannot be written,
+        and `WatchStateError` if it watches already.
         """
         if self._session is not None:
             message = "this watch is running already; create another one with hfmem_widget.watch()"
@@ -135,8 +120,7 @@ class Watch(Decorates):
             self._view = CellView(
                 recorder,
                 self._screen,
-                chart=self._options.chart,
-                panel=self._options.panel,
+                self._options,
                 aside=self._monitor.aside,
                 prefer=self._monitor.prefer,
             )

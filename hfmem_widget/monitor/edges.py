@@ -33,11 +33,6 @@ class Edges:
     """Opens and closes the spans of sessions; the caller holds the session's `Watched.edges`.
 
     The `poller` is claimed while a span of a session is open. The `clock` returns monotonic seconds.
-
-    Attributes
-    ----------
-    count : int
-        How many edges there were in all sessions.
     """
 
     sampler: Sampler
@@ -46,7 +41,7 @@ class Edges:
     register: Register
     poller: Poller
     clock: Callable[[], float]
-    count: int = 0
+    count: int = 0  # of the edges that there were in all sessions
     _rebase_due: float = -math.inf
     _look_due: float = -math.inf
 

@@ -17,8 +17,8 @@ SHARE, WHOLE_SHARE = 0.006, 0.009
 """Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
 the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
 
-SHORT_STEP, LEAST_SHARES = 0.02, (0.002, 0.005)
-"""Seconds up to which a step is short, and what is left at least where steps are, and where they are not."""
+LEAST_SHARES = 0.002, 0.005
+"""What is left at least, of the shortest steps and of long ones: between, a quarter of a step's seconds."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -63,18 +63,10 @@ class Budget:
 
 @dataclass(slots=True)
 class PollerCost:
-    """What the poller's thread takes, and takes the interpreter for.
+    """What the poller's thread takes, and takes the interpreter for."""
 
-    Attributes
-    ----------
-    tick : float
-        CPU seconds of a tick; 0 where none was yet.
-    interval : float
-        Seconds between ticks.
-    """
-
-    tick: float = 0.0
-    interval: float = math.inf
+    tick: float = 0.0  # CPU seconds; 0 where none was yet
+    interval: float = math.inf  # seconds between ticks
 
     @property
     def share(self) -> float:
@@ -91,15 +83,6 @@ class Grouping:
     """Decides which steps of one training are measured by themselves, and keeps `polling` up to date.
 
     Where `all_phases` are wanted each step is measured with them; where `each_step` is, no two share a span.
-
-    Attributes
-    ----------
-    is_group : bool
-        True while steps share a span, of which nothing but the peak is measured.
-    until : float
-        When the group is to end.
-    spent : float
-        Seconds that measuring has taken on the thread that trains.
     """
 
     def __init__(
@@ -111,12 +94,12 @@ class Grouping:
         each_step: bool = False,
     ) -> None:
         self.polling = polling
-        self.is_group = False
-        self.spent = 0.0
+        self.is_group = False  # while steps share a span, of which nothing but the peak is measured
+        self.spent = 0.0  # seconds that measuring has taken on the thread that trains
         self._budget: Budget | None = None  # what comes before the first step comes once
         self._poller = poller
         self._all_phases, self._each_step = all_phases, each_step
-        self.until = -math.inf
+        self.until = -math.inf  # when the group is to end
         self._is_paid = False  # by the group that goes on, once it has lasted
         self._unseen_share = 0.0
         self._step_seconds, self._without = 0.0, 0  # of a step, and how many steps had no phases
@@ -133,7 +116,7 @@ class Grouping:
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
         beside = self._unseen_share + self._poller.share
-        least = min(SHARE, LEAST_SHARES[self._step_seconds > SHORT_STEP])
+        least = min(max(LEAST_SHARES[0], self._step_seconds / 4), LEAST_SHARES[1])
         self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
         self._estimate(now)

@@ -16,11 +16,11 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.edges import Edges
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger
-from hfmem_widget.monitor.poller import MakeTicker, Poller
+from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import MakeTicker, Ticker
 from hfmem_widget.monitor.watched import Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
@@ -46,14 +46,8 @@ R = TypeVar("R")
 class Monitor:
     """Polls while a span is open, and reads exactly at every span's edges.
 
-    Parameters
-    ----------
-    clock, wall, cpu : callable, optional
-        Monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
-    attribution : Attribution, optional
-        Counts what the memory is for; its source is one of the sampler's.
-    make_ticker : callable, optional
-        Takes the tick and the interval.
+    The source of the `attribution` is one of the sampler's. `make_ticker` takes the tick and the interval.
+    The clocks return monotonic seconds, seconds since the epoch, and CPU seconds of the calling thread.
     """
 
     def __init__(

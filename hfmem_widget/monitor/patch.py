@@ -38,6 +38,7 @@ class Place(NamedTuple):
     name: str
     around: Around
     whole_call: bool = False
+    unless: Callable[[], bool] = bool
 
 
 @dataclass(eq=False, slots=True)
@@ -135,8 +136,14 @@ def surround_all(
 ) -> None:
     """Surround all of these that are there: those of a module, or by default of all that are imported."""
     for place, owner in _owners(places, module):
-        whole = place.whole_call
-        surround(owner, place.name, place.around, whole_call=whole, unless_on=unless_on)
+        surround(
+            owner,
+            place.name,
+            place.around,
+            whole_call=place.whole_call,
+            unless=place.unless,
+            unless_on=unless_on,
+        )
 
 
 def restore_all(places: Iterable[Place], module: ModuleType | None = None) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hfmem_widget.guard import entry, interrupts_deferred
-from hfmem_widget.monitor.shadow import Shadow
+from hfmem_widget.monitor.shadow import Shadow, remember, show
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -52,33 +52,16 @@ Peaks = dict[str, Peak]
 
 @dataclass(eq=False, slots=True)
 class Window:
-    """An interval whose peaks are wanted. Compared by identity.
+    """An interval whose peaks are wanted. Compared by identity."""
 
-    Attributes
-    ----------
-    bounded : bool
-        True if it may not reset counters: its peaks are then lower bounds.
-    flawed : bool
-        True once something happened in it that may have hidden a higher peak.
-    lasts : bool
-        True if it is no session's: it stays open when sessions begin anew.
-    keys : tuple of str
-        The series that have highs, once it has ended.
-    highs : list of float
-        Of `keys`, in bytes; `NOTHING` where a device was not in use.
-    at_open : dict of str to tuple of float
-        Current and peak value by series key when a bounded window was opened.
-    readings : mapping of int to Reading
-        What was read at its newest edge, until `take_readings`.
-    """
-
-    bounded: bool = False
-    flawed: bool = False
-    lasts: bool = False
-    keys: Sequence[str] = ()
-    highs: list[float] = field(default_factory=list)
+    bounded: bool = False  # it may not reset counters: its peaks are then lower bounds
+    flawed: bool = False  # something happened in it that may have hidden a higher peak
+    lasts: bool = False  # it is no session's, and stays open when sessions begin anew
+    keys: Sequence[str] = ()  # the series that have highs, once it has ended
+    highs: list[float] = field(default_factory=list)  # bytes; `NOTHING` of a device not in use
     at_open: dict[str, tuple[float, float]] = field(default_factory=dict)
-    readings: Readings = field(default_factory=dict)
+    """Current and peak value by series key when a bounded window was opened."""
+    readings: Readings = field(default_factory=dict)  # of its newest edge, until `take_readings`
     _seen: tuple[Sequence[float], bool] = ((), False)
 
     @property
@@ -122,7 +105,7 @@ class PeakLedger:
         # The peaks of `_METRICS` of one device after the other.
         self._windows: Highs[Window] = Highs()
         self._keys: tuple[str, ...] = ()
-        self._shadow: dict[int, Shadow] = defaultdict(Shadow)
+        self._shadow: dict[int, Shadow] = defaultdict(dict)
         self._lock = threading.RLock()
 
     def install(self) -> None:
@@ -366,7 +349,7 @@ class PeakLedger:
                 stats = {}
             readings[device] = reading = reading_of(stats)
             if resets and reading.in_use:
-                self._shadow[device].remember(stats)
+                remember(self._shadow[device], stats)
         return readings
 
     def _allocations(self, device: int) -> float:
@@ -406,7 +389,7 @@ class PeakLedger:
         self.fold()
         shadow = self._shadow.get(device)
         if shadow is not None and stats:
-            shadow.show(stats)
+            show(shadow, stats)
 
     @entry()
     def _before_reset(self, device: int) -> Reading | None:

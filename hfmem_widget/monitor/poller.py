@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import NOT_STARTED, MakeTicker, Ticker, begun
 
 FIRST_TICK_TIMEOUT = 0.1
 """Seconds a cell may wait for readings that are only made on the poller's thread."""
@@ -13,8 +13,6 @@ FIRST_TICK_TIMEOUT = 0.1
 STOP_TIMEOUT = 0.2
 FORK_TIMEOUT = 0.5
 ASIDE_TIMEOUT = 1.0
-
-MakeTicker = Callable[[Callable[[], object], float], Ticker]
 
 
 class Poller:
@@ -46,11 +44,8 @@ class Poller:
     def claim(self, by: Hashable, interval: float) -> bool:
         """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
 
-        Returns
-        -------
-        bool
-            False where no thread could be started, or it ended at once: nothing is polled. The claim is to
-            be given back all the same.
+        Returns False where no thread could be started, or it ended at once: nothing is polled. The claim is
+        to be given back all the same.
         """
         with self._lock:
             self._claims[by] = interval
@@ -63,7 +58,9 @@ class Poller:
             self._ticker = started = self._make_ticker(
                 lambda: self._tick_holding(ticking, started), interval
             )
-            if not _starts(started):
+            try:
+                started.start()
+            except NOT_STARTED:
                 self._ticker = None
                 return False
         # A thread may also end at once, where `threading.settrace` was given a function that raises.
@@ -89,7 +86,7 @@ class Poller:
                     self._settle()
                 return
             self._ticker = None
-        self._end(ticker)
+        self._end(ticker, STOP_TIMEOUT)
 
     def _settle(self) -> None:
         """Tick as often as the claims want."""
@@ -107,29 +104,19 @@ class Poller:
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
         """Do something once on a thread of its own, and wait for it a second at most, if at all.
 
-        Returns
-        -------
-        bool
-            With `wait`, whether it was done in that time: where no thread can be started, it is done here.
-            Else False where no thread could be started: nothing is done.
+        With `wait`, returns whether it was done in that time: where no thread can be started, it is done
+        here. Else returns False where no thread could be started: nothing is done.
         """
-        done = threading.Event()
-
-        def once() -> None:
-            action()
-            done.set()
-            ticker.stop(0.0)
-
-        ticker = self._make_ticker(once, ASIDE_TIMEOUT)
-        if not _starts(ticker):
+        try:
+            ticker = begun(action, self._make_ticker)
+        except NOT_STARTED:
             if wait:
                 action()
             return wait
-        if not wait:
-            return True
-        ticker.tick_now(ASIDE_TIMEOUT)
-        self._end(ticker)
-        return done.is_set()
+        if wait:
+            ticker.tick_now(ASIDE_TIMEOUT)
+            return self._end(ticker, ASIDE_TIMEOUT) and ticker.failure is None
+        return True
 
     def join(self, timeout: float) -> bool:
         """Wait for threads that hung when they were stopped; say whether all have ended."""
@@ -160,15 +147,8 @@ class Poller:
         with ticking:
             self._tick(ticker)
 
-    def _end(self, ticker: Ticker) -> None:
-        if not ticker.stop(STOP_TIMEOUT):
+    def _end(self, ticker: Ticker, timeout: float) -> bool:
+        has_ended = ticker.stop(timeout)
+        if not has_ended:
             self._hung.append(ticker)
-
-
-def _starts(ticker: Ticker) -> bool:
-    try:
-        ticker.start()
-    # There are too many threads, or there is no memory for a stack.
-    except (RuntimeError, MemoryError):
-        return False
-    return True
+        return has_ended

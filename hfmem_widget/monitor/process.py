@@ -31,21 +31,12 @@ class Installed(Part):
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """What changes while a process runs.
+    """What changes while a process runs."""
 
-    Attributes
-    ----------
-    monitor : Monitor, optional
-        The one of all watches.
-    making : Lock
-        Held while that is made: two would each know of half the watches.
-    parts : dict
-        What the modules keep, by their classes.
-    """
-
-    monitor: Monitor | None = None
+    monitor: Monitor | None = None  # of all watches
+    # Held while that is made: two would each know of half the watches.
     making: threading.Lock = field(default_factory=threading.Lock)
-    parts: dict[type, Any] = field(default_factory=dict)
+    parts: dict[type, Any] = field(default_factory=dict)  # what the modules keep, by their classes
 
     def child(self) -> Process:
         """Return the state with which a forked child begins: its threads and watches did not come along."""

@@ -37,8 +37,6 @@ STALE_AFTER = 1.0
 
 @dataclass(slots=True)
 class _Reader:
-    """One source, and its last reading."""
-
     source: Source
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
@@ -78,7 +76,7 @@ class Sampler:
 
     def poll(self, instant: Instant | None = None) -> tuple[float, ...]:
         """Read every source once; for the poller's thread. `instant` is as in `edge`."""
-        return self._read_all(instant)
+        return self.edge(instant, is_tick=True)
 
     def edge(
         self,
@@ -86,14 +84,47 @@ class Sampler:
         *,
         share: float | None = None,
         is_fine: bool = False,
+        is_tick: bool = False,
     ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
+        With `is_tick` everything is read: `poll`.
         What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
         reading may take a `share` of the time only. Where the edge `is_fine`, one of a step or of its parts,
         what is secondary is left to the poller beside a GPU.
         """
-        return self._read_all(instant, at_edge=True, share=share, is_fine=is_fine)
+        now = self._clock()
+        read: list[Sequence[float]] = []
+        for reader, (_, series) in zip(self._readers, self._adopted, strict=True):
+            source = reader.source
+            values = None if instant is None or source.at is None else source.at(instant)
+            # Devices that its source has not seen yet come in by a reading of its own.
+            if values is None or len(values) != len(series):
+                if is_tick:
+                    age = reader.period
+                elif is_fine and reader.period:
+                    age = STALE_AFTER
+                else:
+                    age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
+                if (
+                    now >= source.due
+                    and (is_tick or not source.blocks)
+                    and now - reader.latest_at >= age
+                ):
+                    self._read(reader)
+                is_recent = reader.latest_at >= now - STALE_AFTER
+                values = values or (reader.latest if is_recent else ())
+            read.append(values)
+        for reader, (devices, series) in zip(self._readers, self._adopted, strict=True):
+            if reader.source.series is not series or reader.source.devices is not devices:
+                self._adopt()
+                break
+        return tuple(
+            [
+                values[place] if place < len(values := read[index]) else NOT_AVAILABLE
+                for index, place in self._places
+            ]
+        )
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""
@@ -115,46 +146,6 @@ class Sampler:
         """Give back what the sources opened."""
         for reader in self._readers:
             reader.source.close()
-
-    def _read_all(
-        self,
-        instant: Instant | None,
-        *,
-        at_edge: bool = False,
-        share: float | None = None,
-        is_fine: bool = False,
-    ) -> tuple[float, ...]:
-        now = self._clock()
-        read: list[Sequence[float]] = []
-        for reader, (_, series) in zip(self._readers, self._adopted, strict=True):
-            source = reader.source
-            values = None if instant is None or source.at is None else source.at(instant)
-            # Devices that its source has not seen yet come in by a reading of its own.
-            if values is None or len(values) != len(series):
-                if not at_edge:
-                    age = reader.period
-                elif is_fine and reader.period:
-                    age = STALE_AFTER
-                else:
-                    age = 0.0 if share is None else min(FINE_AGE, reader.cost / share)
-                if (
-                    now >= source.due
-                    and not (at_edge and source.blocks)
-                    and now - reader.latest_at >= age
-                ):
-                    self._read(reader)
-                values = values or _latest(reader, now)
-            read.append(values)
-        for reader, (devices, series) in zip(self._readers, self._adopted, strict=True):
-            if reader.source.series is not series or reader.source.devices is not devices:
-                self._adopt()
-                break
-        return tuple(
-            [
-                values[place] if place < len(values := read[index]) else NOT_AVAILABLE
-                for index, place in self._places
-            ]
-        )
 
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
@@ -209,10 +200,6 @@ class Sampler:
                 for reader in self._readers:
                     reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
                     reader.source.is_beside = reader.source.secondary
-
-
-def _latest(reader: _Reader, now: float) -> Sequence[float]:
-    return reader.latest if reader.latest_at >= now - STALE_AFTER else ()
 
 
 def merge_devices(devices_of_sources: Sequence[Sequence[Device]]) -> tuple[Device, ...]:

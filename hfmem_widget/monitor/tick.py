@@ -171,7 +171,6 @@ def _takes_the_usual_pace(watched: Watched) -> bool:
 
 
 def _progress(watched: Watched, peaks: Mapping[Window, Peaks]) -> None:
-    """Tell a session the peaks of its open spans so far."""
     for span_id, window in list(watched.windows.items()):
         if window in peaks:
             watched.recorder.progress(span_id, watched.wanted(peaks[window]))

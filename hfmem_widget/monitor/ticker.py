@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+NOT_STARTED = RuntimeError, MemoryError
+"""What is raised where there are too many threads, or there is no memory for a stack."""
+
 
 def done_within(seconds: float, action: Callable[[], object]) -> bool:
     """Do something on a thread of its own, and say whether it was done within some seconds.
@@ -23,20 +26,20 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
 
     try:
         begun(noted)
-    except (RuntimeError, MemoryError):
+    except NOT_STARTED:
         with suppress(Exception):
             noted()
     return done.wait(seconds)
 
 
-def begun(action: Callable[[], object]) -> Ticker:
+def begun(action: Callable[[], object], make: MakeTicker | None = None) -> Ticker:
     """Begin to do something once, on a daemon thread of its own, and return that."""
 
     def once() -> None:
         ticker.stop(0.0)  # after this tick
         action()
 
-    ticker = Ticker(once, 1.0)
+    ticker = (make or Ticker)(once, 1.0)
     ticker.start()
     return ticker
 
@@ -128,3 +131,7 @@ class Ticker:
                 self._wake.clear()
         except BaseException as error:  # noqa: BLE001  (nothing above a thread could catch it)
             self.failure = error
+
+
+MakeTicker = Callable[[Callable[[], object], float], Ticker]
+"""Takes what to call, and the interval in seconds."""

@@ -42,45 +42,24 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Watched:
-    """What a monitor keeps of one session.
-
-    Attributes
-    ----------
-    origin : float
-        The monitor's clock at the session's time zero.
-    windows : dict of int to Window
-        The ledger's window of each open span.
-    edges : threading.RLock
-        Held while a span is opened or closed: the one who ends a session need not be the one who trains.
-    ending : bool
-        True once no more spans are to be opened.
-    end_group : callable
-        Ends the group of steps that goes on in it, unless one of these steps does.
-    thread : int or None
-        Where its outermost span was opened.
-    version : int
-        Of the sampler's series and notes that were taken over.
-    unexplained : Unexplained
-        What nothing explains of its devices' memory.
-    echo : Watched or None
-        That of a session that gets the same spans within the outermost: this process followed as a rank.
-    is_one_reading : bool
-        True where there is no time before and after its beginning.
-    """
+    """What a monitor keeps of one session."""
 
     recorder: Recorder
     options: WatchOptions
-    origin: float
-    windows: dict[int, Window] = field(default_factory=dict)
+    origin: float  # the monitor's clock at the session's time zero
+    windows: dict[int, Window] = field(default_factory=dict)  # the ledger's, of each open span
     edges: threading.RLock = field(default_factory=threading.RLock)
-    ending: bool = False
+    """Held while a span is opened or closed: the one who ends a session need not be the one who trains."""
+    ending: bool = False  # no more spans are to be opened
     end_group: Callable[[], object] = bool
-    thread: int | None = None
-    version: int = -1
+    """Ends the group of steps that goes on in it, unless one of these steps does."""
+    thread: int | None = None  # where its outermost span was opened
+    version: int = -1  # of the sampler's series and notes that were taken over
     unexplained: Unexplained = field(default_factory=Unexplained)
     echo: Watched | None = None
+    """That of a session that gets the same spans within the outermost: this process followed as a rank."""
     _echoed: dict[int, int] = field(default_factory=dict)
-    is_one_reading: bool = False
+    is_one_reading: bool = False  # there is no time before and after its beginning
     _columns: list[int] = field(default_factory=list)
     _width: int = 0
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
@@ -106,12 +85,13 @@ class Watched:
                 columns.append((at, each))
                 if each.metric == "allocated" and not self.is_one_reading:
                     columns.append((None, Series(each.device, "before")))
-        # The place behind the last column has what is in no row.
         self._width = len(series)
-        self._columns = [-1 if at is None else at for at, _ in columns]
         if devices != self.session.devices or len(columns) != len(self.session.series):
             self.recorder.adopt(devices, [each for _, each in columns])
             self.unexplained.adopt(self.session)
+        # The place behind the last column has what is in no row. All of it after the session has the series:
+        # what another thread appends meanwhile must not be wider.
+        self._columns = [-1 if at is None else at for at, _ in columns]
 
     def append(self, values: Sequence[float], time: float) -> Sample:
         """Add the `values_of` what was read at some second of the session."""

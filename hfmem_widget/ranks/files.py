@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmem_widget.monitor.ticker import Ticker, begun
+from hfmem_widget.monitor.ticker import NOT_STARTED, Ticker, begun
 from hfmem_widget.ranks.directory import Streams, open_own, streams
 
 AT_ONCE = 1 << 14
@@ -153,7 +153,7 @@ def _started(count: int, work: Callable[[], None]) -> list[Ticker]:
     Not those of a `ThreadPoolExecutor`: they are waited for when Python ends, and a server may never answer.
     """
     helpers: list[Ticker] = []
-    with suppress(RuntimeError, MemoryError):
+    with suppress(*NOT_STARTED):
         for _ in range(count):
             helpers.append(begun(work))  # noqa: PERF401  (those before one that fails stay)
     return helpers

@@ -391,7 +391,6 @@ def _others_too(
 
 
 def _subject_and_verb(look: Look, places: Sequence[int], singular: str, several: str) -> str:
-    """Return some ranks as the subject of a sentence, with its verb."""
     if len(places) == 1:
         return f"{look.named(places[0])} {singular}"
     ranks = _listed(str(look.streams[place].rank.rank) for place in places)

@@ -9,25 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from hfmem_widget.display import resolve
-from hfmem_widget.monitor.patch import Place, restore_all, surround_all
+from hfmem_widget.monitor.patch import Place
 
 GROUPS = "torch.distributed"
-
-
-def follow_groups(_module: ModuleType | None = None) -> None:
-    """Hear of every group from now on, if there is torch.distributed; doing so again does nothing."""
-    # The second home takes it from the first.
-    if all(place.module in sys.modules for place in _PLACES):
-        surround_all(_PLACES)
-
-
-def leave_groups(_module: ModuleType | None = None) -> None:
-    """Put the original function back; a rank that is followed stays followed."""
-    restore_all(_PLACES)
 
 
 def rank_in_group() -> tuple[int, int] | None:
@@ -44,7 +31,8 @@ def _joining(*_: object) -> Iterator[None]:
     resolve("hfmem_widget.drivers.follow:joined")()
 
 
-_PLACES = tuple(
+PLACES = tuple(
     Place(home, "", "init_process_group", _joining)
     for home in (f"{GROUPS}.distributed_c10d", GROUPS)
 )
+"""The second home takes it from the first."""

@@ -418,7 +418,6 @@ class Roster:
         return waits
 
     def _take(self, stream: RankStream) -> None:
-        """Have a stream stand for its rank."""
         rank = stream.rank.rank
         before = self._current.get(rank)
         place = self.places.setdefault(rank, len(self.places))

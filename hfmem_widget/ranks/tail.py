@@ -224,7 +224,6 @@ class Tail:
         return [file for file in due if reached.get(file.name, -math.inf) <= edge]
 
     def _behind(self) -> set[str]:
-        """Return the files of which there is more to read already."""
         return {name for name, file in self._files.items() if file.has_more}
 
     def _scan(self, now: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -431,18 +431,10 @@ class End(RecordedLine, tag="end"):
     @property
     def polling(self) -> Polling:
         """How sampling went."""
-        return Polling(
-            current_interval=self.current_interval,
-            ticks=self.ticks,
-            missed=self.missed,
-            longest_gap=available(self.longest_gap),
-            cost=available(self.cost),
-            stopped=self.why,
-            steps=self.steps,
-            steps_with_phases=self.steps_with_phases,
-            groups=self.groups,
-            share=available(self.share),
-        )
+        own = asdict(self) | {"stopped": self.why}
+        names = (each.name for each in fields(Polling))
+        known: dict[str, Any] = {name: available(own[name]) for name in names if name in own}
+        return Polling(**known)
 
 
 _Known = (

@@ -105,13 +105,16 @@ class Lines:
                 row[: len(read)] = read
             if not self._only_folds:
                 yield self._rows(time, values, wall)
-            if len(time):
-                self._fold = fold = _with_more(self._fold, time, values)
-                if fold.stop - fold.start >= FOLD_EVERY:
-                    yield self.fold()
+            if len(time) and self._add_to_fold(time, values) >= FOLD_EVERY:
+                yield self.fold()
         if self._only_folds:
             yield self._rows(np.empty(0), np.empty((0, width)), wall)  # a sign of life
             yield self.fold()
+
+    def _add_to_fold(self, time: Floats, values: Floats) -> float:
+        """Add samples to the fold, and return its seconds."""
+        self._fold = fold = joined([*filter(None, [self._fold]), fold_of(time, values)])
+        return fold.stop - fold.start
 
     def fold(self) -> bytes:
         """Return the samples since the last fold as their extremes; nothing where there are none."""
@@ -126,7 +129,7 @@ class Lines:
         width = self._columns
         time, low, high = timeline.time, timeline.low[:, :width], timeline.high[:, :width]
         if self._only_folds and len(time):
-            self._fold = _with_more(self._fold, time, high)
+            self._add_to_fold(time, high)
             return
         if timeline.bucket == 1:
             most = self._most_in_block
@@ -326,15 +329,24 @@ class Lines:
         self._written[kind] = now
 
 
-def _with_more(fold: Fold | None, time: Floats, values: Floats) -> Fold:
-    """Return the extremes of these samples too, shape ``(samples,)`` and ``(samples, series)``."""
-    low, high, start, samples = np.fmin.reduce(values), np.fmax.reduce(values), time[0], len(time)
-    if fold is not None:
-        more = np.full(len(low) - len(fold.low), np.nan)
-        low = np.fmin(np.concatenate([fold.low, more]), low)
-        high = np.fmax(np.concatenate([fold.high, more]), high)
-        start, samples = fold.start, fold.samples + samples
-    return Fold(float(start), float(time[-1]), samples, low, high, values[-1])
+def fold_of(time: Floats, values: Floats) -> Fold:
+    """Return samples as their extremes, shape ``(samples,)`` and ``(samples, series)``."""
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    return Fold(float(time[0]), float(time[-1]), len(time), low, high, values[-1])
+
+
+def joined(folds: Sequence[Fold]) -> Fold:
+    """Return folds that follow each other as one; the earlier may have fewer series."""
+
+    def wide(row: Floats) -> Floats:
+        more = np.full(len(widest.low) - len(row), np.nan)
+        return np.concatenate([row, more]) if len(more) else row
+
+    widest = max(folds, key=lambda fold: len(fold.low))
+    low = np.fmin.reduce([wide(fold.low) for fold in folds])
+    high = np.fmax.reduce([wide(fold.high) for fold in folds])
+    samples = sum(fold.samples for fold in folds)
+    return Fold(folds[0].start, folds[-1].stop, samples, low, high, folds[-1].last)
 
 
 def _fold(fold: Fold, block: int) -> bytes:

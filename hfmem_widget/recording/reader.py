@@ -14,7 +14,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import check, limits
 from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.line_reader import LineReader
-from hfmem_widget.recording.lines import Fold
+from hfmem_widget.recording.lines import Fold, fold_of, joined
 from hfmem_widget.session import (
     Contents,
     Device,
@@ -210,9 +210,7 @@ class StreamReader(LineReader):
         if self._timeline is not None:
             self._timeline.extend(time, block)
         else:
-            low, high = np.fmin.reduce(block), np.fmax.reduce(block)
-            start = float(time[0])
-            self._unfolded.append(Fold(start, self._time, len(block), low, high, block[-1]))
+            self._unfolded.append(fold_of(time, block))
 
     @_enter.register
     def _(self, line: check.FoldLine) -> None:
@@ -294,7 +292,7 @@ class StreamReader(LineReader):
         width, folds = len(self._series), [*self._folds, *self._unfolded]
         # Before there is a place for each series: a stranger's may be many, and the folds empty.
         while len(folds) > Timeline(width).most_rows:
-            folds = [_joined(folds[at : at + 2]) for at in range(0, len(folds), 2)]
+            folds = [joined(folds[at : at + 2]) for at in range(0, len(folds), 2)]
         low, high = (np.full((len(folds), width), np.nan) for _ in range(2))
         for row, fold in enumerate(folds):
             low[row, : len(fold.low)], high[row, : len(fold.high)] = fold.low, fold.high
@@ -304,7 +302,7 @@ class StreamReader(LineReader):
             high,
             bucket=max(1, *(fold.samples for fold in folds)),
             samples=sum(fold.samples for fold in folds),
-        ).folded()
+        )
 
     def _table_of(self, rows: Sequence[tuple[list[float], Floats]]) -> Steps:
         devices = self._steps_of
@@ -318,21 +316,6 @@ class StreamReader(LineReader):
             steps = Steps.from_table(devices, table, 0)
         steps.count = max(self._steps_made, steps.count)
         return steps
-
-
-def _joined(folds: Sequence[Fold]) -> Fold:
-    """Return one fold, or two as one."""
-    first, last = folds[0], folds[-1]
-    if first is last:
-        return first
-    width = max(len(fold.low) for fold in folds)
-    low, high = (
-        [np.pad(row, (0, width - len(row)), constant_values=np.nan) for row in rows]
-        for rows in ([fold.low for fold in folds], [fold.high for fold in folds])
-    )
-    samples = sum(fold.samples for fold in folds)
-    edges = np.fmin.reduce(low), np.fmax.reduce(high)
-    return Fold(first.start, last.stop, samples, *edges, last.last)
 
 
 def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:

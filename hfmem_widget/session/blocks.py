@@ -39,7 +39,6 @@ class GrowingTable(Growing):
         self._lock = threading.Lock()
 
     def _wait(self, row: Sequence[float]) -> None:
-        """Have a row wait for its block."""
         with self._lock:
             self._new.append(row)
         if len(self._new) >= BLOCK:

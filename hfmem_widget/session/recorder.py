@@ -270,7 +270,6 @@ class Recorder(Writer):
 
 
 def _widened(sample: Sample, width: int) -> Sample:
-    """Return a sample with a value for each of so many series."""
     missing = width - len(sample.values)
     if missing <= 0:
         return sample

@@ -312,7 +312,6 @@ def _places(table: Table) -> NDArray[np.intp]:
 
 
 def _sizes(table: Table) -> Table:
-    """Return how many steps each group has."""
     sizes: Table = table[:, _LAST] - table[:, _FIRST] + 1
     return sizes
 

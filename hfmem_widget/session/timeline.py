@@ -27,14 +27,8 @@ class Timeline(GrowingTable):
     When `capacity` rows are full (fewer if there are very many series), neighbours merge and `bucket`
     doubles: the whole run always fits, and no sampled extreme is ever lost.
 
-    Parameters
-    ----------
-    width : int
-        Number of series.
-    capacity : int
-        Most rows kept; even.
-    cells : int
-        Most readings kept.
+    The `width` is the number of series. At most `capacity` rows, an even number, and so many `cells` of
+    readings are kept.
     """
 
     _compared = ("time", "low", "high", "bucket", "samples", "gaps")
@@ -149,12 +143,6 @@ class Timeline(GrowingTable):
             gaps=[gap for gap in self.gaps if gap[1] >= start and gap[0] <= stop],
             capacity=self.capacity,
         )
-
-    def folded(self) -> Self:
-        """Fold rows until there are as few as are kept, and return the same timeline."""
-        while self._rows > self.most_rows:
-            self._fold()
-        return self
 
     @property
     def most_rows(self) -> int:

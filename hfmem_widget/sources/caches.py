@@ -147,7 +147,6 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
 
 @functools.cache
 def _role_of(kind: type) -> int:
-    """Return what becomes of an object of this type."""
     torch: Any = sys.modules["torch"]
     configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
     leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))

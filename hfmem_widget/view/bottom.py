@@ -38,10 +38,7 @@ def terminal_of(stream: Any) -> int | None:
 class BottomLine:
     """The last row of a terminal, kept out of what scrolls (DECSTBM) until `close`; called after each tick.
 
-    Parameters
-    ----------
-    terminal : int
-        Its file descriptor.
+    The terminal is given by its file descriptor.
     """
 
     def __init__(self, terminal: int, *, clock: Callable[[], float] = time.monotonic) -> None:

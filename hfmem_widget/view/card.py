@@ -234,7 +234,6 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
-    """Return the devices that others filled."""
     devices = moved.devices
     columns = {
         "device": [each.device.key for each in devices],

@@ -13,7 +13,7 @@ from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import BESIDE, bar_html, drawn_parts, full_width
-from hfmem_widget.view.line import FEW, NAME
+from hfmem_widget.view.line import FEW, NAME, in_unit_of
 from hfmem_widget.view.phases import phase_rows, where_text
 
 LEAST_SHARE = 0.05
@@ -84,7 +84,6 @@ def size_of(size: float, capacity: float) -> str:
 
 
 def _others(worst: Facts, facts: Sequence[Facts]) -> str:
-    """Return the peaks of the other devices."""
     peaks = [each.peak.value for each in facts if each is not worst]
     known = [peak for peak in peaks if math.isfinite(peak)]
     if not known:
@@ -120,18 +119,15 @@ def grown_text(session: Session, span: Span, facts: Facts) -> str:
     named = sorted(grown, key=lambda name: -grown[name])[:MOST_NAMED]
     if not set(named) - {"unattributed", "activations"}:
         return ""
-    divisor, _ = unit_for(facts.left_behind)
     is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
     mostly = "mostly " * (is_one and grown[named[0]] < ALL * facts.left_behind)
     texts = [
-        mostly + LABELS[name] if is_one else f"{LABELS[name]} {_in_unit(grown[name], divisor)}"
+        mostly + LABELS[name]
+        if is_one
+        else f"{LABELS[name]} {in_unit_of(grown[name], facts.left_behind)}"
         for name in named
     ]
     return ", ".join(texts)
-
-
-def _in_unit(size: float, divisor: float) -> str:
-    return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:

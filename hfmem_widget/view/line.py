@@ -72,12 +72,12 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
     phrases = [f"peak {peak_text(facts.peak)}", f"{facts.allocated_label} {change(facts)}"]
     if brief:
         return phrases
-    reserved = _in_unit_of(facts.reserved, facts.peak.value)
+    reserved = in_unit_of(facts.reserved, facts.peak.value)
     headroom = headroom_text(facts.headroom, facts.device.total)
     return [*phrases, f"{facts.reserved_label} {reserved}", f"headroom {headroom}"]
 
 
-def _in_unit_of(size: float, reference: float) -> str:
+def in_unit_of(size: float, reference: float) -> str:
     """Return bytes without their unit, where that of a figure which is said just before is the same."""
     divisor, _ = unit_for(reference)
     return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
@@ -134,8 +134,8 @@ def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
     phrases = [size_text(ranks), of_worst]
     if brief:
         return phrases
-    phrases += [f"median {_in_unit_of(ranks.median, worst.peak)}"] if ranks.world > FEW else []
-    phrases += [f"lowest {_in_unit_of(ranks.lowest, worst.peak)}"] if ranks.world > 1 else []
+    phrases += [f"median {in_unit_of(ranks.median, worst.peak)}"] if ranks.world > FEW else []
+    phrases += [f"lowest {in_unit_of(ranks.lowest, worst.peak)}"] if ranks.world > 1 else []
     phrases.append(f"headroom {headroom_text(worst.total - worst.peak, worst.total)}")
     reporting = reporting_text(ranks)
     return [*phrases, reporting] if reporting else phrases

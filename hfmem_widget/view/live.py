@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hfmem_widget.analysis.facts import PATIENCE, QUICK, changed_less, did_nothing, findings_of
 from hfmem_widget.analysis.others import movement
 from hfmem_widget.guard import harmless
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.view.front_end import (
     enable_widgets_in_colab,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from hfmem_widget.view.bottom import BottomLine
     from hfmem_widget.view.wire.protocol import Buffers, Message
     from hfmem_widget.view.wire.widget import MemoryWidget
+
+
+USUAL = WatchOptions()
 
 
 class Broadcast:
@@ -112,23 +116,21 @@ def tell_panel(session: Session, *, panel: bool) -> None:
 class _View:
     """Among a cell's outputs, a live chart where the front end can show one.
 
-    `prefer` is called with the interval that the page's settings say.
+    Of the options, `chart` and `panel` count: whether JupyterLab's panel may open by itself. `prefer` is
+    called with the interval that the page's settings say.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         screen: Screen,
-        *,
-        chart: bool,
-        panel: bool,
-        prefer: Callable[[float], None] | None = None,
+        options: WatchOptions,
+        prefer: Callable[[float], None] | None,
     ) -> None:
         self._recorder = recorder
         self._session = recorder.session
         self._screen = screen
-        self._wants_chart = chart
-        self._wants_panel = panel
+        self._wants_chart, self._wants_panel = options.chart, options.panel
         self._prefer = prefer
         self._chart_id = ""
         self._chart_shown = False
@@ -172,22 +174,20 @@ class _View:
 class CellView(_View):
     """A card and a live chart among a cell's outputs; afterwards their still forms, in the same places.
 
-    `aside` runs a function on a thread of its own: importing what the chart needs takes a while. `panel`
-    says whether JupyterLab's panel may open by itself.
+    `aside` runs a function on a thread of its own: importing what the chart needs takes a while.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         screen: Screen,
+        options: WatchOptions = USUAL,
         *,
         aside: Callable[[Callable[[], None]], object],
-        chart: bool = True,
-        panel: bool = True,
         prefer: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
+        super().__init__(recorder, screen, options, prefer)
         self._aside = aside
         self._clock = clock
         self._began = clock()
@@ -321,13 +321,12 @@ class NotebookView(_View):
         self,
         recorder: Recorder,
         screen: Screen,
+        options: WatchOptions = USUAL,
         *,
-        chart: bool = True,
-        panel: bool = True,
         prefer: Callable[[float], None] | None = None,
         least: float = 0.0,
     ) -> None:
-        super().__init__(recorder, screen, chart=chart, panel=panel, prefer=prefer)
+        super().__init__(recorder, screen, options, prefer)
         self._least = least
         self._notes_shown = 0  # of the notes
 

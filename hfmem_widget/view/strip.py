@@ -148,7 +148,6 @@ def _side(ranks: Ranks, height: float) -> Iterator[str]:
 
 
 def _key(full: int) -> str:
-    """Return what the colours mean."""
     cells = range(0, FULL_CELL + 1, 10)
     boxes = "".join(
         f'<rect x="{at * 6}" width="6" height="9" fill="#{colour(cell)}"/>'

@@ -155,7 +155,6 @@ def _below(row: TableRow) -> list[str]:
 
 
 def _list_text(rows: Sequence[TableRow]) -> str:
-    """Return the figures and, behind them, the names."""
     count = max(len(row.cells) for row in rows) - 1
     lines = []
     for row in rows:

@@ -256,7 +256,6 @@ def _that_fit(
 
 
 def _rows(shown: Sequence[DeviceNow], width: int) -> list[str]:
-    """Return a line of heads and one for each device."""
     if not shown:
         return ["No memory was read yet."]
     divisor, unit = unit_for(

@@ -15,10 +15,10 @@ import pytest
 import hfmem_widget
 from hfmem_widget import guard
 from hfmem_widget.monitor.on_import import WhenImported
-from hfmem_widget.monitor.patch import restore, surround
+from hfmem_widget.monitor.patch import restore, restore_all, surround, surround_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.process_group import follow_groups, leave_groups
+from hfmem_widget.ranks.process_group import PLACES
 from tests.unit.monitor.conftest import Bench
 
 PIECE = 1 << 20
@@ -396,12 +396,12 @@ def following(bench: Bench) -> str:
         patched.setattr(follow, "atexit", SimpleNamespace(register=lambda _function: None))
         patched.setattr("multiprocessing.util.Finalize", lambda *_, **__: None)
         patched.setenv("HFMEM_RUN", folder)
-        follow_groups()
+        surround_all(PLACES)
         try:
             result: str = vars(group)["init_process_group"]()
         finally:
             follow.end()
-            leave_groups()
+            restore_all(PLACES)
             install.detach()
     assert follow.directory_here() is None, "a rank is left"
     assert "HFMEM_CLAIMED" not in os.environ

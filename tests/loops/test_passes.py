@@ -29,7 +29,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(models, "SHARE", 1e9)
     yield
     assert not process_state(forwards.ActivePasses)
-    assert not process_state(Hooked).surrounded, "hooks were left on a model"
+    assert not process_state(Hooked).hooks, "hooks were left on a model"
 
 
 class Cnn(torch.nn.Module):  # type: ignore[misc]

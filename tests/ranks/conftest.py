@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfmem_widget.ranks.process_group import leave_groups
+from hfmem_widget.monitor.patch import restore_all
+from hfmem_widget.ranks.process_group import PLACES
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """Have no surrounded function in the process that runs the tests."""
     yield
-    leave_groups()
+    restore_all(PLACES)

@@ -71,7 +71,7 @@ def attached() -> Iterator[None]:
     attaching.attach()
     yield
     attaching.detach()
-    assert not process_state(Hooked).surrounded, "hooks were left on a model"
+    assert not process_state(Hooked).hooks, "hooks were left on a model"
 
 
 @pytest.fixture

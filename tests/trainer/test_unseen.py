@@ -21,7 +21,7 @@ from transformers import core_model_loading as weights
 from hfmem_widget import watch
 from hfmem_widget.drivers import follow, generating
 from hfmem_widget.drivers.diffusion import follow_pipelines, leave_pipelines
-from hfmem_widget.drivers.loading import follow_loading, leave_loading
+from hfmem_widget.drivers.loading import PLACES
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.features.stacks.dispatch_tracker import ProfilerWatch
 from hfmem_widget.monitor import patch
@@ -64,7 +64,7 @@ def everything() -> Iterator[None]:
     model, profilers = tiny_model(), ProfilerWatch(bool, bool)
     with watch(quiet=True):
         model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
-        follow_loading(weights)
+        patch.surround_all(PLACES, weights)
         follow_pipelines(pipelines)
         hooks = ModelHooks(model, before=lambda _counts: None, after=lambda _error: None)
         profilers.begin()
@@ -74,7 +74,7 @@ def everything() -> Iterator[None]:
         profilers.end()
         hooks.remove()
         leave_pipelines(pipelines)
-        leave_loading(weights)
+        patch.restore_all(PLACES, weights)
 
 
 def stand_ins() -> Iterator[tuple[str, Any]]:

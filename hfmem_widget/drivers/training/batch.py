@@ -20,14 +20,9 @@ SAMPLES_ONLY = ("pixel_values", "images", "x")
 def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:
     """Return what can be counted in a batch, given what a model is called with.
 
-    No tensor is read that is not on the host.
-
-    Returns
-    -------
-    dict of str to float
-        ``samples``; where it is made of sequences also ``longest`` (tokens of the longest) and ``tokens``
-        (all, padding included); where an attention mask is on the host also ``content_tokens``
-        (without padding). Empty if nothing is recognised, or something in it cannot be read.
+    No tensor is read that is not on the host. These are ``samples``; where it is made of sequences also
+    ``longest`` (tokens of the longest) and ``tokens`` (all, padding included); where an attention mask is on
+    the host also ``content_tokens`` (without padding). Empty if nothing is recognised, or cannot be read.
     """
     try:
         # What `unnoticed` has, and below `_sizes`, is written out: every step comes here, with cold caches.

@@ -213,7 +213,6 @@ class Loop:
         return self._run.grouping.is_over(self._clock(), self._first, last)
 
     def _end_group(self) -> None:
-        """End a group of steps."""
         self._number += step_counter.steps()
         step_counter.end()
         self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
@@ -271,7 +270,6 @@ class Loop:
         return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
     def _find_models(self, optimizer: Any) -> None:
-        """Look once for the models that an optimizer trains."""
         if optimizer in self._seen_optimizers or not hasattr(optimizer, "param_groups"):
             return
         self._seen_optimizers.add(optimizer)

@@ -9,12 +9,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import CodeType, MethodType, ModuleType
+from types import CodeType, MethodType
 from typing import Any
 
 from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import NO_THREADS, entry, is_for_user
-from hfmem_widget.monitor.patch import Around, restore, surround
+from hfmem_widget.monitor.patch import Place, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
@@ -29,22 +29,9 @@ _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"
 class Hooked(Installed):
     """The modules that have hooks of ours."""
 
-    hooks: weakref.WeakSet[ModelHooks] = field(default_factory=weakref.WeakSet)
-    # What copies, writes or scripts such modules, and by `id` whose hooks these are.
-    surrounded: dict[tuple[type | ModuleType, str], set[int]] = field(default_factory=dict)
+    hooks: set[ModelHooks] = field(default_factory=set)
     # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
     traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
-
-
-def follow_compiling(module: ModuleType) -> None:
-    """Take our hooks off what torch.compile is about to trace: it would compile it again without them."""
-    surround(module, "_compile", _without_hooks, whole_call=True)
-
-
-def leave_compiling(module: ModuleType | None) -> None:
-    """Put its function back, if the module has been imported."""
-    if module is not None:
-        restore(module, "_compile")
 
 
 class ModelHooks:
@@ -73,7 +60,6 @@ class ModelHooks:
     ) -> None:
         self.module: weakref.ref[Any] = weakref.ref(module)
         self._handles: list[Any] = []
-        self._surrounded: list[tuple[type | ModuleType, str]] = []
         if getattr(module, "_compiled_call_impl", None) is not None:
             return
         hooked = process_state(Hooked)
@@ -81,7 +67,7 @@ class ModelHooks:
             return
         hooked.hooks.add(self)
         try:
-            self._hide_from_copies(module)
+            _hide_from_copies(module)
             before_hook, after_hook = _Before(before, unless), _After(after, unless)
             before_hook.unguarded_on, after_hook.failures = unguarded_on, failures
             register = module.register_forward_pre_hook
@@ -104,28 +90,8 @@ class ModelHooks:
             self._handles.pop()
         hooked = process_state(Hooked)
         hooked.hooks.discard(self)
-        while self._surrounded:
-            patched = self._surrounded[-1]
-            users = hooked.surrounded.get(patched, set())
-            users.discard(id(self))
-            if not users:
-                hooked.surrounded.pop(patched, None)
-                restore(*patched)
-            self._surrounded.pop()
-
-    def _hide_from_copies(self, module: object) -> None:
-        for kind in type(module).__mro__[:-1]:
-            if "__getstate__" in vars(kind):
-                self._surround(kind, "__getstate__", _hidden)
-                break
-        scripting = sys.modules.get(SCRIPTING)
-        if scripting is not None:
-            self._surround(scripting, "create_script_module", _hidden_within)
-
-    def _surround(self, owner: type | ModuleType, name: str, around: Around) -> None:
-        self._surrounded.append((owner, name))
-        process_state(Hooked).surrounded.setdefault((owner, name), set()).add(id(self))
-        surround(owner, name, around)
+        if not hooked.hooks:
+            restore_with(_hidden, _hidden_within)
 
 
 @dataclass(eq=False, slots=True)
@@ -204,6 +170,17 @@ class _After(_Hook):
         self._report(error if isinstance(error, Exception) else None)
 
 
+def _hide_from_copies(module: object) -> None:
+    """Surround what copies, writes or scripts a module, until no module has hooks."""
+    for kind in type(module).__mro__[:-1]:
+        if "__getstate__" in vars(kind):
+            surround(kind, "__getstate__", _hidden)
+            break
+    scripting = sys.modules.get(SCRIPTING)
+    if scripting is not None:
+        surround(scripting, "create_script_module", _hidden_within)
+
+
 @contextmanager
 def _hidden(module: object) -> Iterator[None]:
     """Take our hooks out of a module's fields, for code that copies these as they are."""
@@ -234,7 +211,10 @@ def _without_hooks(
     *more: Any,
     **_: Any,
 ) -> AbstractContextManager[object]:
-    """Take our hooks off the modules that code may call which torch.compile begins to trace."""
+    """Take our hooks off the modules that code may call which torch.compile begins to trace.
+
+    It would compile it again without them.
+    """
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
     hooked = process_state(Hooked)
     if hooked.hooks and not is_ours:
@@ -250,6 +230,9 @@ def _without_hooks(
             hooks.remove()
             hooked.traced[id(hooks.module())] = hooks.module
     return nullcontext()
+
+
+PLACES = (Place("torch._dynamo.convert_frame", "", "_compile", _without_hooks, whole_call=True),)
 
 
 def _modules_near(value: Any) -> Iterator[Any]:

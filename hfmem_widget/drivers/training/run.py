@@ -108,7 +108,6 @@ class TrainingRun:
         return self._open.get("train", self._outermost) in self._open_ids
 
     def _give_up(self, error: Exception) -> None:
-        """Record no more after a fault of ours."""
         # Else the session was ended on another thread in the middle of this, and the run with it.
         if self.session.running:
             self._open_ids = ()
@@ -215,11 +214,7 @@ class TrainingRun:
     def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass that has failed; else it goes on until the backward pass begins."""
         if error is not None:
-            self._forward_failed(error)
-
-    @_harmless
-    def _forward_failed(self, error: Exception) -> None:
-        self._close("forward", outcome_of(error))
+            self._end("forward", outcome_of(error))
 
     def backward_begins(self) -> None:
         """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
@@ -269,11 +264,7 @@ class TrainingRun:
     def optimizer_ended(self) -> None:
         """End the optimizer; gradients are freed next."""
         if "optimizer" in self._open:
-            self._end_optimizer()
-
-    @_harmless
-    def _end_optimizer(self) -> None:
-        self._close("optimizer")
+            self._end("optimizer")
 
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; where somebody else counts those of a group, `counts` say which they were."""
@@ -295,22 +286,17 @@ class TrainingRun:
             self._ended = None
         self._close("step", outcome)
 
-    @_harmless
-    def _end_group(self) -> None:
-        self._close("step")
-
     def _end_between(self) -> None:
         if self.in_group and not self._in_step:
-            self._end_group()
+            self._end("step")
 
-    @_harmless
     def epoch_ended(self) -> None:
         """End the epoch."""
-        self._close("epoch")
+        self._end("epoch")
 
     def ended(self, outcome: str = "done") -> None:
         """End everything, however it ended; ending again does nothing."""
-        self._close_all(outcome)
+        self._end(next(iter(self._open), "train"), outcome)
         self.grouping.stops()
         self.leave_group()
         # A session outlives the run that it ended under.
@@ -335,16 +321,13 @@ class TrainingRun:
     def take_figures(self, kind: SpanKind = "step") -> dict[str, float]:
         """Return what the steps since the last call came to, or an open span so far, for a log.
 
-        Returns
-        -------
-        dict of str to float
-            ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
-            highest; of steps also ``tokens``, padding included. What is not known is left out.
+        That is ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
+        highest; of steps also ``tokens``, padding included. What is not known is left out.
         """
         if not self.alive:
             return {}
         if kind == "step" and self.in_group:
-            self._end_group()
+            self._end("step")
         figures: dict[str, float] = {}
         open_spans = [span_id for span_id in self._asides if self._asides[span_id] == kind]
         if kind == "step":
@@ -401,8 +384,8 @@ class TrainingRun:
             self._monitor.close_span(self.session, self._asides.popitem()[0], outcome)
 
     @_harmless
-    def _close_all(self, outcome: str) -> None:
-        self._close(next(iter(self._open), "train"), outcome)
+    def _end(self, kind: SpanKind, outcome: str = "done") -> None:
+        self._close(kind, outcome)
 
     def _begin(self, kind: SpanKind, label: str) -> None:
         self._open[kind] = self._monitor.open_span(self.session, kind, label).id
@@ -442,7 +425,6 @@ class TrainingRun:
 
 
 def _with_batch(counts: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
-    """Return the counts of a step after one more of its batches."""
     result = dict(counts)
     for name in ("samples", "tokens", "content_tokens"):
         if name in batch:
@@ -464,13 +446,9 @@ def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float
     """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
 
     Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
-    ``eval_…`` as ``eval/…``, and all else as ``train/…``.
-
-    Returns
-    -------
-    dict of str to float
-        ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and
-        ``hfmem/tokens``; with a prefix ``eval_hfmem/peak_allocated_gib`` and so on.
+    ``eval_…`` as ``eval/…``, and all else as ``train/…``. So there are ``hfmem/peak_allocated_gib``,
+    ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and ``hfmem/tokens``; with a prefix
+    ``eval_hfmem/peak_allocated_gib`` and so on.
     """
     group = f"{prefix}_hfmem/" if prefix else "hfmem/"
     entries = {f"{group}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures}

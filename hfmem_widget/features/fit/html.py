@@ -157,7 +157,11 @@ def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
     left_alone = f" after {100 * fit.headroom:.3g} % headroom" if fit.headroom else ""
     excess = f", {format_bytes(need - limit)} too much" if verdict.fits is False else ""
     total = f"{format_bytes(fit.forecast.total)} in all"
-    held = f"; with the {format_bytes(verdict.held)} allocated already, {total}" if verdict.held else ""
+    held = (
+        f"; with the {format_bytes(verdict.held)} allocated already, {total}"
+        if verdict.held
+        else ""
+    )
     said = kit.words(lead, f"{where}: {needs}", size, f"available{left_alone}{excess}{held}.")
     if verdict.fits is None:
         return kit.block(_LARGE, said)

@@ -20,43 +20,26 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One name, or several alike, and the memory that it holds on one device.
-
-    Attributes
-    ----------
-    path : str
-        From a name that a person knows, such as ``losses[0..99]`` or ``the error of cell [7] → train() → x``.
-        Text from outside: to be escaped where it is shown.
-    kind : Kind
-    device : str
-        Such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory.
-    bytes, tensors : int
-        Of how many storages, each counted once in all rows together: of tensors, arrays or buffers.
-        Of Python's own objects the items of the containers that have the name.
-    shape, dtype : tuple of int, str
-        Of the one with most bytes; of Arrow and polars the whole table's, without a type.
-    graph_bytes, graphs : int
-        How much of it is kept through autograd graphs alone, and how many tensors have those graphs.
-    also : tuple of str
-        Other names that reach some of the same; the memory stays until they are gone too.
-    parts : tuple of (str, int)
-        The biggest within it, with their bytes.
-    pattern : str
-        The path without the numbers and keys in brackets, the same however many of them there are.
-    """
+    """One name, or several alike, and the memory that it holds on one device."""
 
     path: str
+    """From a name that a person knows, such as ``losses[0..99]`` or ``the error of cell [7] → train() → x``.
+    Text from outside: to be escaped where it is shown."""
     kind: Kind
-    device: str
+    device: str  # such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory
     bytes: int
     tensors: int
-    shape: tuple[int, ...]
-    dtype: str
-    graph_bytes: int = 0
-    graphs: int = 0
+    """Of how many storages, each counted once in all rows together: of tensors, arrays or buffers. Of
+    Python's own objects the items of the containers that have the name."""
+    shape: tuple[int, ...]  # of the one with most bytes; of Arrow and polars the whole table's
+    dtype: str  # of the one with most bytes; Arrow and polars have none
+    graph_bytes: int = 0  # how much of it is kept through autograd graphs alone
+    graphs: int = 0  # how many tensors have those graphs
     also: tuple[str, ...] = ()
-    parts: tuple[tuple[str, int], ...] = ()
+    """Other names that reach some of the same; the memory stays until they are gone too."""
+    parts: tuple[tuple[str, int], ...] = ()  # the biggest within it, with their bytes
     pattern: str = ""
+    """The path without the numbers and keys in brackets, the same however many of them there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,26 +134,14 @@ def _without_keys(key: _Key) -> _Key:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One name, or several alike, that holds more on one device than before.
-
-    Attributes
-    ----------
-    path, kind, device : str
-        As in `Holder`, at the later moment.
-    bytes : int
-        How many more.
-    tensors : int
-        How many more storages; may be negative where few big ones took the place of many.
-    now : int
-        Bytes it holds at the later moment.
-    """
+    """One name, or several alike, that holds more on one device than before; named as in `Holder`."""
 
     path: str
     kind: Kind
     device: str
-    bytes: int
-    tensors: int
-    now: int
+    bytes: int  # how many more
+    tensors: int  # how many more storages; negative where few big ones took the place of many
+    now: int  # bytes it holds at the later moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,6 @@ class _SearchForRetained(Search):
                     self.may_be_shared.add(key)
 
     def _note(self, group: int, key: Key, size: int) -> None:
-        """Note that a group reaches memory."""
         before, _ = self.memory.get(key, (group, size))
         self.memory[key] = self._around(before, group), size
 

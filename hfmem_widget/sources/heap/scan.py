@@ -184,7 +184,6 @@ class _SearchForPaths(Search):
                 self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped))
 
     def _add(self, key: Key, arrival: Arrival) -> None:
-        """Note that a path led to memory."""
         before = self.arrivals.setdefault(key, [])
         is_new, is_unnamed = not before, arrival.node.precedence is Precedence.NOBODY
         if is_new and is_unnamed:

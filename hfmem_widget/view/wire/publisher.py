@@ -175,7 +175,6 @@ class Publisher:
         return {name: rows for name, rows in self._judged.items() if rows}
 
     def _bytes_ahead(self, now: float, pace: SendingPace) -> float:
-        """Return the bytes that were sent ahead of the rate."""
         return max(0.0, self._debt - (now - self._sent_at) * pace.rate)
 
     def _pass_on(self, now: float, message: protocol.Message, buffers: protocol.Buffers) -> None:

@@ -18,10 +18,11 @@ from hfmem_widget.drivers import install
 from hfmem_widget.drivers.follow import OwnRank, directory_here
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor import process
+from hfmem_widget.monitor.patch import restore_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.ranks.directory import streams
 from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent
-from hfmem_widget.ranks.process_group import leave_groups
+from hfmem_widget.ranks.process_group import PLACES
 from tests.unit.monitor.conftest import Bench
 
 follow = hfmem_widget.follow
@@ -121,7 +122,7 @@ def test_the_notebook_that_lends_is_no_rank(
     lent.begin()
     follows.joined()
     lent.end()
-    leave_groups()
+    restore_all(PLACES)
 
     assert not (tmp_path / "run").exists()
 

@@ -16,9 +16,8 @@ from safetensors.torch import save_file
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import loading
-from hfmem_widget.drivers.loading import follow_loading
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.patch import surround
+from hfmem_widget.monitor.patch import surround, surround_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
@@ -77,7 +76,7 @@ def files(tmp_path: Path) -> list[str]:
 def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
     """Return the session of a watch in which a model was loaded from files."""
     module = modeling(load, threads=threads)
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files)
     return session
@@ -102,7 +101,7 @@ def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
     """So whoever looks on sees how far it is."""
     seen = []
     module = modeling(lambda _file: seen.append([one.label for one in session.open_spans]))
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with hfmem_widget.watch("all", quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -143,7 +142,7 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(files: list[str]) -> None:
             raise error
 
     module = modeling(load)
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(OSError, match="disk") as raised:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -162,7 +161,7 @@ def test_an_interrupt_ends_the_spans(files: list[str]) -> None:
         raise KeyboardInterrupt
 
     module = modeling(load)
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(KeyboardInterrupt):
         module.PreTrainedModel.from_pretrained(files)
 
@@ -174,8 +173,8 @@ def test_one_may_load_another(files: list[str]) -> None:
     """As a model made of models does: each has its own shards."""
     inner = modeling()
     module = modeling(lambda file: inner.PreTrainedModel.from_pretrained([file] * 1 + files[:1]))
-    follow_loading(module)
-    follow_loading(inner)
+    surround_all(loading.PLACES, module)
+    surround_all(loading.PLACES, inner)
     with hfmem_widget.watch(quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files[1:])
 
@@ -191,7 +190,7 @@ def test_one_may_load_another(files: list[str]) -> None:
 def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
     """A class may be called anything."""
     module = modeling()
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     hostile: Any = type("A\u202e\n<b>$x$", (module.PreTrainedModel,), {})
     with hfmem_widget.watch(quiet=True) as session:
         hostile.from_pretrained(files[:1])
@@ -203,7 +202,7 @@ def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.Mon
     """Where nothing is watched, a call only asks whether something is."""
     monkeypatch.setattr(loading, "Load", None)
     module = modeling()
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
 
     assert module.PreTrainedModel.from_pretrained(files) is not None
 
@@ -214,7 +213,7 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
     """The model is loaded, and nothing is said."""
     watch = hfmem_widget.watch(quiet=True)
     module = modeling(lambda file: watch.__exit__(None, None, None) if file == files[1] else None)
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with watch as session:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -231,7 +230,7 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
         raise RuntimeError("broken")
 
     module = modeling()
-    follow_loading(module)
+    surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session:
         monkeypatch.setattr(Monitor, "turn", broken)
         loaded = module.PreTrainedModel.from_pretrained(files)
@@ -242,9 +241,8 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
 
 
 def test_all_that_is_followed_is_waited_for() -> None:
-    """Attaching waits for every module in which something is followed, but for what is done per tensor."""
-    modules = {place.module for place in loading.PLACES}
-    assert modules == {*attaching.LOADING, "transformers.core_model_loading"}
+    """Attaching waits for every module in which something is followed."""
+    assert {place.module for place in loading.PLACES} <= attaching.FOLLOWED.keys()
 
 
 def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -478,6 +479,31 @@ def test_a_row_older_than_the_series_is_taken() -> None:
 
     assert appended[0][0] == 10.0
     assert appended[1][-1] == 3.0
+
+
+def test_a_sample_that_comes_while_series_are_added_is_no_wider_than_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of another thread: the table of samples would else have rows that do not fit together."""
+    recorder = Recorder()
+    watched = Watched(recorder, WatchOptions(), 0.0)
+    series = (Series("cpu", "allocated"), Series("cpu", "reserved"))
+    watched.adopt((Device("cpu", "CPU"),), series[:1])
+    watched.append(watched.values_of([1.0]), 0.0)
+    adopt = recorder.adopt
+
+    def adopted_late(*new: Any) -> None:
+        watched.append(watched.values_of([2.0, 3.0]), 1.0)
+        adopt(*new)
+        watched.append(watched.values_of([4.0, 5.0]), 2.0)
+
+    monkeypatch.setattr(recorder, "adopt", adopted_late)
+    watched.adopt((Device("cpu", "CPU"),), series)
+    watched.append(watched.values_of([6.0, 7.0]), 3.0)
+
+    allocated, reserved = (watched.session.index(each.key) for each in series)
+    assert watched.session.timeline.high[:, allocated].tolist() == [1.0, 2.0, 4.0, 6.0]
+    assert watched.session.timeline.high[-1, reserved] == 7.0
 
 
 def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:

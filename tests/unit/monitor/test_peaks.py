@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
-from hfmem_widget.monitor.shadow import Shadow
+from hfmem_widget.monitor.shadow import Shadow, remember, show
 from hfmem_widget.session import Peak
 from hfmem_widget.sources.allocator import Stats
 from tests.fakes.torch_cuda import FakeAllocator
@@ -376,13 +376,13 @@ def stats_with_private_pool(peak: int) -> Stats:
 
 def test_peaks_outside_of_families_are_remembered_too() -> None:
     """Private pools come and go, and single statistics stand beside the families."""
-    shadow = Shadow()
-    shadow.remember(FakeAllocator().stats(0))
+    shadow: Shadow = {}
+    remember(shadow, FakeAllocator().stats(0))
     remembered = stats_with_private_pool(7 * MIB)
     remembered["oversize_segments"]["peak"] = 3
-    shadow.remember(remembered)
+    remember(shadow, remembered)
     stats = stats_with_private_pool(2 * MIB)
-    shadow.show(stats)
+    show(shadow, stats)
 
     assert stats["reserved_bytes_by_private_pools"][0, 1]["all"]["peak"] == 7 * MIB
     assert stats["oversize_segments"]["peak"] == 3

@@ -11,9 +11,10 @@ from unittest import mock
 
 import pytest
 
+from hfmem_widget.monitor.patch import restore_all
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, PATH, RUN, SITE, Lent, handed_on, lends
-from hfmem_widget.ranks.process_group import leave_groups
+from hfmem_widget.ranks.process_group import PLACES
 
 DIRECTORY = Path("/shared/run1")
 
@@ -21,7 +22,7 @@ DIRECTORY = Path("/shared/run1")
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    leave_groups()
+    restore_all(PLACES)
     assert not lends()
 
 

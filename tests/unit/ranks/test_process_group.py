@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hfmem_widget.drivers import follow, install
-from hfmem_widget.ranks.process_group import follow_groups, leave_groups, rank_in_group
+from hfmem_widget.monitor.patch import restore_all, surround_all
+from hfmem_widget.ranks.process_group import PLACES, rank_in_group
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     vars(group).update(home=home, is_available=lambda: True, is_initialized=lambda: True)
     vars(group).update(get_rank=lambda: 1, get_world_size=lambda: 2)
     yield group
-    leave_groups()
+    restore_all(PLACES)
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_joining_is_heard_wherever_the_function_was_taken_from(
     distributed: Any, joins: list[str]
 ) -> None:
     """Of torch.distributed and of its own module; once for each call, with its result unchanged."""
-    follow_groups()
-    follow_groups()
+    surround_all(PLACES)
+    surround_all(PLACES)
 
     assert distributed.init_process_group() == "joined"
     assert distributed.home.init_process_group("gloo") == "joined"
@@ -57,7 +58,7 @@ def test_joining_is_heard_wherever_the_function_was_taken_from(
 
 def test_a_group_that_could_not_be_joined_is_none(distributed: Any, joins: list[str]) -> None:
     """The error is the user's, and nothing begins."""
-    follow_groups()
+    surround_all(PLACES)
 
     with pytest.raises(ValueError, match="bad"):
         distributed.init_process_group("bad")
@@ -67,9 +68,9 @@ def test_a_group_that_could_not_be_joined_is_none(distributed: Any, joins: list[
 def test_the_original_is_put_back(distributed: Any, joins: list[str]) -> None:
     """In both modules."""
     original = distributed.init_process_group
-    follow_groups()
+    surround_all(PLACES)
     assert distributed.init_process_group is not original
-    leave_groups()
+    restore_all(PLACES)
 
     assert distributed.init_process_group is distributed.home.init_process_group is original
     assert joins == []

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.facts import PATIENCE
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
@@ -83,9 +84,8 @@ class Stage:
         self.view = CellView(
             self.recorder,
             screen_of(self.publisher),
+            WatchOptions(chart=chart, panel=panel),
             aside=self.asides.append,
-            chart=chart,
-            panel=panel,
             clock=self.clock,
         )
 
@@ -232,7 +232,7 @@ def test_a_whole_notebook_is_followed_by_either(
     recorder = recorder_of(scripted_run("training"))
     session = recorder.session
     screen = screen_of(publisher)
-    view = NotebookView(recorder, screen, chart=chart, panel=panel)
+    view = NotebookView(recorder, screen, WatchOptions(chart=chart, panel=panel))
     view.begin()
     assert len(recorder.subscribers) == 1
     for listener in recorder.subscribers:

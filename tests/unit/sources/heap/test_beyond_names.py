@@ -89,6 +89,7 @@ class ModuleInC(ModuleType):
     """A module that the collector finds more in than its fields, as in those written in C."""
 
     __slots__ = ("state",)
+    state: object
 
 
 def test_no_module_is_asked_for_what_its_code_in_c_keeps() -> None:
