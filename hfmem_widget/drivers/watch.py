@@ -36,9 +36,9 @@ class Watch(Decorates):
 
     Without a label it is called as its `title` says. `follow` takes the monitor and the session, and returns
     what opens spans within the watch. The tensors of the `subjects`, models and optimizers, are counted, and
-    none is kept alive by it. The `last` companions come after those which the options ask for, to tell what the
-    others have found. If it is `recorded_if_possible`, it watches without a recording, and says so, where that
-    cannot be written.
+    none is kept alive by it. The `last` companions come after those which the options ask for, to tell what
+    the others have found. If it is `recorded_if_possible`, it watches without a recording, and says so, where
+    that cannot be written.
     """
 
     def __init__(
