@@ -71,7 +71,7 @@ describe("layLanes", () => {
     expect(bars.find((bar) => bar.count > 1)!.label).toMatch(/^steps 1–\d+$/);
     const group = bars.find((bar) => bar.count > 1 && bar.peak === 50)!;
     expect(group.steps!.memory).toMatchObject({ worst: 6667, worstTokens: 6667 });
-    expect(readBar(group).rows).toContainEqual(["worst", "step 6667, 6,667 tokens"]);
+    expect(readBar(group, { fold: null }).rows).toContainEqual(["worst", "step 6667, 6,667 tokens"]);
   });
 
   test("of steps that share a peak none is the worst, and all of them stand out", () => {
@@ -82,7 +82,7 @@ describe("layLanes", () => {
     const bars = lay({ spans, steps: [...steps.slice(0, 2), shared, ...steps.slice(6)] });
     const worst = bars.find((bar) => bar.worst)!;
     expect(worst).toMatchObject({ label: "steps 3–6", peak: 50, count: 4 });
-    expect(readBar(worst).rows.map(([name]) => name)).toEqual(["duration", "tokens", "peak"]);
+    expect(readBar(worst, { fold: null }).rows.map(([name]) => name)).toEqual(["duration", "tokens", "peak"]);
   });
 
   test("groups keep their members while the window slides", () => {
@@ -115,7 +115,7 @@ describe("layLanes", () => {
 
   test("one step reads its batch, its tokens, its peak and that of each phase", () => {
     const [bar] = lay({ spans: [], steps: [stepRow({ number: 97, tokens: 1024, peak: 7 * 2 ** 30 })] });
-    expect(readBar(bar!)).toEqual({
+    expect(readBar(bar!, { fold: null })).toEqual({
       title: "step 97",
       rows: [
         ["duration", "1.0 s"],

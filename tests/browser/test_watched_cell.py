@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.lab import Lab, busy, until_seen
 from tests.kernel.test_notebooks import LEAK, said
@@ -201,6 +203,29 @@ def test_memwatch_on_keeps_one_live_chart(lab: Lab) -> None:
 
     assert "peak" in lab.cell(2).inner_text()
     assert "all figures" in lab.cell(3).inner_text()
+    assert lab.errors == []
+
+
+def test_a_notebooks_cells_stand_end_to_end(lab: Lab) -> None:
+    """A long pause between them is narrow, live and in the chart that stays, over the time of day."""
+    work = "import time\nkept = bytearray({size})\ntime.sleep(0.6)"
+    cells = (work.format(size=size) for size in (60_000_000, 90_000_000))
+    lab.open("%load_ext hfmem_widget", "%memwatch on --min 0", *cells, "%memwatch off")
+    for index in range(3):
+        lab.run_cell(index)
+    lab.page.wait_for_timeout(3000)  # somebody reads
+    lab.run_cell(3)
+    clock = re.compile(r"\d\d:\d\d:\d\d")
+    live = lab.page.locator(f"{LIVE} .xtick text")
+    expect(live.filter(has_text=clock).first).to_be_visible()
+    lab.screenshot("end-to-end-live")
+    lab.run_cell(4)
+    wait_for_still_chart(lab, 1)
+    lab.screenshot("end-to-end-still")
+
+    ticks = lab.cell(1).locator(".xtick text").all_text_contents()
+    assert ticks
+    assert all(clock.match(text) for text in ticks if text.strip())
     assert lab.errors == []
 
 

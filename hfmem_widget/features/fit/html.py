@@ -151,17 +151,15 @@ def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
     if verdict.fits is None and math.isnan(room.available):
         return kit.block(_LARGE, kit.words(lead, f"{where}: its free memory is unknown."))
     limit = room.available * (1 - fit.headroom)
-    need = fit.forecast.total - verdict.held
-    size = kit.strong(size_of(max(need, 0), limit) if limit > 0 else format_bytes(max(need, 0)))
+    need = max(fit.forecast.total - verdict.held, 0)
+    size = kit.strong(size_of(need, limit) if limit > 0 else format_bytes(need))
     needs = "needs more than" if verdict.fits is None else "needs"
     left_alone = f" after {100 * fit.headroom:.3g} % headroom" if fit.headroom else ""
     excess = f", {format_bytes(need - limit)} too much" if verdict.fits is False else ""
-    total = f"{format_bytes(fit.forecast.total)} in all"
-    held = (
-        f"; with the {format_bytes(verdict.held)} allocated already, {total}"
-        if verdict.held
-        else ""
-    )
+    held = ""
+    if verdict.held:
+        total = format_bytes(need + verdict.held)
+        held = f"; with the {format_bytes(verdict.held)} allocated already, {total} in all"
     said = kit.words(lead, f"{where}: {needs}", size, f"available{left_alone}{excess}{held}.")
     if verdict.fits is None:
         return kit.block(_LARGE, said)

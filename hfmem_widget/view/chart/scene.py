@@ -32,7 +32,8 @@ from hfmem_widget.session.series import (
     row_of,
 )
 from hfmem_widget.text import MIB, unit_for
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
+from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
+from hfmem_widget.view.chart.fold import fold_of, folded
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
@@ -106,11 +107,12 @@ class Scene:
     gaps: tuple[Gap, ...]
     layers: tuple[Layer, ...] = ()  # the parts below the allocated line, where they are known
     guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, and where any device ran out
+    times: Ticks | None = None  # of cells end to end; else seconds of the scene
 
     @property
     def frame(self) -> Frame:
         """The axes."""
-        unit, ticks = unit_for(self.top), time_ticks(self.duration)
+        unit, ticks = unit_for(self.top), self.times or time_ticks(self.duration)
         levels = value_ticks(self.ceiling / unit[0], unit[1])
         fits = (unit for unit in TIME_UNITS if self.duration >= unit[0] * LEAST_OF_UNIT)
         across = next(fits, TIME_UNITS[-1])
@@ -216,6 +218,9 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
 
     Each line has at most about two points for each of so many columns of the picture.
     """
+    fold = None if span else fold_of(session)
+    times = fold.ticks(session) if fold else None
+    session = folded(session, fold) if fold else session
     ends = [end_of(session, each) for each in ([span] if span else session.spans)]
     start, stop = span.start if span else 0.0, max(ends, default=session.last_sample.time)
     devices = active_devices(session, span)
@@ -277,6 +282,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         tuple((one - start, two - start) for one, two in visible_gaps(part, start, stop, columns)),
         layers(session, primary, part, (start, stop), columns=columns),
         guides,
+        times,
     )
 
 

@@ -1,6 +1,6 @@
 /** Axes that fit the data and hold still. */
 
-import { formatTick } from "./format.ts";
+import { formatClock, formatTick } from "./format.ts";
 
 export interface Ticks {
   values: number[];
@@ -62,6 +62,17 @@ export function timeTicks([start, stop]: readonly [number, number], count: numbe
     values.push(index * step);
   }
   return { values, texts: values.map((value) => formatTick(value, step, stop)) };
+}
+
+/** Ticks as often as `timeTicks` has them, with the time of day, each second once; `clock` takes a tick's place. */
+export function clockTicks(
+  range: readonly [number, number],
+  count: number,
+  clock: (drawn: number) => number,
+): Ticks {
+  const { values } = timeTicks(range, count);
+  const texts = values.map((value) => formatClock(1000 * clock(value)));
+  return { values, texts: texts.map((text, index) => (text === texts[index - 1] ? "" : text)) };
 }
 
 /** The end of a growing axis: it moves on in steps of about a twelfth of what it shows. */

@@ -176,7 +176,7 @@ export class Chart {
     }
     const bar = barAt(scene, x, y);
     const reading = bar
-      ? readBar(bar)
+      ? readBar(bar, scene)
       : y < scene.lanesHeight
         ? null
         : readTime(this.store, this.settings.device, scene, x);

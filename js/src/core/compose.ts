@@ -2,6 +2,7 @@
 
 import { growingEnd, niceTop, tickCount, valueTicks } from "./axis.ts";
 import { type Drawn, decimate } from "./decimate.ts";
+import { folded, foldOf } from "./fold.ts";
 import { MIB, percentOf, unitFor } from "./format.ts";
 import { gapsWithin } from "./gaps.ts";
 import { guidesIn, levelsOf, marksOf } from "./guides.ts";
@@ -53,7 +54,11 @@ const isHaze = (metric: LineName) => SERIES[metric].drawn === "haze";
 /** In order of drawing: what fills the ground lies below the rest. */
 const DRAWN = [...LINES].sort((a, b) => Number(isHaze(b)) - Number(isHaze(a)));
 
-export function composeScene(input: SceneInput, hold: Hold): Scene {
+export function composeScene(given: SceneInput, hold: Hold): Scene {
+  // Ranks are drawn beside it, over their own time.
+  const fold = given.store.ranks === null ? foldOf(given.store.spans.values(), given.now) : null;
+  const input =
+    fold === null ? given : { ...given, store: folded(given.store, fold), now: fold.toAxis(given.now) };
   const { store, settings, now, width, height } = input;
   const device = store.schema?.devices.find(({ key }) => key === settings.device);
   const isRunning = store.status?.state === "running";
@@ -85,7 +90,8 @@ export function composeScene(input: SceneInput, hold: Hold): Scene {
   );
   const unit = settings.percent && total !== null ? percentOf(total) : unitFor(hold.top);
   const ticks = valueTicks(hold.top / unit.divisor, tickCount(plotHeight));
-  const axes = { range, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
+  const startedAt = store.schema?.started_at ?? 0;
+  const axes = { range, fold, startedAt, width, height, lanesHeight, laneCount, unit, ticks, top: hold.top };
   const scene = { ...axes, bars, x, lines, bands, capacity, guides };
   const gaps = gapsWithin(store.timeline, range, GAP_INTERVALS * (store.status?.interval ?? 0));
   const labelled = { ...scene, gaps, peak: marked && withLabel(marked, scene, input) };

@@ -1,7 +1,7 @@
 /** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
 
 import { areaTraces } from "./areas.ts";
-import { timeTicks } from "./axis.ts";
+import { clockTicks, timeTicks } from "./axis.ts";
 import type { Bar } from "./bar.ts";
 import { inkOn, ON_PEAK, PEAK, spanColor } from "./colors.ts";
 import { forPlotly } from "./format.ts";
@@ -16,7 +16,12 @@ const TICK_PIXELS = 84;
 export type TextWidth = (text: string, pixels: number) => number;
 
 export function toFigure(scene: Scene, theme: Theme, revision: number, textWidth: TextWidth): Figure {
-  const times = timeTicks(scene.range, Math.max(2, scene.width / TICK_PIXELS));
+  const count = Math.max(2, scene.width / TICK_PIXELS);
+  const { fold, startedAt } = scene;
+  const times =
+    fold === null
+      ? timeTicks(scene.range, count)
+      : clockTicks(scene.range, count, (drawn) => startedAt + fold.toTime(drawn));
   const plotShare = 1 - scene.lanesHeight / scene.height;
   return {
     data: [

@@ -1,7 +1,7 @@
 /** What the pointer reads: the value under it, the bar under it, or that nothing was sampled there. */
 
 import type { Bar } from "./bar.ts";
-import { formatBytes, formatChange, formatCount, formatDuration } from "./format.ts";
+import { formatBytes, formatChange, formatClock, formatCount, formatDuration } from "./format.ts";
 import { guideAt, marksOf } from "./guides.ts";
 import { shortName, toldOf } from "./parts.ts";
 import { peakText } from "./peak.ts";
@@ -31,11 +31,10 @@ export function barAt(scene: Scene, x: number, y: number): Bar | null {
   return hits.find((bar) => bar.worst) ?? hits.at(-1) ?? null;
 }
 
-export function readBar(bar: Bar): TipText {
-  if (bar.steps !== undefined) return readSteps(bar, bar.steps);
-  const rows: [string, string][] = [
-    ["duration", formatDuration(bar.stop - bar.start) + (bar.open ? " so far" : "")],
-  ];
+export function readBar(bar: Bar, scene: Pick<Scene, "fold">): TipText {
+  const duration = formatDuration(secondAt(scene, bar.stop) - secondAt(scene, bar.start));
+  if (bar.steps !== undefined) return readSteps(bar, bar.steps, duration);
+  const rows: [string, string][] = [["duration", duration + (bar.open ? " so far" : "")]];
   if (bar.change !== null) rows.push(["Δ allocated", formatChange(bar.change)]);
   if (bar.peak !== null)
     rows.push([bar.count > 1 ? "worst peak" : "peak", peakText(bar.peak, bar.certainty)]);
@@ -43,9 +42,9 @@ export function readBar(bar: Bar): TipText {
   return { title: bar.worst ? `${bar.label} · the worst` : bar.label, rows };
 }
 
-function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>): TipText {
+function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>, duration: string): TipText {
   const { memory, tokens, samples, longest } = steps;
-  const rows: [string, string][] = [["duration", formatDuration(bar.stop - bar.start)]];
+  const rows: [string, string][] = [["duration", duration]];
   const shape = `${formatCount(samples)} × ${formatCount(longest)}`;
   const isOne = bar.count === 1;
   if (tokens > 0) {
@@ -67,11 +66,16 @@ function readSteps(bar: Bar, steps: NonNullable<Bar["steps"]>): TipText {
 
 export function readTime(store: Store, device: string, scene: Scene, x: number): TipText | null {
   const { timeline } = store;
-  const time = pixelToTime(scene, x);
+  const drawn = pixelToTime(scene, x);
+  const time = secondAt(scene, drawn);
   if (timeline.length === 0 || time < timeline.time[0]! || time > timeline.last) return null;
-  const gap = scene.gaps.find(({ start, stop }) => time > start && time < stop);
-  if (gap) return { title: `no samples for ${formatDuration(gap.stop - gap.start)}`, rows: [] };
-  const [from, to] = rowsAround(store, [pixelToTime(scene, x - 1), pixelToTime(scene, x + 1)], time);
+  const gap = scene.gaps.find(({ start, stop }) => drawn > start && drawn < stop);
+  if (gap) {
+    const seconds = secondAt(scene, gap.stop) - secondAt(scene, gap.start);
+    return { title: `no samples for ${formatDuration(seconds)}`, rows: [] };
+  }
+  const around = [x - 1, x + 1].map((pixel) => secondAt(scene, pixelToTime(scene, pixel)));
+  const [from, to] = rowsAround(store, around as [number, number], time);
   const rows = told(scene).flatMap(({ metric }): TipText["rows"] => {
     const column = timeline.columns[store.columnOf(device, metric)];
     column?.scan(from, to);
@@ -80,8 +84,14 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
       metric === "allocated" && scene.bands.length > 0 ? readParts(store, device, [from, to]) : [];
     return [[labelOf(store, device, metric), value], ...inside];
   });
-  const all = [...rows, ...readGuides(scene, time), ...readMarks(scene, x)];
-  return { title: `at ${formatDuration(time)}`, rows: all };
+  const all = [...rows, ...readGuides(scene, drawn), ...readMarks(scene, x)];
+  const at = scene.fold === null ? formatDuration(time) : formatClock(1000 * (scene.startedAt + time));
+  return { title: `at ${at}`, rows: all };
+}
+
+/** Seconds since the run began of a place on the axis. */
+function secondAt({ fold }: Pick<Scene, "fold">, drawn: number): number {
+  return fold === null ? drawn : fold.toTime(drawn);
 }
 
 /** From the uppermost down; ranks by their numbers. */

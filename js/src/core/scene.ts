@@ -2,6 +2,7 @@
 
 import type { Ticks } from "./axis.ts";
 import type { Bar } from "./bar.ts";
+import type { Fold } from "./fold.ts";
 import type { Unit } from "./format.ts";
 import type { Gap } from "./gaps.ts";
 import type { DrawnGuide } from "./guides.ts";
@@ -33,6 +34,10 @@ export interface Word {
 
 export interface Scene {
   range: Range;
+  /** How the range, the bars and all else with times were shortened; null where nothing was. */
+  fold: Fold | null;
+  /** Seconds since the epoch at which the run began. */
+  startedAt: number;
   width: number;
   height: number;
   lanesHeight: number;
