@@ -87,7 +87,8 @@ def film(shots: Path) -> list[Path]:
         lab.run_cell(EXTENSION, timeout=120)
         lab.run_cell(MODEL, timeout=240)
         lab.run_cell(TRAINING, wait=False)
-        lab.page.locator("#hfmem-panel").get_by_text("OK", exact=True).click()
+        # A notebook that was left behind has a hint of its own, out of sight.
+        lab.page.locator("#hfmem-panel .hfmem-panel-dismiss:visible").click(timeout=20_000)
         frames: list[Path] = []
         while lab.page.evaluate("() => window.running === true || kernel().status !== 'idle'"):
             lab.page.evaluate(TO_THE_TOP, TRAINING)
