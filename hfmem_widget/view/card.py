@@ -44,7 +44,7 @@ from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
-from hfmem_widget.view.token_cost import token_cost_text
+from hfmem_widget.view.token_cost import token_cost
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
@@ -79,13 +79,15 @@ def card_bundle(
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))
+    cost = None
     if facts and session.ranks is None and not moved.lead:
         most = worst_of(facts)
-        cost = token_cost_text(session, span, most.device, most.capacity)
-        sentences += [cost] if cost else []
+        cost = token_cost(session, span, most.device)
+        sentences += [cost.text(most.capacity)] if cost else []
     remark = session.remarks.get(span.id, "")
     notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
+    steps = [kit.Fragment(phases), *([cost.picture()] if cost else [])]
     pace = pace_text(session, span)
     card = kit.bundle(
         _header(
@@ -101,7 +103,7 @@ def card_bundle(
         ranks_html(session),
         picture,
         kit.folds(
-            ("steps and phases", [kit.Fragment(phases), kit.note(pace)] if phases else []),
+            ("steps and phases", [*steps, kit.note(pace)] if phases else []),
             (_all_figures(notes), [*_figures(session, facts, moved), *notes]),
         ),
     )

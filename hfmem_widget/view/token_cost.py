@@ -1,12 +1,16 @@
-"""The sentence about what a token takes at the peak of a step, where the steps of a training tell it."""
+"""What a token takes at the peak of a step, where the steps of a training tell it: in words and drawn."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import KIB, MIB, format_bytes, format_count, number
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
 
 FEWEST_STEPS = 6
 LEAST_SPREAD = 1.3
@@ -15,38 +19,83 @@ LEAST_SPREAD = 1.3
 MOST_OFF = 0.02
 """Share of a peak by which it may lie off the line: farther off, something else counts as well."""
 
+MOST_DOTS = 61
+_HEIGHT, _FOOT, _TOP, _SIDE = 96, 14, 8, 2  # pixels, but for the side, which is per cent
 
-def token_cost_text(session: Session, span: Span, device: Device, capacity: float) -> str:
-    """Return what each token of a step adds to its exact peak, and what twice the most would need.
 
-    Empty unless the peaks of the steps lie on a line over their tokens.
-    """
-    points = np.array(
-        [
-            (memory.worst_tokens, memory.peak)
-            for step in session.steps
-            if span.start <= step.start <= end_of(session, span)
-            and (memory := step.devices.get(device.key)) is not None
-            and memory.certainty == "exact"
-            and memory.worst_tokens > 0
-        ]
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """Exact peaks of steps, in bytes, on a line over their tokens."""
+
+    steps: tuple[tuple[float, float], ...]  # tokens and peak, by tokens
+    slope: float
+    base: float
+
+    def text(self, capacity: float) -> str:
+        """Return what each token adds, and what twice the most would need."""
+        fewest, most = self.steps[0][0], self.steps[-1][0]
+        # What reads as 1024 KiB is 1.00 MiB.
+        is_large = self.slope >= MIB - KIB / 2
+        each = format_bytes(self.slope) if is_large else f"{number(self.slope, KIB)} KiB"
+        room = f", of {format_bytes(capacity)}" if capacity > 0 else ""
+        return (
+            f"Each token adds {each} to the peak of a step, from {format_count(fewest)} to "
+            f"{format_count(most)} tokens; if that goes on, {format_count(2 * most)} would need about "
+            f"{format_bytes(self.base + self.slope * 2 * most)}{room}."
+        )
+
+    def picture(self) -> kit.Fragment:
+        """Return the steps as dots over their tokens, with the line."""
+        fewest, most = self.steps[0][0], self.steps[-1][0]
+        top = max(peak for _, peak in self.steps)
+
+        def place(tokens: float, peak: float) -> tuple[str, str]:
+            across = _SIDE + (100 - 2 * _SIDE) * (tokens - fewest) / (most - fewest)
+            return f"{across:.4g}%", f"{_TOP + (1 - peak / top) * (_HEIGHT - _TOP - _FOOT):.4g}"
+
+        # The last, with the most tokens, in any case.
+        chosen = dict.fromkeys((*self.steps[:: -(-len(self.steps) // MOST_DOTS)], self.steps[-1]))
+        dots = (
+            f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in (place(*step) for step in chosen)
+        )
+        (x1, y1), (x2, y2) = (place(at, self.base + self.slope * at) for at in (fewest, most))
+        foot = f'y="{_HEIGHT - 3}"'
+        ends = ((f"{_SIDE}%", "start", fewest), (f"{100 - _SIDE}%", "end", most))
+        labels = (
+            f'<text x="{x}" {foot} text-anchor="{side}">{format_count(tokens)} tokens</text>'
+            for x, side, tokens in ends
+        )
+        peaks = f"peaks from {format_bytes(self.steps[0][1])} to {format_bytes(top)}"
+        return kit.Fragment(
+            kit.drawing(
+                f'<svg role="img" aria-label="{peaks} over tokens" width="100%" height="{_HEIGHT}" '
+                f'style="display:block;font-size:11px;margin-top:6px" fill="currentColor">'
+                f'<path d="M0 {_HEIGHT - _FOOT}h9999" stroke="currentColor" opacity=".25"/>'
+                f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="currentColor" '
+                f'stroke-dasharray="3 3" opacity=".5"/>'
+                f'<g fill="{palette.PARTS["activations"]}">{"".join(dots)}</g>'
+                f'<text x="{_SIDE}%" y="{_TOP + 4}">peak of a step, up to {format_bytes(top)}</text>'
+                f"{''.join(labels)}</svg>"
+            )
+        )
+
+
+def token_cost(session: Session, span: Span, device: Device) -> TokenCost | None:
+    """Return what a token takes; None unless the peaks of the steps lie on a line over their tokens."""
+    steps = sorted(
+        (memory.worst_tokens, memory.peak)
+        for step in session.steps
+        if span.start <= step.start <= end_of(session, span)
+        and (memory := step.devices.get(device.key)) is not None
+        and memory.certainty == "exact"
+        and memory.worst_tokens > 0
     )
-    if len(points) < FEWEST_STEPS:
-        return ""
-    tokens, peaks = points.T
-    fewest, most = float(tokens.min()), float(tokens.max())
-    if most < LEAST_SPREAD * fewest:
-        return ""
-    slope, base = np.polyfit(tokens, peaks, 1)
+    if len(steps) < FEWEST_STEPS or steps[-1][0] < LEAST_SPREAD * steps[0][0]:
+        return None
+    tokens, peaks = np.array(steps).T
+    slope, base = map(float, np.polyfit(tokens, peaks, 1))
     is_line = bool((np.abs(base + slope * tokens - peaks) <= MOST_OFF * peaks).all())
     # A slope within what may lie off the line is no cost of tokens.
-    if not is_line or slope * (most - fewest) < 5 * MOST_OFF * float(peaks.max()):
-        return ""
-    each = format_bytes(slope) if slope >= MIB else f"{number(slope, KIB)} KiB"
-    twice = float(base + 2 * slope * most)
-    room = f", of {format_bytes(capacity)}" if capacity > 0 else ""
-    return (
-        f"Each token adds {each} to the peak of a step, from {format_count(fewest)} to "
-        f"{format_count(most)} tokens; if that goes on, {format_count(2 * most)} would need about "
-        f"{format_bytes(twice)}{room}."
-    )
+    if not is_line or slope * (tokens[-1] - tokens[0]) < 5 * MOST_OFF * float(peaks.max()):
+        return None
+    return TokenCost(tuple(steps), slope, base)

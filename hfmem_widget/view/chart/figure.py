@@ -107,8 +107,8 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
         return None
     label = (span.label or span.kind) if span else session.label
     peak = f", {scene.peak.text}" if scene.peak else ""
-    seconds = scene.duration if scene.times is None else session.last_sample.time
-    summary = f"{plain(scene.device.key)} over {format_duration(seconds)}{plain(peak)}"
+    lasted = format_duration(scene.duration + scene.paused)
+    summary = f"{plain(scene.device.key)} over {lasted}{plain(peak)}"
     return {
         PLOTLY_MIME: for_notebook(_drawn(scene)),
         "text/html": chart_svg(scene.coarser(chart_columns(session))),

@@ -30,6 +30,11 @@ class Fold:
     times: Sequence[float]
     drawn: Sequence[float]
 
+    @property
+    def paused(self) -> float:
+        """Seconds that are not drawn."""
+        return self.times[-1] - self.drawn[-1]
+
     def to_axis(self, seconds: Any) -> Any:
         """Return where a second, or an array of them, is drawn."""
         return np.interp(seconds, self.times, self.drawn)
@@ -58,8 +63,8 @@ def fold_of(session: Session) -> Fold | None:
             if until > times[-1]:
                 drawn.append(drawn[-1] + min(until - times[-1], most))
                 times.append(until)
-    is_worth_it = times[-1] - drawn[-1] > LEAST_GAIN * times[-1]
-    return Fold(times, drawn) if is_worth_it else None
+    fold = Fold(times, drawn)
+    return fold if fold.paused > LEAST_GAIN * times[-1] else None
 
 
 def folded(session: Session, fold: Fold) -> Session:

@@ -108,6 +108,7 @@ class Scene:
     layers: tuple[Layer, ...] = ()  # the parts below the allocated line, where they are known
     guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, and where any device ran out
     times: Ticks | None = None  # of cells end to end; else seconds of the scene
+    paused: float = 0.0  # seconds of the pauses between cells that are not drawn
 
     @property
     def frame(self) -> Frame:
@@ -219,7 +220,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     Each line has at most about two points for each of so many columns of the picture.
     """
     fold = None if span else fold_of(session)
-    times = fold.ticks(session) if fold else None
+    times, paused = (fold.ticks(session), fold.paused) if fold else (None, 0.0)
     session = folded(session, fold) if fold else session
     ends = [end_of(session, each) for each in ([span] if span else session.spans)]
     start, stop = span.start if span else 0.0, max(ends, default=session.last_sample.time)
@@ -283,6 +284,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         layers(session, primary, part, (start, stop), columns=columns),
         guides,
         times,
+        paused,
     )
 
 

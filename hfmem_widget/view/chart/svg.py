@@ -64,7 +64,7 @@ def _columns(session: Session, most: int) -> int:
 
 
 def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
-    phrases = [f"{scene.device.key} memory over {format_duration(scene.duration)}"]
+    phrases = [f"{scene.device.key} memory over {format_duration(scene.duration + scene.paused)}"]
     phrases += [scene.peak.text] if scene.peak is not None else []
     phrases += [guide.label for guide in scene.guides if guide.kind != "oom"]
     phrases += [mark.label for mark in scene.marks[-1:]]

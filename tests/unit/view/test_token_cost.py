@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB, KIB
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.token_cost import token_cost_text
+from hfmem_widget.view.token_cost import MOST_DOTS, token_cost
 from tests.scenes.stage import Stage
 
 LENGTHS = (512, 768, 1024, 640, 2048, 1536, 896, 1280)
@@ -28,7 +29,8 @@ def trained(peak: Callable[[int], float], lengths: tuple[int, ...] = LENGTHS) ->
 
 
 def text_of(session: Session) -> str:
-    return token_cost_text(session, session.spans[0], session.devices[0], 140.4 * GIB)
+    cost = token_cost(session, session.spans[0], session.devices[0])
+    return "" if cost is None else cost.text(140.4 * GIB)
 
 
 def test_a_line_over_the_tokens_is_told() -> None:
@@ -58,3 +60,27 @@ def test_what_is_no_cost_of_tokens_is_not_told(
 ) -> None:
     """Where something else counts as well, or too little was seen."""
     assert text_of(trained(peak, lengths)) == ""
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
+    """Below the steps and phases, few enough for a saved notebook; the longest is rightmost, and highest."""
+    session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB, LENGTHS * rounds)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    _, _, inside = html.partition("steps and phases")
+    dots = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)"', inside)
+    rights, tops = zip(*((float(x), float(y)) for x, y in dots), strict=True)
+
+    assert len(LENGTHS) <= len(dots) <= MOST_DOTS
+    assert (rights[0], rights[-1]) == (2.0, 98.0)
+    assert tops[-1] == min(tops)
+    assert "512 tokens" in inside
+    assert "2,048 tokens" in inside
+
+
+def test_without_a_line_nothing_is_drawn() -> None:
+    """As nothing is said."""
+    session = trained(lambda tokens: GIB + 500 * tokens**2)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+    assert "over tokens" not in html
