@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, findings_of
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
 from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
@@ -26,6 +26,9 @@ ALL = 0.99
 """The same, without a "mostly"."""
 
 MOST_NAMED = 3
+
+AS_MUCH = 0.1
+"""Share by which what a name has added may differ from what is not attributed, to be most of it."""
 
 LEAST_SEEN = 0.02
 """Share of what the process has from which on a part has a label below the bar."""
@@ -146,8 +149,28 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
     return kit.words(peak, f"Of {format_counted(ranks.world, 'rank')}: {', '.join(others)}.")
 
 
-def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
-    """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
+def holder_of_rest(session: Session, span: Span, peak: Anatomy) -> str:
+    """Return the name that a search found to have added about all that is not attributed; empty if none has.
+
+    The search was at the end of the span. So it counts only where as much was not attributed then as at the
+    peak.
+    """
+    end = anatomies.end_of(session, span, peak.device)
+    rests = [anatomy.bytes("unattributed") for anatomy in (peak, end)]
+    for finding in findings_of(session, span):
+        grown = finding.evidence.get("holder_grown")
+        if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
+            continue
+        if all(abs(grown - rest) <= AS_MUCH * rest for rest in rests):
+            return str(finding.evidence["holder"])
+    return ""
+
+
+def bar_of(anatomy: Anatomy, capacity: float, holder: str = "") -> kit.Fragment:
+    """Return the memory at the peak as one bar with its labels; nothing where that is not known.
+
+    A `holder` has most of what is not attributed.
+    """
     names = drawn_parts([anatomy])
     known = [part for part in anatomy.parts if part.name != "free"]
     parts = [part for part in known if part.name in names]
@@ -157,8 +180,12 @@ def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     if not bar:
         return kit.NOTHING
     of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
+    mostly = {"unattributed": f", mostly {plain(holder, NAME)}"} if holder else {}
     labels: list[kit.Content] = [
-        kit.marked(palette.PARTS[part.name], f"{part.label} {format_bytes(part.bytes)}")
+        kit.marked(
+            palette.PARTS[part.name],
+            f"{part.label}{mostly.get(part.name, '')} {format_bytes(part.bytes)}",
+        )
         for part in parts
         if part.bytes >= LEAST_SEEN * of_process
     ]

@@ -145,6 +145,7 @@ def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
     if sure:
         holds = " and ".join(map(_holds, rows, (grown for _, grown in sure)))
         evidence["holder"], evidence["seconds"] = rows[0].path, holders.seconds
+        evidence["holder_grown"] = sure[0][1]
         for key, field in (("held", "bytes"), ("graph_bytes", "graph_bytes")):
             evidence[key] = sum(getattr(row, field) for row in rows)
         stop = "{} keeps growing: store less in it, or clear it when it is no longer needed."

@@ -277,3 +277,20 @@ def test_what_is_not_known_has_no_certainty() -> None:
     """A peak that nobody read is told as any figure that is missing."""
     assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
     assert "exact" not in peak_text(Peak(math.nan, "exact"))
+
+
+@pytest.mark.parametrize(
+    ("grown", "is_named"), [(1.93 * GIB, True), (1.5 * GIB, False), (2.5 * GIB, False)]
+)
+def test_what_is_not_attributed_has_the_name_that_added_as_much(
+    grown: float, *, is_named: bool
+) -> None:
+    """As a search found at the end, when as much was not attributed as at the peak: 1.95 and 1.90 GiB."""
+    session = scripted_run("leak")
+    (at,) = (at for at, one in enumerate(session.findings) if one.kind == "leak")
+    finding = session.findings[at]
+    found = {"holder": "<losses>[0..59]", "holder_grown": grown}
+    session.findings[at] = replace(finding, evidence={**finding.evidence, **found})
+    html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+
+    assert ("not attributed, mostly &lt;losses&gt;[0..59] 1.90 GiB" in html) is is_named
