@@ -83,7 +83,10 @@ STILL = """([selector, looks, inner]) => {
     const box = it => ['x', 'y', 'width', 'height'].map(name => it.getBoundingClientRect()[name]);
     const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll(inner)]);
     const now = JSON.stringify([innerWidth, innerHeight, all.map(box)]);
-    window.looks = now === window.places ? window.looks + 1 : 0;
+    const charts = all.filter(it => it.matches('.hfmem-plot'));
+    const isLate = it => it.offsetWidth > 0 && [...it.querySelectorAll('.main-svg')].some(
+        drawn => Math.abs(drawn.getBoundingClientRect().width - it.clientWidth) > 1);
+    window.looks = now === window.places && !charts.some(isLate) ? window.looks + 1 : 0;
     window.places = now;
     return window.looks >= looks;
 }"""
@@ -211,7 +214,8 @@ class Lab:
         """Wait until some elements have not moved for five looks, of which no two are in one frame.
 
         Nor have those that `inner` selects in them: all, which would never end where a cell is busy. What
-        JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last.
+        JupyterLab and Plotly make of a new size comes in several frames, and nothing tells the last. A live
+        chart in them is drawn by then as wide as its place is.
         """
         self.page.evaluate("() => { window.places = null; window.nextLook = 0 }")
         self.page.wait_for_function(STILL, arg=[selector, 5, inner], polling="raf")
