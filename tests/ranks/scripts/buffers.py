@@ -52,7 +52,7 @@ def parts(session: hfmem_widget.Session, sample: Sample) -> dict[str, float]:
 
 def hidden(how: str) -> Callable[[], nn.Module]:
     """Return a function that returns the wrapped model: no variable of the script has it."""
-    inner = Net(*[nn.Linear(500, 500) for _ in range(4)])
+    inner = Net(*[nn.Linear(1500, 1500) for _ in range(4)])
     if how.startswith("ddp"):
         model = DistributedDataParallel(inner, gradient_as_bucket_view="views" in how)
     else:
@@ -111,7 +111,7 @@ for how in ways:
     with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
         for number in range(4):
             with hfmem_widget.span("step"):
-                wrapped()(torch.ones(2, 500)).sum().backward()
+                wrapped()(torch.ones(2, 1500)).sum().backward()
                 with hfmem_widget.span("optimizer"):
                     optimizer.step()
                 if how == "ddp-views-held" and number == 0:  # as NCCL's group of processes does
