@@ -323,7 +323,7 @@ class HostSource(BaseSource):
         That is private memory without all that malloc and Python have.
         """
         lacking = getattr(self._memory, "lacking_in_heap", None)
-        # What was taken of it since, and has made private memory grow, was not in memory before, and now is.
+        # What malloc has handed out of it since, while private memory grew as much, has come into memory.
         taken, grown = self._kept - kept, rest - self._rest
         self._kept, self._rest = kept, rest
         self._lacking -= max(0.0, min(taken, grown, self._lacking))

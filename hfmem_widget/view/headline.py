@@ -155,12 +155,12 @@ def holder_of_rest(session: Session, span: Span, peak: Anatomy) -> str:
     The search was at the end of the span. So it counts only where as much was not attributed then as at the
     peak.
     """
-    end = anatomies.end_of(session, span, peak.device)
-    rests = [anatomy.bytes("unattributed") for anatomy in (peak, end)]
     for finding in findings_of(session, span):
         grown = finding.evidence.get("holder_grown")
         if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
             continue
+        end = anatomies.end_of(session, span, peak.device)
+        rests = (peak.bytes("unattributed"), end.bytes("unattributed"))
         if all(abs(grown - rest) <= AS_MUCH * rest for rest in rests):
             return str(finding.evidence["holder"])
     return ""

@@ -29,7 +29,7 @@ _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"
 class Hooked(Installed):
     """The modules that have hooks of ours."""
 
-    hooks: set[ModelHooks] = field(default_factory=set)
+    hooks: weakref.WeakSet[ModelHooks] = field(default_factory=weakref.WeakSet)
     # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
     traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
-from hfmem_widget.session import Sample, Session
+from hfmem_widget.session import Finding, Sample, Session
 from hfmem_widget.session.spans import outermost
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks
@@ -78,6 +78,7 @@ class _Folded:
         self.spans = tuple(map(self._moved, session.spans))
         self.steps = [self._moved(group) for group in session.steps]
         self.guides = [self._moved(guide) for guide in session.guides]
+        self.findings = [self._timed(finding) for finding in session.findings]
         self.last_sample: Sample = replace(
             session.last_sample, time=float(fold.to_axis(session.last_sample.time))
         )
@@ -92,6 +93,14 @@ class _Folded:
         gaps = [tuple(self._fold.to_axis(gap)) for gap in part.gaps]
         at = self._fold.to_axis(part.time)
         return Timeline.from_rows(at, part.low, part.high, bucket=part.bucket, gaps=gaps)
+
+    def _timed(self, finding: Finding) -> Finding:
+        time = finding.evidence.get("time")
+        if not isinstance(time, int | float):
+            return finding
+        return replace(
+            finding, evidence={**finding.evidence, "time": float(self._fold.to_axis(time))}
+        )
 
     def _moved(self, each: Any) -> Any:
         start, stop = each.start, each.stop

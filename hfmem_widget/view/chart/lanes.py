@@ -105,6 +105,8 @@ def _bar(
 ) -> Bar:
     first, last = group[0], group[-1]
     stop = end_of(session, last)
+    # Between cells that are drawn end to end there are pauses.
+    lasted = sum(end_of(session, span) - span.start for span in group)
     label = first.label or first.kind
     peaks = [allocated_peak(session, span, device) for span in group]
     highest = max(range(len(group)), key=lambda at: known_of(peaks[at].value, -math.inf))
@@ -119,7 +121,7 @@ def _bar(
         label,
         start=first.start - view[0],
         stop=min(stop, view[1]) - view[0],
-        lines=(f"{label} · {format_duration(stop - first.start)}", peak, *failed[:1]),
+        lines=(f"{label} · {format_duration(lasted)}", peak, *failed[:1]),
     )
 
 

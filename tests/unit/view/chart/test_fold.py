@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import (
+    Device,
+    Finding,
+    Guide,
+    Peak,
+    Recorder,
+    Sample,
+    Series,
+    Session,
+)
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
 from hfmem_widget.view.chart.scene import Scene, build_scene
@@ -65,6 +75,18 @@ def test_the_axis_has_the_time_of_day() -> None:
     bundle = chart_bundle(session)
     assert bundle is not None
     assert "over 1 h" in bundle["text/plain"]
+
+
+def test_a_budget_is_crossed_where_that_is_drawn() -> None:
+    """In the second cell, an hour after the session began."""
+    session = notebook(*CELLS)
+    session.guides.append(Guide("cuda:0", "budget", "budget", 0.0, math.inf, 8 * GIB, 8 * GIB))
+    evidence = {"device": "cuda:0", "time": 3620.0}
+    session.findings.append(Finding("budget", "warn", "crossed", evidence=evidence))
+    drawn = scene(session)
+    (guide,) = drawn.guides
+
+    assert guide.crossed_at == pytest.approx(drawn.bars[1].start + 5, abs=0.01)
 
 
 @pytest.mark.parametrize("cells", [CELLS[:1], ((0.0, 10.0, 4.0), (14.0, 20.0, 9.0))])
