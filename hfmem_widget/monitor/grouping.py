@@ -18,7 +18,8 @@ SHARE, WHOLE_SHARE = 0.006, 0.009
 the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
 
 LEAST_SHARES = 0.002, 0.005
-"""What is left at least, of the shortest steps and of long ones: between, a quarter of a step's seconds."""
+"""What is left at least, of the shortest steps and of long ones: between, a quarter of the seconds from
+one step to the next: pauses, such as for the next batch, are time as well."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -27,7 +28,8 @@ LEAST_GROUP, MOST_GROUP = 0.05, 0.75
 """Seconds that a group of steps lasts; it then goes on to the next round number."""
 
 LONG_STEP = 0.1
-"""Seconds from which on a step shares its span with none: its own peak took 0.6 ms on an H100's machine."""
+"""Seconds from one step to the next, from which on a step shares its span with none: its own peak took
+0.6 ms on an H100's machine."""
 
 MOST_WITHOUT = 50
 """Long steps in a row without phases, after which the next one has them."""
@@ -102,7 +104,8 @@ class Grouping:
         self.until = -math.inf  # when the group is to end
         self._is_paid = False  # by the group that goes on, once it has lasted
         self._unseen_share = 0.0
-        self._step_seconds, self._without = 0.0, 0  # of a step, and how many steps had no phases
+        self._steps, self._without = 0, 0  # of the last span, and how many in a row had no phases
+        self._step_seconds = 0.0  # from the beginning of a step to that of the next
         self._began, self._charged = math.nan, 0.0
         self._recent_seconds = self._recent_charged = 0.0
 
@@ -115,6 +118,8 @@ class Grouping:
         """Begin a step by itself, or a group: `is_group` says which."""
         if self._budget is None:
             self._budget, self._began, self._charged = Budget(now), now, 0.0
+        if self._steps:
+            self._step_seconds = (now - self._began) / self._steps
         beside = self._unseen_share + self._poller.share
         least = min(max(LEAST_SHARES[0], self._step_seconds / 4), LEAST_SHARES[1])
         self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
@@ -150,7 +155,7 @@ class Grouping:
         if unseen:
             self._unseen_share = unseen / (now - self._began)
         self.polling.steps += steps
-        self._step_seconds = (now - self._began) / steps if steps else self._step_seconds
+        self._steps = steps
         self._without = self._without + steps if self.is_group else 0
         if self.is_group:
             self.polling.groups += steps > 0

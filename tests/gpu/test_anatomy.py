@@ -41,7 +41,7 @@ def test_weights_gradients_and_states_equal_their_storages(run_python: Run, habi
         + f"""
 truth = Truth()
 trainer = make_trainer([128] * 8, layers=24, callbacks=[truth], {habit})
-with hfmem_widget.watch("train", quiet=True) as session:
+with hfmem_widget.watch("train", quiet=True, phases="all") as session:
     trainer.train()
 spans = [span for span in session.spans if span.kind == "optimizer"]
 edges = [sample for span in spans for sample in (span.before, span.after)]
