@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import math
 import re
+import sys
 import unicodedata
 
 from hfmem_widget.errors import OptionError
@@ -36,6 +37,14 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
 def torch_module(device: str) -> str:
     """Return the module of torch for a device's kind, such as ``torch.cuda`` for ``cuda:0``."""
     return f"torch.{device.partition(':')[0] or 'cuda'}"
+
+
+def checkpointing_option() -> str:
+    """Return what the loaded transformers calls it among a Trainer's arguments."""
+    module = sys.modules.get("transformers.training_args")
+    fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
+    newer = "activation_checkpointing"
+    return newer if newer in fields else "gradient_checkpointing"
 
 
 def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> OptionError:

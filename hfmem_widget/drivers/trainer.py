@@ -268,6 +268,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
         if epochs := _epochs_of(state):
             counts["epochs"] = float(epochs)
+        if args.gradient_accumulation_steps > 1:
+            counts["batches"] = float(args.gradient_accumulation_steps)
         run.train_begins(label, counts)
         self._take_hooks_off()
         wrapped = getattr(self._trainer, "model_wrapped", None)

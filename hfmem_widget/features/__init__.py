@@ -62,7 +62,7 @@ FEATURES = (
     Feature("holders"),
     Feature("free"),
     Feature("compare"),
-    Feature("fit", companion=f"{_HERE}.fit.beside:BesideForecast"),
+    Feature("fit", companion=f"{_HERE}.fit.companion:Fits"),
     Feature(
         "ranks",
         companion=f"{_HERE}.ranks.companion:FollowedRanks",

@@ -271,14 +271,22 @@ class ReportMagics(Magics):
     @report
     @argument(
         "model",
+        nargs="?",
         help="A variable that holds a model or a configuration, a folder or JSON file with one, or the name "
-        "of a model in the local cache. Nothing is downloaded.",
+        "of a model in the local cache; nothing is downloaded. Or a session. Default: the training that was "
+        "watched last, and what to change so that it fits.",
     )
     @argument(
         "--train",
         "--training",
         action="store_true",
         help="Forecast a training step. This is the default.",
+    )
+    @argument(
+        "--write",
+        type=int,
+        metavar="N",
+        help="Put a new cell below, with change N of the last list made in your own call. Nothing is run.",
     )
     @OptionFlags(SETTING)
     @output("forecast")
@@ -290,6 +298,7 @@ class ReportMagics(Magics):
             %memfit ./bert-large --batch 16 --length 512 --precision bf16
             %memfit config --lora 16,q_proj,v_proj --quantized nf4
             %memfit model --inference --batch 8 --length 2048
+            %memfit
 
         runs one step of the model on PyTorch's meta device, where tensors have shapes but no memory.
         """
@@ -299,10 +308,28 @@ class ReportMagics(Magics):
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 
+        if arguments.write is not None:
+            self._write(arguments.write)
+            return
         choices: Any = {name: given[name] for name in SETTING if name in given}
-        fitted = fit(self._named(arguments.model), **choices)
+        subject = self._named(arguments.model) if arguments.model else HISTORY.latest
+        if subject is None:
+            raise UsageError(HOW_TO_WATCH)
+        fitted = fit(subject, **choices)
         self._show(fit_bundle(fitted))
         self._keep(arguments, fitted)
+
+    def _write(self, number: int) -> None:
+        """Put a cell below that has a change of the last list."""
+        from hfmem_widget.features.fit.write import written
+
+        moves = [] if HISTORY.latest is None else HISTORY.latest.moves
+        if not 1 <= number <= len(moves):
+            there = f"the last list has {len(moves)}" if moves else "%memfit lists changes"
+            raise UsageError(f"there is no change {number}; {there}")
+        cells = self._shell.history_manager.input_hist_raw[1:]
+        self._shell.set_next_input(written(cells, moves[number - 1].changes))
+        print(f"The new cell below has: {plain(moves[number - 1].name)}.")  # noqa: T201
 
     def _named(self, model: str) -> object:
         """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""

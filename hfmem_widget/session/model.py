@@ -422,6 +422,60 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to change in the user's code: an option and its value, as Python code."""
+
+    target: Literal["arguments", "model", "generate", "peft", "data"]  # the call that takes it
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A way to run a training in less memory: what to change, and what a step would take.
+
+    Attributes
+    ----------
+    name : str
+        In a few words.
+    changes : tuple of Change
+    batch, length, accumulation : int
+        Rows of a batch, tokens of a row, and batches of a step.
+    cost : str
+        What else it changes, in a few words; empty where the loss stays the same up to rounding.
+    peak : int
+        Bytes allocated at the peak of a step, by a dry run of the user's own model.
+    low, high : float
+        Bytes between which the real peak is expected.
+    room : float
+        Bytes that the training may have on its device, with what it has already.
+    """
+
+    name: str
+    changes: tuple[Change, ...]
+    batch: int
+    length: int
+    accumulation: int
+    cost: str
+    peak: int
+    low: float
+    high: float
+    room: float
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a step fits; None where that is not sure."""
+        if self.high <= self.room:
+            return True
+        return False if self.low > self.room else None
+
+    @property
+    def code(self) -> str:
+        """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
+        return ", ".join(f"{change.name}={change.value}" for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
 class Guide:
     """A straight line over the chart of a device, or the point at which memory ran out.
 

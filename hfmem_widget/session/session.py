@@ -24,6 +24,7 @@ from hfmem_widget.session.model import (
     Guide,
     KVCache,
     LocalNote,
+    Move,
     Phase,
     Polling,
     Sample,
@@ -68,7 +69,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"_writer", "remarks", "run"}
+_OF_HERE = {"_writer", "moves", "remarks", "run"}
 """Attributes that no copy has."""
 
 
@@ -128,6 +129,8 @@ class Session(Shown):
         How all ranks stand, if this is the overview of a distributed run.
     remarks : dict of int to str
         What the card of an outermost span says of it beside others, by span id. A copy has none.
+    moves : list of Move
+        What to change so that a training that ran out of memory fits, best first. A copy has none.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -174,6 +177,7 @@ class Session(Shown):
         self.stacks = stacks
         self.ranks: Ranks | None = None
         self.remarks: dict[int, str] = {}
+        self.moves: list[Move] = []
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -197,7 +201,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _writer=NOBODY, remarks={}, run=None)
+        vars(self).update(state, _writer=NOBODY, moves=[], remarks={}, run=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -40,6 +40,7 @@ from hfmem_widget.view.line import (
     reporting_text,
     size_text,
 )
+from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
@@ -72,10 +73,12 @@ def card_bundle(
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
+    others = tuple(each for each in findings if (each.kind, each.severity) != ("oom", "critical"))
+    moves = session.moves if len(others) < len(findings) else []
+    trained = any(phase.kind == "train" for phase in session.phases(span.id))
+    what_fits = moves_table(moves, with_code=trained)
     if lead is not None:
-        findings = tuple(
-            each for each in findings if (each.kind, each.severity) != ("oom", "critical")
-        )
+        findings = others
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))
@@ -99,6 +102,7 @@ def card_bundle(
         *_lead(session, span, facts, moved),
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
+        kit.Fragment(what_fits.html),
         *kit.notes(sentences),
         ranks_html(session),
         picture,
@@ -113,7 +117,7 @@ def card_bundle(
     for more in filter(None, (worst, pace)):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    below = [*filter(None, [remark]), *sentences, *findings_lines(findings)]
+    below = [*filter(None, [remark, what_fits.text]), *sentences, *findings_lines(findings)]
     return kit.below(lead, card["text/html"], (text, *below))
 
 

@@ -9,10 +9,9 @@ from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.text import MIB, format_bytes, format_share
 
 NEARLY_FULL = 0.92  # of a device's memory
-ROOM = (
-    "A longer sequence or a larger batch may not fit. Lower the peak, for example with a smaller batch; "
-    "--budget warns at a limit of your own."
-)
+ROOM = "A longer sequence or a larger batch may not fit. {}; --budget warns at a limit of your own."
+LOWER = "Lower the peak, for example with a smaller batch"
+LISTS = "%memfit lists what would need less, with the peak of each"
 CACHED = "{} of it was memory that PyTorch had cached and can use again."
 
 
@@ -33,7 +32,8 @@ def near_limit(session: Session, span: Span) -> Iterator[Finding]:
         subject = f"{len(nearly_full)} devices were nearly full, {device} most of all"
     room = format_bytes(left) if left >= MIB else "nothing"
     title = f"{subject}: {format_share(_full(fullest))} of {format_bytes(total)} at the peak, {room} left"
-    advice = [ROOM]
+    has_steps = any(phase.kind == "step" for phase in session.phases(span.id))
+    advice = [ROOM.format(LISTS if has_steps else LOWER)]
     cached = fullest.reserved_peak - fullest.peak.value
     if cached > left:
         advice.append(CACHED.format(format_bytes(cached)))

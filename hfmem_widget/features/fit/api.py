@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -14,18 +14,13 @@ from typing import Any, Unpack
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import remember
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
+from hfmem_widget.features.fit.model import Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import rooms
+from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, longest_rows
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options
+from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-
-MOST_TOKENS = 1 << 20  # the longest rows that are looked for
-TRIES = 6  # dry runs for these, and for the largest batch
-CLOSE = 64  # the part of either that is not looked for any more
-STEEP = 8  # times that the next tokens or rows may cost less than the first ones
-
-PROBE = 2  # rows of the larger of the two batches from which others are extrapolated
 
 STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
 """What weights on disk are taken to be; float32 otherwise."""
@@ -37,9 +32,10 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
 
     Parameters
     ----------
-    model : torch.nn.Module, transformers.PreTrainedConfig, str or PathLike
+    model : torch.nn.Module, transformers.PreTrainedConfig, Session, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
-        Of other modules, weights, gradients and optimizer states are forecast, but no activations.
+        Of other modules, weights, gradients and optimizer states are forecast, but no activations. Of a
+        session, the training that it watched, whose model must still be there, and what would make it fit.
     **choices
         Options of a `Setting`.
 
@@ -60,15 +56,16 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         from hfmem_widget.features.fit.predict import predict
     except ImportError as error:
         raise OptionError(f"a forecast needs torch and transformers ({plain(error)})") from None
+    if isinstance(model, Session):
+        from hfmem_widget.features.fit.moves import fit_training
+
+        if choices.keys() - {"headroom"}:
+            raise OptionError("a watched training has its own setting; only headroom can be chosen")
+        return fit_training(model, setting.headroom)
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str | PathLike):
         name = fspath(model)
-        subject, folder = read_config(name)
-        if folder is not None:
-            stored_model = read_stored(folder)
-            stored = stored_model.text()
-            precision = setting.precision or STORED_AS.get(stored_model.dtype, "")
-            setting = replace(setting, precision=precision)
+        subject, stored, setting = _read(name, setting)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
     setting = replace(setting, device="cuda" if gpus or setting.quantized else "cpu")
@@ -108,80 +105,14 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
 
 
-def longest_rows(
-    at: Callable[[int], Forecast], first: Forecast, room: float, most: int = MOST_TOKENS
-) -> int:
-    """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
-    length = first.setting.length
-    return _most_that_fit(
-        lambda size: at(size).total, length, first.total / length, room, low=0, high=most
-    )
-
-
-def largest_batch(
-    at: Callable[[int], Forecast], room: float, known: dict[int, float]
-) -> int | None:
-    """Return how many rows fit some bytes, by forecasts at other batches; None where some are not complete.
-
-    `known` maps each batch that was forecast to its total; those that are forecast here are added. The first
-    guess is extrapolated from one row and `PROBE` rows. A guess of more than `MOST_TOKENS` tokens is returned
-    without a forecast, whose batch would take too much of the host's memory.
-    """
-
-    def total(rows: int) -> float:
-        forecast = at(rows)
-        if forecast.bound == "lower":
-            raise OptionError("a batch of that size has no complete forecast")
-        known[rows] = forecast.total
-        return forecast.total
-
-    one_row, more = at(1), at(PROBE)
-    known |= {1: one_row.total, PROBE: more.total}
-    rows, bytes_a_row = MOST_ROWS, 0.0
-    # Forward and backward grow with the batch; the optimizer's step does not.
-    for phase, first in one_row.peaks.items():
-        row = (more.peaks[phase] - first) / (PROBE - 1)
-        if first > room:
-            return 0
-        if row > 0:
-            rows = min(rows, 1 + math.floor((room - first) / row))
-            bytes_a_row = max(bytes_a_row, row)
-    if not bytes_a_row:  # what a batch takes was not seen
-        return None
-    low = max((size for size, needed in known.items() if needed <= room), default=0)
-    high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
-    rows = min(max(rows, low), high)
-    if high <= low or rows * one_row.setting.length > MOST_TOKENS:
-        return rows
-    try:
-        return _most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
-    except OptionError:
-        return None
-
-
-def _most_that_fit(
-    at: Callable[[int], float], size: int, slope: float, room: float, *, low: int, high: int
-) -> int:
-    """Return the largest size that fits some bytes. It was forecast itself, or is the `low` that fits.
-
-    The search begins at `size`, from which each further one takes `slope` bytes. It does not go above `high`.
-    """
-    total = at(size)
-    for _ in range(TRIES):
-        if total <= room:
-            low = max(low, size)
-        else:
-            high = min(high, size - 1)
-        aimed = size + math.floor((room - total) / slope)
-        if aimed <= low and total > room:
-            aimed = math.isqrt(max(low, 1) * max(high, 1))
-        following = min(max(aimed, low + 1), high)
-        if following <= low or following - low < low // CLOSE:
-            break
-        before, size, last = total, following, size
-        total = at(size)
-        slope = max((total - before) / (size - last), total / size / STEEP)
-    return max(low, size) if total <= room else low
+def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
+    """Return the configuration of a name, what is stored there, and the setting with its precision."""
+    config, folder = read_config(name)
+    if folder is None:
+        return config, "", setting
+    stored = read_stored(folder)
+    precision = setting.precision or STORED_AS.get(stored.dtype, "")
+    return config, stored.text(), replace(setting, precision=precision)
 
 
 def _held(model: Any) -> Counter[str]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast
-from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Device, Session, Span
+from hfmem_widget.session import HELD, Device, Finding, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
@@ -42,20 +40,6 @@ def remember(forecast: Forecast) -> None:
     del kept[:-MOST_KEPT]
 
 
-class BesideForecast(Companion):
-    """Says at the end of a watch what was forecast for one of its steps."""
-
-    def __init__(self, options: WatchOptions | None = None) -> None:
-        pass
-
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Add a sentence to the remarks on the span, for the newest forecast that one of its steps is of."""
-        texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
-        if text := next(filter(None, texts), ""):
-            session.remarks[span.id] = text
-        return NOTHING
-
-
 def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     """Return a forecast and the exact peak of a step of that model and size; empty where there was none.
 
@@ -69,7 +53,7 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     steps = [
         (step.devices[device.key].peak, step.first)
         for device in session.devices
-        if _others(session, span, device) <= LEAST_OF_OTHERS * forecast.total
+        if others_of(session, span, device) <= LEAST_OF_OTHERS * forecast.total
         for step in session.steps
         if step.start >= span.start and step.first > 1 and _is_of(step, device, forecast)
     ]
@@ -88,7 +72,12 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     )
 
 
-def _others(session: Session, span: Span, device: Device) -> float:
+def ran_out(finding: Finding) -> bool:
+    """Return whether a finding is about an out-of-memory error that ended the code."""
+    return (finding.kind, finding.severity) == ("oom", "critical")
+
+
+def others_of(session: Session, span: Span, device: Device) -> float:
     """Return what was allocated when a span began, beside models and their optimizers."""
     began, *held = (
         0.0 if math.isnan(value := session.value(span.before, f"{device.key}/{name}")) else value
@@ -120,6 +109,17 @@ def prediction(session: Session, device: str) -> Prediction:
     Raise OptionError if it cannot be forecast.
     """
     from hfmem_widget.features.fit.predict import forecast_of, parts_at_the_peak
+
+    model, optimizer = live_model()
+    forecast = forecast_of(model, optimizer, shape_of(session, device), device.partition(":")[0])
+    parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
+    if device != "cpu":  # whose memory holds much besides models
+        parts["allocated"] = sum(parts.values())
+    return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
+
+
+def live_model() -> tuple[Any, Any]:
+    """Return the largest model that is being trained, and its optimizer, or raise OptionError."""
     from hfmem_widget.monitor.shared import shared_monitor
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
@@ -129,12 +129,7 @@ def prediction(session: Session, device: str) -> Prediction:
             "again"
         )
     model = max(modules, key=lambda module: sum(each.numel() for each in module.parameters()))
-    optimizer = _optimizer_of(model, optimizers)
-    forecast = forecast_of(model, optimizer, _worst(session, device), device.partition(":")[0])
-    parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
-    if device != "cpu":  # whose memory holds much besides models
-        parts["allocated"] = sum(parts.values())
-    return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
+    return model, _optimizer_of(model, optimizers)
 
 
 def _per_parameter(session: Session, forecast: Forecast, model: str) -> str:
@@ -165,7 +160,7 @@ def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
     return optimizers[-1]
 
 
-def _worst(session: Session, device: str) -> dict[str, float]:
+def shape_of(session: Session, device: str) -> dict[str, float]:
     """Return the shape of the largest batch of the worst step on a device."""
     groups = [group for group in session.steps if device in group.devices]
     if not groups:
@@ -174,10 +169,10 @@ def _worst(session: Session, device: str) -> dict[str, float]:
     tokens = worst.devices[device].worst_tokens
     if math.isnan(tokens) or math.isnan(worst.longest):
         raise OptionError(f"no batch shape was recorded; {HOW_TO_RECORD}")
-    return {"largest_batch": tokens, "longest": worst.longest, "batches": _batches(session)}
+    return {"largest_batch": tokens, "longest": worst.longest, "batches": batches_of(session)}
 
 
-def _batches(session: Session) -> float:
+def batches_of(session: Session) -> float:
     """Return how many batches a step has, by the counts of steps and substeps."""
     for root in session.spans:
         phases = {phase.kind: phase for phase in session.phases(root.id)}

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.features.fit.allocator import Allocator, Event, ReplayPeak, given, play
@@ -156,6 +157,42 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
         kept = sum(map(live.rounded, cache.values()))
         events = tuple(live.events)
         return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
+
+
+def mixes_rows(model: Any) -> bool:
+    """Return whether what a model makes of a row depends on the other rows of its batch."""
+    return any(isinstance(each, torch.nn.modules.batchnorm._BatchNorm) for each in model.modules())  # noqa: SLF001  (the base of all of them)
+
+
+def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
+    """Return whether a model on the meta device divides its loss by the `num_items_in_batch` given.
+
+    None where a Trainer gives it none, which then divides the loss itself.
+    """
+    takes = inspect.signature(model.forward).parameters.values()
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
+    if not getattr(model, "accepts_loss_kwargs", takes_any):
+        return None
+    model.train()
+    with undisturbed(), torch.no_grad(), LiveBytes(), AsOnDevice(device):
+        items = _Items(torch.empty((), device="meta"))
+        with items:
+            model(**inputs(), num_items_in_batch=items.count)
+    return items.was_used
+
+
+class _Items(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
+    """Sees whether anything is computed with a number of items."""
+
+    def __init__(self, count: torch.Tensor) -> None:
+        super().__init__()
+        self.count, self.was_used = count, False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.was_used |= any(one is self.count for one in tree_leaves((args, kwargs)))
+        return func(*args, **(kwargs or {}))
 
 
 def generation_options(model: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hfmem_widget.text import format_bytes, format_count, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.headline import size_of
+from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.table import Column, TableRow, table
 
 TIMES = "\u00d7"
@@ -35,6 +36,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         _bar(forecast),
         _table(forecast),
         *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
+        moves_table(fit.moves),
         title=" · ".join([title, *_facts(forecast)]),
     )
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Literal
 from hfmem_widget.analysis.parts import LABELS as OF_ANATOMIES
 from hfmem_widget.display import Shown
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.session import Move
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """How a figure is meant: exactly, at most, about, or at least."""
@@ -159,6 +160,8 @@ class Fit(Shown):
         What is on disk, in a few words; empty where nothing was looked at.
     tried : int, optional
         Bytes allocated at the peak of a real step of that size; None where none was made.
+    moves : tuple of Move
+        What to change so that a watched training fits, best first; empty where a model was asked about.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -169,6 +172,7 @@ class Fit(Shown):
     headroom: float
     stored: str = ""
     tried: int | None = None
+    moves: tuple[Move, ...] = ()
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -138,16 +138,21 @@ def forecast_of(
     `counts` are those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it
     accumulates. `device` is "cuda" or "cpu"; that of the parameters by default.
     """
+    return changed_forecast(model, live_setting(model, optimizer, counts, device), optimizer)
+
+
+def live_setting(
+    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
+) -> Setting:
+    """Return how a model is being trained, or raise OptionError; the arguments are those of `forecast_of`."""
     length = int(counts.get("longest", 0))
     if length <= 0:
         raise OptionError("no batch shape was recorded")
-    rows = max(1, round(counts.get("largest_batch", 0) / length))
     device = device or next((p.device.type for p in model.parameters()), "cpu")
     if device not in GRANULARITY:
         raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}")
-    rule = optimizers.of_live(optimizer, device)
-    setting = Setting(
-        batch=rows,
+    return Setting(
+        batch=max(1, round(counts.get("largest_batch", 0) / length)),
         length=length,
         precision=_precision_of_accelerate(),
         optimizer=type(optimizer).__name__,
@@ -155,7 +160,21 @@ def forecast_of(
         accumulation=int(max(1.0, counts.get("batches", 1))),
         device=device,
     )
-    return _forecast(copy_of(model), setting, rule)
+
+
+def changed_forecast(model: Any, setting: Setting, optimizer: Any) -> Forecast:
+    """Return the memory that a live model should need in a setting like its own, or raise OptionError.
+
+    The rule is the optimizer's unless the setting names one of a Trainer's.
+    """
+    ghost = copy_of(model)
+    if setting.precision.startswith("pure"):
+        ghost.to(HALVES[setting.precision.removeprefix("pure ")])
+    if setting.optimizer in optimizers.NAMES:
+        rule = optimizers.by_name(setting.optimizer, setting.device)
+    else:
+        rule = optimizers.of_live(optimizer, setting.device)
+    return _forecast(ghost, setting, rule)
 
 
 def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:

@@ -1,16 +1,13 @@
 """What to change after an out-of-memory error: only what has a reason in the incident, best first.
 
 A part, a phase or the request must call for it. If a part would go away, the saving is this run's own figure.
-What a technique saves is a share, from our benchmark.
+What a change would really save is worked out by a dry run of the model, where there is one (`features.fit`).
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from hfmem_widget.features.oom.diagnosis import (
     checkpointed,
@@ -23,7 +20,14 @@ from hfmem_widget.features.oom.diagnosis import (
     with_share,
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
-from hfmem_widget.text import GIB, MIB, format_count, size_text, torch_module
+from hfmem_widget.text import (
+    GIB,
+    MIB,
+    checkpointing_option,
+    format_count,
+    size_text,
+    torch_module,
+)
 
 MOST = 5
 VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
@@ -38,56 +42,7 @@ WEIGHTS_FROM = 0.45
 
 LONG = 512  # tokens of a sequence from which on a shorter one is worth a thought
 BF16_FROM = (8, 0)  # the least compute capability that supports bfloat16
-MEASURED_ON = "bert-large, 4 \u00d7 512 tokens, float32, AdamW, on an H200"
 _FOUR_BITS_OF_SIXTEEN = 0.28  # 4.5 bits a weight, with the scales of a block of 64
-
-
-@dataclass(frozen=True, slots=True)
-class Technique:
-    """One change to a training: ratios to the same training without it, from ``docs/measured/anatomy.md``."""
-
-    row: str  # of the table
-    part: str  # that it makes smaller
-    left: float  # what is left of that part
-    peak: float  # what is left of the whole peak
-    speed: float  # samples a second
-
-    def saved(self, size: float) -> float:
-        """Return what it would save of a part of so many bytes."""
-        return (1 - self.left) * size
-
-    @property
-    def less(self) -> str:
-        """What it saves of its part."""
-        return f"{100 * (1 - self.left):.0f} %"
-
-    @property
-    def slower(self) -> str:
-        """How much slower it is, or how much faster."""
-        if self.speed > 1:
-            return f"{self.speed:.1f} times as fast"
-        return f"{100 * (1 - self.speed):.0f} % slower"
-
-    def advice(self, action: str, reason: str, size: float) -> Advice:
-        """Return the advice to use it on a part of so many bytes."""
-        saving = (
-            f"about {size_text(self.saved(size))} (in our benchmark: {self.less} of the {self.part}, "
-            f"{100 * (1 - self.peak):.0f} % of the peak, {self.slower})"
-        )
-        return Advice(action, reason, saving, self.saved(size), is_measured=True)
-
-
-TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
-    {
-        "checkpointing": Technique("checkpointing", "activations", 1313 / 3256, 5217 / 7159, 25.9 / 35.1),
-        "accumulation": Technique(
-            "accumulation, 4 batches of 1", "activations", 821 / 3256, 6003 / 7159, 21.2 / 35.1
-        ),
-        "bf16": Technique("bf16", "activations", 2676 / 3256, 6580 / 7159, 54.3 / 35.1),
-        "adafactor": Technique("Adafactor", "optimizer", 3 / 2557, 4604 / 7159, 20.6 / 35.1),
-        "adam8bit": Technique("8-bit Adam", "optimizer", 831 / 2557, 5434 / 7159, 27.8 / 35.1),
-    }
-)  # fmt: skip
 
 
 def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
@@ -333,17 +288,13 @@ def of_states(incident: Incident) -> Iterator[Advice]:
         and _may_be_adam(incident)
         and whole >= STATES_FROM * max(incident.allocated, whole)
     ):
-        adam, adafactor = TECHNIQUES["adam8bit"], TECHNIQUES["adafactor"]
         yield Advice(
             'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
             f"the optimizer's states will take {size_text(whole)}"
             if missing
             else f"the optimizer states take {size_text(states)}",
-            f"about {size_text(adam.saved(whole))} or {size_text(adafactor.saved(whole))} (in our "
-            f"benchmark: {adam.less} or {adafactor.less} of the states, {adam.slower} and "
-            f"{adafactor.slower})",
-            adafactor.saved(whole),
-            is_measured=True,
+            f"about three quarters of that, {size_text(0.75 * whole)}, or nearly all of it",
+            whole,
         )
     freed = incident.part("gradients") + incident.seen.gradients + whole
     is_all = 0 < contents.parameters <= contents.trainable
@@ -376,28 +327,25 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
         return
     samples, longest = incident.batch_samples, incident.count("longest")
     if not checkpointed(incident):
-        yield TECHNIQUES["checkpointing"].advice(
-            f"Turn on gradient checkpointing ({_checkpointing_option()}=True)",
+        yield Advice(
+            f"Turn on gradient checkpointing ({checkpointing_option()}=True)",
             f"activations and temporaries take {with_share(activations, incident)}",
-            activations,
+            bytes=0.6 * activations,
         )
     if samples >= 2:
-        technique = TECHNIQUES["accumulation"]
         of_length = f" sequences of {format_count(longest)} tokens" if longest > 0 else ""
         yield Advice(
             f"Halve the batch size to {format_count(samples // 2)} and double gradient_accumulation_steps",
             f"a batch of {format_count(samples)}{of_length} needs {size_text(activations)} of activations "
             "and temporaries, which scale with batch size",
-            f"about {size_text(activations / 2)} (in our benchmark, with a quarter of the batch: "
-            f"{technique.less} of the activations, {technique.slower})",
+            f"about {size_text(activations / 2)}",
             activations / 2,
-            is_measured=True,
         )
     if _could_be_bfloat16(incident) and incident.autocast is False:
-        yield TECHNIQUES["bf16"].advice(
+        yield Advice(
             "Train with bf16=True",
             "the weights are float32 without autocast, and this GPU supports bfloat16",
-            activations,
+            bytes=0.2 * activations,
         )
     if not samples >= 2 and longest >= LONG:
         yield Advice(
@@ -438,11 +386,3 @@ def _usual_dtype(incident: Incident) -> str:
     """Return the dtype of most of the weights; empty if unknown."""
     dtypes = incident.contents.dtypes
     return max(dtypes, key=lambda dtype: dtypes[dtype], default="")
-
-
-def _checkpointing_option() -> str:
-    """Return what the loaded transformers calls it among a Trainer's arguments."""
-    module = sys.modules.get("transformers.training_args")
-    fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
-    newer = "activation_checkpointing"
-    return newer if newer in fields else "gradient_checkpointing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.features.oom.advice import MEASURED_ON
 from hfmem_widget.features.oom.diagnosis import in_backward, recomputing
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.model import Advice, Incident, OomDiagnosis
@@ -76,7 +75,7 @@ def out_of_memory_bundle(
         _blocks(incident),
         _processes(incident),
         advice_list(advice),
-        kit.note(*foot(advice, earlier)),
+        kit.note(_earlier(earlier)),
         kit.note(kept),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
         frame=_FRAME,
@@ -204,16 +203,9 @@ def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
     return kit.Fragment(html, "\n".join(lines))
 
 
-def foot(advice: Sequence[Advice], earlier: int) -> list[str]:
-    """Return the sentences below: what was caught before, and where savings were measured."""
-    sentences = []
-    if earlier:
-        sentences.append(
-            f"{format_counted(earlier, 'earlier out-of-memory error')} did not end the cell."
-        )
-    if any(change.is_measured for change in advice):
-        sentences.append(f"Our benchmark: {MEASURED_ON}.")
-    return sentences
+def _earlier(count: int) -> str:
+    errors = format_counted(count, "earlier out-of-memory error")
+    return f"{errors} did not end the cell." if count else ""
 
 
 def parts_of(incident: Incident) -> tuple[Part, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -171,9 +172,13 @@ class Incident:
 
     @property
     def met_a_limit(self) -> bool:
-        """Whether the request failed because of a limit on what this process may map."""
-        host = self.host
-        return self.on_the_host and not self.is_beyond and host.used + self.asked > host.limit
+        """Whether the request failed because of a limit on what this process may map.
+
+        Nothing else refuses what the machine has room for; what was mapped may be less by now.
+        """
+        if not self.on_the_host or self.is_beyond or math.isnan(self.host.limit):
+            return False
+        return self.asked <= self.free or self.host.used + self.asked > self.host.limit
 
     @property
     def limit(self) -> float:
@@ -199,6 +204,9 @@ class Incident:
     def room(self) -> float:
         """What this process could still have, in whatever pieces; NaN if unknown."""
         left = known_of(self.allowed - self.reserved, self.free)
+        if self.on_the_host:  # of whose heap the free pieces serve small requests
+            limited = min(self.host.limit - self.host.used, self.asked)
+            return max(0.0, limited if self.met_a_limit else self.free)
         return self.slack + max(0.0, min(self.free, left))
 
     @property
@@ -263,8 +271,7 @@ class Advice:
     action: str  # with its setting
     reason: str  # why it applies here
     saving: str = ""  # what it should save; empty if unknown
-    bytes: float = 0.0  # the same as a figure, to order by
-    is_measured: bool = False  # whether the saving comes from our benchmark
+    bytes: float = 0.0  # the same roughly, to order by
 
     @property
     def because(self) -> str:

@@ -19,7 +19,7 @@ from hfmem_widget.text import size_text
 KIND = "oom"
 
 _EVIDENCE = (
-    "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others",
+    "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others", "room",
 )  # fmt: skip
 """The figures of an incident that its finding has, where they are known."""
 

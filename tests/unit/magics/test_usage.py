@@ -170,7 +170,6 @@ REFUSED = {
     "%memwatch opne x": ("open or ranks, not 'opne'",),
     "%memwatch start": ("on, off, status, open or ranks, not 'start'",),
     "%memwatch on --label a b": ('quotes: --label "a b"',),
-    "%memfit": ("%memfit needs a model", "%memfit -h"),
     "%memfit a b": ("one model, not 'a' and 'b'",),
     "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
     "%memfit a --batch 1.5": ("--batch must be a whole number, not '1.5'",),

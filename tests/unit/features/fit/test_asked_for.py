@@ -11,10 +11,11 @@ import torch
 from transformers import DynamicCache, GPT2Config
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.api import fit, longest_rows
+from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.search import longest_rows
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, gpt2, llama, one_layer

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.fit.beside import BesideForecast, Forecasts, remember
+from hfmem_widget.features.fit.beside import Forecasts, remember
+from hfmem_widget.features.fit.companion import Fits
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.monitor.process import process_state
@@ -42,7 +43,7 @@ def remark(session: Session, *forecasts: Forecast) -> str:
     for forecast in forecasts:
         remember(forecast)
     span = session.spans[0]
-    BesideForecast().report(session, span)
+    Fits().report(session, span)
     return session.remarks.get(span.id, "")
 
 

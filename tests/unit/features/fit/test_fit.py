@@ -15,10 +15,11 @@ import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import api as module
-from hfmem_widget.features.fit.api import fit, largest_batch
+from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.checkpoint import read_stored
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import MOST_ROWS, Forecast, Room
+from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, llama, one_layer

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.oom.advice import MOST, TECHNIQUES, Technique, advise
+from hfmem_widget.features.oom.advice import MOST, advise
 from hfmem_widget.features.oom.diagnosis import diagnose, huge, in_optimizer, is_logits, training
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.html import WHO
@@ -106,7 +106,6 @@ def figures_told(incident: Incident) -> dict[str, Any]:
             {
                 "says": FIGURE.findall(one.sentence()),
                 "GiB": round(one.bytes / GIB, 2),
-                "measured": one.is_measured,
             }
             for one in advise(incident, diagnosis)
         ],
@@ -117,27 +116,6 @@ def figures_told(incident: Incident) -> dict[str, Any]:
 def test_every_figure_is_the_incidents(case: Case) -> None:
     """Of each scripted error: what is taken, what is free, what each change saves, and in this order."""
     assert figures_told(case.incident) == FIGURES[case.name]
-
-
-ROW = r"\| {} \| (\d+) \| .*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \| ([\d.]+) \|"
-
-
-@pytest.mark.parametrize("technique", TECHNIQUES.values(), ids=TECHNIQUES)
-def test_what_is_called_measured_stands_in_the_table(technique: Technique) -> None:
-    """Every ratio is that of the table of what each technique saves."""
-    table = (ROOT / "docs/measured/anatomy.md").read_text(encoding="utf-8")
-    parts = ("weights", "optimizer", "gradients", "activations")
-
-    def row(name: str) -> tuple[float, dict[str, float], float]:
-        match = re.search(ROW.format(re.escape(name)), table)
-        assert match is not None, name
-        peak, *sizes, speed = map(float, match.groups())
-        return peak, dict(zip(parts, sizes, strict=True)), speed
-
-    before, after = row("vanilla"), row(technique.row)
-    assert technique.peak == pytest.approx(after[0] / before[0])
-    assert technique.left == pytest.approx(after[1][technique.part] / before[1][technique.part])
-    assert technique.speed == pytest.approx(after[2] / before[2])
 
 
 @pytest.mark.parametrize(

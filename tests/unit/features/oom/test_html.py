@@ -148,7 +148,6 @@ def test_earlier_errors_are_counted() -> None:
     """What the code caught before is said at the foot."""
     incident = case("float32 on a card that has")
     assert "2 earlier out-of-memory errors" in bundle(incident, 2)["text/html"]
-    assert "benchmark: bert-large" in bundle(incident, 2)["text/html"]
     assert "1 earlier out-of-memory error" in bundle(incident, 1)["text/plain"]
     assert "earlier" not in bundle(incident)["text/plain"]
 

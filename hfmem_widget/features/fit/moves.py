@@ -1,0 +1,381 @@
+"""What would fit: changes to a watched training, each with the peak that a dry run of its model gives."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.beside import (
+    HOW_TO_RECORD,
+    batches_of,
+    live_model,
+    others_of,
+    ran_out,
+    shape_of,
+)
+from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
+from hfmem_widget.features.fit.room import rooms
+from hfmem_widget.features.fit.search import largest_batch
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.session import HELD, Change, Device, Move, Session, Span
+from hfmem_widget.text import checkpointing_option, format_count, format_counted, plain
+
+SECONDS_AFTER_AN_ERROR: Final = 4.0
+SECONDS_IF_ASKED: Final = 30.0
+"""Within which dry runs are begun; one takes 0.5 to 2 s."""
+
+RANK: Final = 16
+"""Of the LoRA adapters that are tried."""
+
+LEAST_LENGTH: Final = 32
+"""Tokens below which no shorter rows are looked for."""
+
+ON_THE_HOST: Final = 2.0
+"""Times what tensors take that malloc may map for them, as a limit counts it: 1.4 to 1.9 times was seen."""
+
+NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "save", "load"})
+
+SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
+
+CANNOT: Final = "What would fit cannot be worked out: "
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training that was watched, as far as it is still there."""
+
+    device: Device
+    model: Any
+    optimizer: Any
+    setting: Setting
+    by_trainer: bool
+    room: float
+    """Bytes that it may have on the device, with what it has already; NaN if unknown."""
+
+    @property
+    def margin(self) -> float:
+        """Times what is forecast that it may take, but for what forecasts are off."""
+        return 1.0 if ":" in self.device.key else ON_THE_HOST
+
+    def expected(self, forecast: Forecast) -> tuple[float, float]:
+        """Return between how many bytes a step is expected to take."""
+        low, high = forecast.interval
+        return low, high * self.margin
+
+    def fits(self, forecast: Forecast) -> bool | None:
+        """Return whether a step fits; None where that is not sure."""
+        low, high = self.expected(forecast)
+        return True if high <= self.room else False if low > self.room else None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing to change."""
+
+    name: str
+    changes: Mapping[str, str]
+    setting: Mapping[str, Any]  # what it changes in a `Setting`
+    cost: str = ""  # empty where the loss stays the same
+    target: Any = "arguments"
+
+
+class DryRuns:
+    """The forecasts of a training with changes, each made once, for some seconds from now on."""
+
+    def __init__(self, training: Training, seconds: float) -> None:
+        self._training, self._until = training, time.monotonic() + seconds
+        self._known: dict[Setting, Forecast] = {}
+
+    def __call__(self, setting: Setting) -> Forecast:
+        """Return the forecast of a setting; raise TimeoutError where it would have to be begun too late."""
+        from hfmem_widget.features.fit.predict import changed_forecast
+
+        if setting not in self._known:
+            if self._known and time.monotonic() > self._until:
+                raise TimeoutError
+            training = self._training
+            self._known[setting] = changed_forecast(training.model, setting, training.optimizer)
+        return self._known[setting]
+
+
+def training_of(session: Session, headroom: float) -> Training:
+    """Return the training that a session has watched, or raise OptionError.
+
+    Where memory ran out, its room is what this process could have had then; else what it could have now, but
+    for a share of `headroom`.
+    """
+    if session.ranks is not None or _has_ranks():
+        raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
+    error = next((each for each in reversed(session.findings) if ran_out(each)), None)
+    devices = {device.key: device for device in session.devices}
+    key = "" if error is None else str(error.evidence.get("device", ""))
+    device = devices.get(key) or active_devices(session)[0]
+    key = device.key
+    model, optimizer = live_model()
+    if error is None:
+        counts = shape_of(session, device.key)
+        now = session.last_sample
+        held = (session.value(now, f"{device.key}/{name}") for name in HELD)
+        available = next((room.available for room in rooms()[0] if room.device == key), math.nan)
+        room = (1 - headroom) * available + sum(size for size in held if not math.isnan(size))
+    else:
+        root = session.span(error.span_id or session.spans[0].id)
+        counts = _failed_shape(session, root)
+        figures = (error.evidence.get(name) for name in ("room", "allocated"))
+        known = (float(value) if isinstance(value, int) else math.nan for value in figures)
+        room = sum(known) - others_of(session, root, device)
+    from hfmem_widget.features.fit.predict import live_setting  # which needs torch
+
+    setting = live_setting(model, optimizer, counts, device.key.partition(":")[0])
+    by_trainer = any(span.kind == "train" for span in session.coarse_spans)
+    return Training(device, model, optimizer, setting, by_trainer, room)
+
+
+def _has_ranks() -> bool:
+    module: Any = sys.modules.get("torch.distributed")
+    is_up = module is not None and module.is_available() and module.is_initialized()
+    return bool(is_up and module.get_world_size() > 1)
+
+
+def _failed_shape(session: Session, root: Span) -> dict[str, float]:
+    """Return the size of the batch of the step that an error has ended, or raise OptionError."""
+    failed = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
+    kinds = {span.kind for span in failed}
+    if "step" not in kinds or kinds & NOT_TRAINING:
+        raise OptionError(f"{CANNOT}memory did not run out in a step of a training")
+    counts = {name: span.counts[name] for span in failed for name in SHAPE if name in span.counts}
+    if not counts.get("longest", 0) > 0:
+        raise OptionError(f"{CANNOT}the size of the batch was not seen; {HOW_TO_RECORD}")
+    return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
+
+
+OF_THE_TRAINING: Final = frozenset(
+    {"training", "long rows", "full", "limit", "huge", "others", "machine"}
+)
+"""The causes of an out-of-memory error after which a training with less is the answer."""
+
+
+def moves_after_an_error(session: Session, span: Span) -> list[Move]:
+    """Return what would fit where a training has ended for want of memory; nothing where that is unknown."""
+    for finding in session.findings:
+        is_its = ran_out(finding) and finding.span_id == span.id
+        if is_its and finding.evidence.get("cause") in OF_THE_TRAINING:
+            with suppress(OptionError):
+                training = training_of(session, headroom=0.0)
+                dry = DryRuns(training, SECONDS_AFTER_AN_ERROR)
+                return moves_of(training, dry)
+    return []
+
+
+def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_ASKED) -> Fit:
+    """Return the forecast of the training that a session has watched, and what would make it fit.
+
+    Raise OptionError where that is unknown. After so many seconds no further dry run is begun.
+    """
+    training = training_of(session, headroom)
+    dry = DryRuns(training, seconds)
+    forecast, device, room = dry(training.setting), training.device, training.room
+    session.moves = moves_of(training, dry)
+    known: dict[int, float] = {training.setting.batch: forecast.total}
+    rows = None
+    with suppress(TimeoutError):
+        at = partial(_at_batch, dry, training.setting)
+        rows = largest_batch(at, room / training.margin, known)
+    there = Room(device.key, device.name, device.total, room)
+    verdict = Verdict(there, 0, training.fits(forecast), rows)
+    return Fit(session.label, forecast, (verdict,), 0.0, moves=tuple(session.moves))
+
+
+def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:
+    return dry(replace(setting, batch=batch))
+
+
+def moves_of(training: Training, dry: DryRuns) -> list[Move]:
+    """Return what would make a training fit, best first: what keeps the loss the same comes before the rest.
+
+    Two changes are combined where one is not enough. What needs no less is left out, and what does not fit
+    where something else does.
+    """
+    found: list[Move] = []
+    try:
+        whole = dry(training.setting)
+        if whole.left_out:
+            raise OptionError(f"{CANNOT}{' '.join(whole.notes)}")
+        for options in _ways(training, dry, found):
+            setting = replace(
+                training.setting, **{k: v for each in options for k, v in each.setting.items()}
+            )
+            try:
+                forecast = dry(setting)
+            except OptionError:
+                continue  # such as an architecture that peft does not know
+            if not forecast.left_out and forecast.total < whole.total:
+                found.append(_move(training, options, forecast))
+    except TimeoutError:
+        pass
+    fitting = [move for move in found if move.fits is not False]
+    kept = fitting or sorted(found, key=lambda move: move.peak)[:2]
+    return sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
+
+
+def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
+    low, high = training.expected(forecast)
+    setting = forecast.setting
+    return Move(
+        name=" and ".join(each.name for each in options),
+        changes=tuple(
+            Change(each.target, name, value)
+            for each in options
+            for name, value in each.changes.items()
+        ),
+        batch=setting.batch,
+        length=setting.length,
+        accumulation=setting.accumulation,
+        cost="; ".join(filter(None, (each.cost for each in options))),
+        peak=forecast.total,
+        low=low,
+        high=high,
+        room=training.room,
+    )
+
+
+def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple[Option, ...]]:
+    """Yield what to try, alone and in twos, by what was `found` so far to fit."""
+    setting = training.setting
+    checkpointing = _checkpointing(training)
+    smaller = _accumulated(training, dry, setting)
+    same_loss = [each for each in (smaller, checkpointing) if each]
+    yield from ((each,) for each in same_loss)
+    if len(same_loss) == 2 and not any(move.fits for move in found):
+        both = _accumulated(training, dry, replace(setting, checkpointing=True))
+        same_loss = [each for each in (both, checkpointing) if each]
+        yield tuple(same_loss)
+    for other in _others(training):
+        yield (other,)
+        is_enough = any(move.fits for move in found)
+        if not is_enough and same_loss:
+            yield (other, same_loss[-1])
+    if setting.length >= 2 * LEAST_LENGTH:
+        length = setting.length // 2
+        while length > LEAST_LENGTH and not training.fits(dry(replace(setting, length=length))):
+            length //= 2
+        yield (
+            Option(
+                f"rows of at most {format_count(length)} tokens",
+                {"max_length": str(length)},
+                {"length": length},
+                "longer rows lose their end",
+                "data",
+            ),
+        )
+
+
+def _checkpointing(training: Training) -> Option | None:
+    can = getattr(training.model, "supports_gradient_checkpointing", False)
+    if training.setting.checkpointing or not can:
+        return None
+    return Option(
+        "gradient checkpointing", {checkpointing_option(): "True"}, {"checkpointing": True}
+    )
+
+
+def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option | None:
+    """Return the largest batch that fits, with as many more accumulated that a step has the same rows."""
+    rows = [each for each in range(setting.batch - 1, 0, -1) if setting.batch % each == 0]
+    if not rows:
+        return None
+
+    def at(batch: int) -> Setting:
+        accumulation = setting.accumulation * (setting.batch // batch)
+        return replace(setting, batch=batch, accumulation=accumulation)
+
+    low, high = (
+        0,
+        len(rows) - 1,
+    )  # the first that fits is between the two; if none does, it is the last
+    while low < high:
+        middle = (low + high) // 2
+        if training.fits(dry(at(rows[middle]))):
+            high = middle
+        else:
+            low = middle + 1
+    chosen = at(rows[low])
+    return Option(
+        f"{format_counted(chosen.batch, 'row')} in a batch, {chosen.accumulation} batches accumulated",
+        {
+            "per_device_train_batch_size": str(chosen.batch),
+            "gradient_accumulation_steps": str(chosen.accumulation),
+        },
+        {"batch": chosen.batch, "accumulation": chosen.accumulation},
+        _cost_of_accumulating(training, chosen.accumulation),
+    )
+
+
+def _cost_of_accumulating(training: Training, times: int) -> str:
+    """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
+
+    A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
+    those do not care.
+    """
+    from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
+    from hfmem_widget.features.fit.inputs import batch_for
+    from hfmem_widget.features.fit.on_meta import copy_of
+
+    if mixes_rows(training.model):
+        return "batch statistics of fewer rows"
+    if not training.by_trainer:
+        return f"the same, if each is divided by {times}"
+    ghost, setting = copy_of(training.model), training.setting
+    inputs = batch_for(ghost, 1, min(setting.length, 2 * LEAST_LENGTH), with_labels=True)
+    counts = counts_items(ghost, inputs, setting.device)
+    if counts is None:
+        return "the mean of the batches' means"
+    return "" if counts else f"{times} times as large: this model does not average over batches"
+
+
+def _others(training: Training) -> Iterator[Option]:
+    """Yield what changes more than the memory."""
+    setting = training.setting
+    parameters = list(training.model.parameters())
+    in_float = {str(each.dtype) for each in parameters} <= {"torch.float32"}
+    if in_float and setting.precision == "fp32":
+        yield Option("bf16", {"bf16": "True"}, {"precision": "bf16"}, "computes in bfloat16")
+        yield Option(
+            "weights in bfloat16",
+            {"dtype": "torch.bfloat16"},
+            {"precision": "pure bf16"},
+            "weights, gradients and states in bfloat16",
+            "model",
+        )
+    kind = plain(
+        type(getattr(training.optimizer, "optimizer", training.optimizer)).__name__
+    ).lower()
+    if "adam" in kind and "8bit" not in kind:
+        if setting.device == "cuda" and find_spec("bitsandbytes") is not None:
+            yield Option(
+                "8-bit AdamW",
+                {"optim": '"adamw_8bit"'},
+                {"optimizer": "adamw_8bit"},
+                "optimizer states in 8 bits",
+            )
+        yield Option(
+            "Adafactor", {"optim": '"adafactor"'}, {"optimizer": "adafactor"}, "another optimizer"
+        )
+    is_whole = all(each.requires_grad for each in parameters)
+    if is_whole and find_spec("peft") is not None:
+        yield Option(
+            f"LoRA, r={RANK}",
+            {"r": str(RANK)},
+            {"lora": (RANK, ())},
+            "trains adapters alone",
+            "peft",
+        )

@@ -1,0 +1,92 @@
+"""The largest batch and the longest rows that fit some bytes, by forecasts at other sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.model import MOST_ROWS, Forecast
+
+MOST_TOKENS = 1 << 20  # the longest rows that are looked for
+TRIES = 6  # dry runs for these, and for the largest batch
+CLOSE = 64  # the part of either that is not looked for any more
+STEEP = 8  # times that the next tokens or rows may cost less than the first ones
+
+PROBE = 2  # rows of the larger of the two batches from which others are extrapolated
+
+
+def longest_rows(
+    at: Callable[[int], Forecast], first: Forecast, room: float, most: int = MOST_TOKENS
+) -> int:
+    """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
+    length = first.setting.length
+    return _most_that_fit(
+        lambda size: at(size).total, length, first.total / length, room, low=0, high=most
+    )
+
+
+def largest_batch(
+    at: Callable[[int], Forecast], room: float, known: dict[int, float]
+) -> int | None:
+    """Return how many rows fit some bytes, by forecasts at other batches; None where some are not complete.
+
+    `known` maps each batch that was forecast to its total; those that are forecast here are added. The first
+    guess is extrapolated from one row and `PROBE` rows. A guess of more than `MOST_TOKENS` tokens is returned
+    without a forecast, whose batch would take too much of the host's memory.
+    """
+
+    def total(rows: int) -> float:
+        forecast = at(rows)
+        if forecast.bound == "lower":
+            raise OptionError("a batch of that size has no complete forecast")
+        known[rows] = forecast.total
+        return forecast.total
+
+    one_row, more = at(1), at(PROBE)
+    known |= {1: one_row.total, PROBE: more.total}
+    rows, bytes_a_row = MOST_ROWS, 0.0
+    # Forward and backward grow with the batch; the optimizer's step does not.
+    for phase, first in one_row.peaks.items():
+        row = (more.peaks[phase] - first) / (PROBE - 1)
+        if first > room:
+            return 0
+        if row > 0:
+            rows = min(rows, 1 + math.floor((room - first) / row))
+            bytes_a_row = max(bytes_a_row, row)
+    if not bytes_a_row:  # what a batch takes was not seen
+        return None
+    low = max((size for size, needed in known.items() if needed <= room), default=0)
+    high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
+    rows = min(max(rows, low), high)
+    if high <= low or rows * one_row.setting.length > MOST_TOKENS:
+        return rows
+    try:
+        return _most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
+    except OptionError:
+        return None
+
+
+def _most_that_fit(
+    at: Callable[[int], float], size: int, slope: float, room: float, *, low: int, high: int
+) -> int:
+    """Return the largest size that fits some bytes. It was forecast itself, or is the `low` that fits.
+
+    The search begins at `size`, from which each further one takes `slope` bytes. It does not go above `high`.
+    """
+    total = at(size)
+    for _ in range(TRIES):
+        if total <= room:
+            low = max(low, size)
+        else:
+            high = min(high, size - 1)
+        aimed = size + math.floor((room - total) / slope)
+        if aimed <= low and total > room:
+            aimed = math.isqrt(max(low, 1) * max(high, 1))
+        following = min(max(aimed, low + 1), high)
+        if following <= low or following - low < low // CLOSE:
+            break
+        before, size, last = total, following, size
+        total = at(size)
+        slope = max((total - before) / (size - last), total / size / STEEP)
+    return max(low, size) if total <= room else low

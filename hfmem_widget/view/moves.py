@@ -1,0 +1,66 @@
+"""What to change so that a training fits: each change with its peak, and whether the loss stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hfmem_widget.session import Move
+from hfmem_widget.text import format_bytes
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.table import Column, TableRow, table
+
+IN_SIGHT = 4
+_FITS = {
+    True: (palette.GOOD, "fits"),
+    None: (palette.RESERVED, "may fit"),
+    False: (palette.BAD, "does not fit"),
+}
+_WRITES = "puts a new cell below, with change 1 made in your code."
+_COLUMNS = (
+    Column("change", is_bold=True),
+    Column("peak of a step"),
+    Column("", is_words=True),
+    Column("loss", is_words=True, is_quiet=True),
+)
+
+
+def moves_table(moves: Sequence[Move], *, with_code: bool = True) -> kit.Fragment:
+    """Return the changes as a table, those after the first few folded; nothing without any."""
+    if not moves:
+        return kit.NOTHING
+    room = moves[0].room
+    within = f" in the {format_bytes(room)} that it can have" if room > 0 else ""
+    known = {move.fits for move in moves}
+    head = (
+        "What fits"
+        if True in known
+        else "What may fit"
+        if None in known
+        else "Nothing that was tried fits"
+    )
+    rows = [_row(number, move, with_code=with_code) for number, move in enumerate(moves, 1)]
+    more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
+    name = f"{len(rows) - IN_SIGHT} more"
+    return kit.words(
+        kit.block(
+            "margin:10px 0 0", kit.strong(f"{head}{within}"), kit.faint("by dry runs of this model")
+        ),
+        table(_COLUMNS, rows[:IN_SIGHT], size=12),
+        kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
+        kit.Fragment(kit.note(kit.code("%memfit --write 1"), _WRITES).html if with_code else ""),
+        between="\n",
+    )
+
+
+def _row(number: int, move: Move, *, with_code: bool) -> TableRow:
+    colour, word = _FITS[move.fits]
+    return TableRow(
+        (
+            f"{number}. {move.name}",
+            format_bytes(move.peak),
+            kit.marked(colour, word, kit.BULLET),
+            move.cost or "the same",
+        ),
+        below=(kit.code(move.code),) if with_code else (),
+    )

@@ -1,0 +1,361 @@
+"""What would fit: changes to a training that a watch has seen, by dry runs of its model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from hfmem_widget.session import Device, Move
+from hfmem_widget.text import MIB
+from tests.trainer.test_out_of_memory import TEXT, failing
+
+Make = Callable[[], Any]
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=64, n_positions=128, n_embd=64, n_layer=1, n_head=2, pad_token_id=0,
+            bos_token_id=0, eos_token_id=None, **none,
+        )
+    )  # fmt: skip
+
+
+def gpt2_of_two_layers() -> Any:
+    from transformers import GPT2LMHeadModel
+
+    config = gpt2().config
+    config.n_layer = 2
+    return GPT2LMHeadModel(config)
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**SMALL))
+
+
+def qwen3() -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(Qwen3Config(**SMALL, num_key_value_heads=1, head_dim=32))
+
+
+def bert_masked() -> Any:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig(**SMALL, **NO_DROPOUT))
+
+
+def bert_classifier() -> Any:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return BertForSequenceClassification(BertConfig(**SMALL, **NO_DROPOUT))
+
+
+def distilbert() -> Any:
+    from transformers import DistilBertConfig, DistilBertForTokenClassification
+
+    return DistilBertForTokenClassification(
+        DistilBertConfig(
+            vocab_size=64, dim=64, hidden_dim=128, n_layers=1, n_heads=2, max_position_embeddings=128,
+            dropout=0.0, attention_dropout=0.0,
+        )
+    )  # fmt: skip
+
+
+def bart() -> Any:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder")
+             for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
+    return BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=64, d_model=64, max_position_embeddings=128, dropout=0.0, pad_token_id=0,
+            bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None, **sizes,
+        )
+    )  # fmt: skip
+
+
+MODELS: dict[str, Make] = {
+    made.__name__: made
+    for made in (gpt2, llama, qwen3, bert_masked, bert_classifier, distilbert, bart)
+}
+
+
+def data_for(model: Any) -> list[dict[str, Any]]:
+    """Return rows of several lengths; of a classifier, with one label each."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    is_of_rows = "SequenceClassification" in type(model).__name__
+    is_of_tokens = "TokenClassification" in type(model).__name__
+    rows = []
+    for length in (64, 40, 64, 9, 64, 64, 14, 57):
+        ids = torch.randint(3, 64, (length,), generator=generator)
+        labels = ids % 2 if is_of_tokens else ids
+        rows.append({"input_ids": ids, "labels": ids[0] % 2 if is_of_rows else labels})
+    return rows
+
+
+def collated(batch: list[dict[str, Any]]) -> dict[str, Any]:
+    """Pad every batch to 64 tokens, as a tokenizer with a fixed length does."""
+    import torch
+
+    def full(tensor: Any, value: int) -> Any:
+        return torch.nn.functional.pad(tensor, (0, 64 - len(tensor)), value=value)
+
+    ids = torch.stack([full(row["input_ids"], 0) for row in batch])
+    labels = [
+        row["labels"] if row["labels"].ndim == 0 else full(row["labels"], -100) for row in batch
+    ]
+    mask = (ids > 0).long()
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.stack(labels)}
+
+
+def losses(folder: Path, make: Make, **options: Any) -> list[float]:
+    """Return the losses of three steps of eight rows, from the same weights."""
+    import torch
+
+    from tests.trainer.tiny import make_trainer
+
+    torch.manual_seed(0)
+    model = make()
+    usual = {"per_device_train_batch_size": 8, "num_train_epochs": 3}
+    settings = {**usual, "logging_strategy": "steps", "logging_steps": 1, "max_grad_norm": 0.0}
+    trainer = make_trainer(
+        folder, model=model, data=data_for(model), collate=collated, **{**settings, **options}
+    )
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **setting: Any) -> Any:
+    """Return a training of eight rows of 64 tokens, of a model that is here."""
+    import torch
+
+    from hfmem_widget.features.fit.moves import Training
+    from hfmem_widget.features.fit.setting import Setting
+
+    torch.manual_seed(0)
+    model = make()
+    steps = getattr(torch.optim, optimizer)(model.parameters())
+    ran = Setting(batch=8, length=64, precision="fp32", optimizer=optimizer, device="cpu")
+    return Training(Device("cpu", ""), model, steps, replace(ran, **setting), True, room)
+
+
+def moves(of: Any) -> list[Move]:
+    from hfmem_widget.features.fit.moves import DryRuns, moves_of
+
+    return moves_of(of, DryRuns(of, 60.0))
+
+
+def options_of(move: Move) -> dict[str, Any]:
+    return {change.name: eval(change.value) for change in move.changes}
+
+
+def states_of(optimizer: Any) -> list[Any]:
+    return [each for state in optimizer.state.values() for each in state.values()]
+
+
+EACH_MODEL = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, marks=() if name in {"gpt2", "bert_classifier"} else pytest.mark.full)
+        for name, make in MODELS.items()
+    ],
+    ids=MODELS,
+)
+
+
+@EACH_MODEL
+def test_the_loss_is_what_the_row_says(tmp_path: Path, make: Make) -> None:
+    """Where it is "the same" it is, and where it is some times as large it is that; in a real Trainer."""
+    before = losses(tmp_path, make)
+    told = [move for move in moves(training(make)) if move.cost == "" or "times as" in move.cost]
+
+    assert 4 in {move.batch for move in told}
+    for move in told:
+        times = int(move.cost.split()[0]) if move.cost else 1
+        after = losses(tmp_path, make, **options_of(move))
+        assert after[0] == pytest.approx(times * before[0], rel=1e-3), move.name
+        if times == 1:
+            assert after == pytest.approx(before, rel=1e-3), move.name
+
+
+@EACH_MODEL
+def test_the_peak_is_that_of_a_real_step(make: Make) -> None:
+    """Of each change that a plain loop can make, within 3 %."""
+    told, real = {}, {}
+    for move in moves(training(make)):
+        changed = {change.name.rpartition("_")[2] for change in move.changes}
+        if changed <= {"checkpointing", "size", "steps"}:
+            told[move.name] = move.peak
+            real[move.name] = peak_of(
+                training(make), move, checkpointing="checkpointing" in changed
+            )
+
+    assert told == pytest.approx(real, rel=0.03)
+    assert len(told) >= 1
+
+
+def peak_of(ran: Any, move: Move, *, checkpointing: bool) -> float:
+    """Return the bytes of all tensors at the peak of a second step, counted as they are made."""
+    from hfmem_widget.features.fit.live_bytes import LiveBytes
+
+    model, optimizer = ran.model, ran.optimizer
+    if checkpointing:
+        enable: Any = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    model.train()
+    rows = collated(data_for(model)[:1] * move.batch)
+    for _ in range(2):
+        live = LiveBytes(device="cpu")
+        live.leave_out([*model.parameters(), *model.buffers(), *states_of(optimizer)])
+        with live:
+            for _ in range(move.accumulation):
+                batch = {name: tensor.clone() for name, tensor in rows.items()}
+                loss = model(**batch).loss
+                loss.backward()
+                del loss, batch
+            optimizer.step()
+            optimizer.zero_grad()
+    held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    return float(live.peak + held + sum(one.nbytes for one in states_of(optimizer) if one.ndim))
+
+
+def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None:
+    """And every change needs less than the training did."""
+    ran = training(llama)
+    listed = moves(ran)
+
+    assert [bool(move.cost) for move in listed] == sorted(bool(move.cost) for move in listed)
+    assert all(move.fits for move in listed)
+    assert {"bf16", "LoRA, r=16", "rows of at most 32 tokens"} <= {move.name for move in listed}
+
+
+def test_where_one_change_is_not_enough_two_are_combined() -> None:
+    """Those that keep the loss; where nothing fits, the two that need least are listed."""
+    small: dict[str, Any] = {"length": 63, "precision": "bf16", "optimizer": "SGD"}
+    alone = moves(training(gpt2_of_two_layers, room=1.0, **small))
+    both = moves(training(gpt2_of_two_layers, room=2.0 * alone[0].peak, **small))
+
+    assert [move.fits for move in alone] == [False, False]
+    assert len(alone[0].name.split(" and ")) == 2
+    assert both[0].fits
+    assert both[0].changes == alone[0].changes
+
+
+def test_nothing_is_foretold_of_a_model_whose_inputs_are_unknown() -> None:
+    """One of the user's own class: one sentence says why."""
+    from tests.trainer.tiny import Plain
+
+    with pytest.raises(OptionError, match="cannot be worked out: The inputs of Plain are unknown"):
+        moves(training(Plain))
+
+
+def test_rows_of_a_model_with_batch_statistics_are_no_fewer_without_a_word() -> None:
+    """Its loss is another one then."""
+    import torch
+
+    def normed() -> Any:
+        model = llama()
+        model.model.norm = torch.nn.Sequential(torch.nn.BatchNorm1d(64), model.model.norm)
+        return model
+
+    [fewer] = [move for move in moves(training(normed)) if move.batch < 8]
+    assert fewer.cost == "batch statistics of fewer rows"
+
+
+def test_a_training_that_ran_out_has_them_on_its_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the code to change; `fit` of the session has them as well."""
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        hfmem_widget.watch("fit") as session,
+    ):
+        failing(tmp_path).train()
+    said = capsys.readouterr().out
+
+    [fewer] = [move for move in session.moves if move.batch < 4]
+    assert (fewer.batch, fewer.accumulation, fewer.cost) == (2, 2, "")
+    assert "per_device_train_batch_size=2, gradient_accumulation_steps=2" in said
+    assert re.search(r"What fits in the [\d.]+ [KMG]iB that it can have", said)
+
+
+def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:
+    """Though memory ran out in the first step, before its batches could be counted."""
+    from tests.trainer.tiny import rows
+
+    trainer = failing(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6))
+    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+
+    [fewer] = [move for move in session.moves if move.batch < 4]
+    assert (fewer.batch, fewer.accumulation) == (2, 4)
+
+
+def test_a_training_that_ended_well_is_asked_about(tmp_path: Path, trainer: Any) -> None:
+    """`fit` of its session forecasts its largest step, and what would need less."""
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+    assert session.moves == []
+    fitted = hfmem_widget.fit(session)
+
+    assert session.moves == list(fitted.moves)
+    assert fitted.verdicts[0].fits
+    assert fitted.forecast.setting.batch == 4
+    assert min(move.peak for move in fitted.moves) < fitted.forecast.total
+    assert fitted.verdicts[0].room.available > MIB
+    with pytest.raises(OptionError, match="only headroom can be chosen"):
+        hfmem_widget.fit(session, batch=8)
+
+
+def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
+    """A smaller batch of the training would change nothing there."""
+    from tests.trainer.tiny import make_trainer
+
+    trainer = make_trainer(tmp_path, eval_strategy="epoch")
+
+    def fails(module: Any, *_: object) -> None:
+        if not module.training:
+            raise RuntimeError(TEXT)
+
+    trainer.model.lm_head.register_forward_hook(fails)
+    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+
+    assert session.moves == []
+    with pytest.raises(OptionError, match="did not run out in a step of a training"):
+        hfmem_widget.fit(session)
+
+
+def test_what_is_gone_is_not_guessed(tmp_path: Path) -> None:
+    """Once the model is gone, a sentence says what to keep."""
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        pass
+    with pytest.raises(OptionError, match="no longer exists"):
+        hfmem_widget.fit(session)
