@@ -226,9 +226,8 @@ class Tracked:
     """What was seen."""
 
     snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
-    seconds: (
-        float  # the least that following cost, of this thread's own time: without torch's way to us
-    )
+    seconds: float
+    """The least that following cost, of this thread's own time: without torch's way to us."""
     wrapped: bool  # whether the oldest events had to make room
     aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 

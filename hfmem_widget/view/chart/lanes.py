@@ -22,9 +22,8 @@ from hfmem_widget.view.line import peak_text
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
-STANDS_OUT = (
-    0.02  # of its peak: what it must be above that of most steps, if others have as many tokens
-)
+# Of its peak: what it must be above that of most steps, if others have as many tokens.
+STANDS_OUT = 0.02
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
