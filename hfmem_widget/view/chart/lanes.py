@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from hfmem_widget.analysis.facts import allocated_peak, end_of
+from hfmem_widget.analysis.facts import end_of, peak_of
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
 from hfmem_widget.session.steps import FIGURES, Table, group_of, merged, sizes_of
@@ -110,7 +110,7 @@ def _bar(
     # Between cells that are drawn end to end there are pauses.
     lasted = sum(end_of(session, span) - span.start for span in group)
     label = first.label or first.kind
-    peaks = [allocated_peak(session, span, device) for span in group]
+    peaks = [peak_of(session, span, f"{device}/allocated") for span in group]
     highest = max(range(len(group)), key=lambda at: known_of(peaks[at].value, -math.inf))
     peak = f"peak {peak_text(peaks[highest])}"
     if len(group) > 1:
