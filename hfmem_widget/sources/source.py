@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from hfmem_widget.errors import is_limit
@@ -46,11 +46,10 @@ class Source:
         """Return the values of `series` in bytes; `now` is monotonic seconds, for what is read seldom."""
         raise NotImplementedError
 
-    @property
-    def at(self) -> Callable[[Instant], Sequence[float] | None] | None:
-        """A function that returns the values of `series` from what has been read of an instant already.
+    def at(self, instant: Instant) -> Sequence[float] | None:
+        """Return the values of `series` from what has been read of an instant already.
 
-        It returns None where that is not enough, and `read` must; most sources have no such function.
+        None where that is not enough, and `read` must; most sources know nothing of instants.
         """
         return None
 

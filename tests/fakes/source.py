@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
@@ -45,10 +45,9 @@ class FakeSource(Source):
             raise self.failure
         return tuple(self.values)
 
-    @property
-    def at(self) -> Callable[[Instant], Sequence[float] | None]:
+    def at(self, instant: Instant) -> Sequence[float] | None:
         """Return what is known without reading."""
-        return lambda instant: self.known
+        return self.known
 
     def close(self) -> None:
         """Remember that it was closed."""
