@@ -22,6 +22,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import DeviceSteps, Recorder, Sample, StepGroup
 from hfmem_widget.text import GIB
 from tests.scenes import FakeClock, scripted_run
+from tests.scenes.groups import add_group
 
 STEPS_A_SECOND = 2
 
@@ -57,7 +58,7 @@ def write_day(path: Path, hours: float) -> float:
         for tick in range(second * A_SECOND + 1, (second + 1) * A_SECOND + 1):
             recorder.append(Sample(tick / A_SECOND, samples[tick % len(samples)]))
         for step in range(second * STEPS_A_SECOND, (second + 1) * STEPS_A_SECOND):
-            session.steps.append(_step(train.id, step + 1, gpus))
+            add_group(session.steps, _step(train.id, step + 1, gpus))
         recorder.publish()
         clock.advance(1.0)
         began = time.thread_time()

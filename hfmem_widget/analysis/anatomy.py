@@ -197,12 +197,10 @@ class _OnDevice:
             raise OptionError(f"this session has no step {number} on {self._device.key}; {there}")
         worst = group.devices[self._device.key]
         peak = Peak(worst.peak, worst.certainty)
-        if not worst.worst:
-            moment = f"in steps {group.first} to {group.last}"
-            return self.at_highest_sample(moment, group.start, group.stop, peak=peak)
-        moment = f"at step {worst.worst}"
+        several = f"in steps {group.first} to {group.last}"
+        moment = f"at step {worst.worst}" if worst.worst else several
         parts = self.at_highest_sample(moment, group.start, group.stop, peak=peak)
-        if group.first == group.last:
+        if not worst.worst or group.first == group.last:
             return parts
         folded = FOLDED_NOTE.format(group.first, group.last, worst.worst)
         return replace(parts, notes=(folded, *parts.notes))

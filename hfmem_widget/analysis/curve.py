@@ -46,13 +46,6 @@ def joined(runs: Iterable[Points]) -> Points:
     return points
 
 
-def thinned(run: Points, duration: float, columns: int) -> list[int]:
-    """Return which points of a run stay in so many columns: the lowest and the highest of each."""
-    time, value = np.array(run).T
-    pixel = np.minimum(time / duration * columns, columns - 1).astype(int)
-    return [row for row, _ in _extremes(np.arange(len(run)), pixel, value, value)]
-
-
 def chosen_rows(
     part: Timeline, column: int, start: float, stop: float, *, columns: int
 ) -> list[list[tuple[int, bool]]]:

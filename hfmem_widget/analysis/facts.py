@@ -136,13 +136,8 @@ def samples_in(session: Session, span: Span) -> int:
     return session.between(span.start, end_of(session, span)).samples
 
 
-def allocated_peak(session: Session, span: Span, device: str) -> Peak:
-    """Return the highest allocated of a span; of one that is open, the highest sample so far."""
-    return peak_of(session, span, f"{device}/allocated")
-
-
 def peak_of(session: Session, span: Span, key: str) -> Peak:
-    """Return the peak of a series in a span: exact where the ledger kept it, else of the samples."""
+    """Return the peak of a series in a span: exact where the ledger kept it, else of the samples so far."""
     exact = span.peaks.get(key)
     return exact or Peak(session.highest_in(span.id, key), "sampled")
 

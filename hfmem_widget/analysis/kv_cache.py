@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from operator import itemgetter
 
 from hfmem_widget.analysis.facts import end_of, facts_of
@@ -15,17 +14,9 @@ LEFT_FOR_TEMPORARIES = 0.1
 """Share of the free memory: temporaries of attention and of concatenation grow with the sequence, too."""
 
 
-def kv_cache(session: Session) -> KVCache | None:
-    """Return the KV cache of the decode that rose highest in a session; see `KVCache`."""
-    return _within(session, outermost(session.spans))
-
-
-def kv_cache_of(session: Session, span: Span) -> KVCache | None:
-    """Return that of one outermost span."""
-    return _within(session, [span])
-
-
-def _within(session: Session, roots: Iterable[Span]) -> KVCache | None:
+def kv_cache(session: Session, span: Span | None = None) -> KVCache | None:
+    """Return the KV cache of the decode that rose highest, in a session or in one of its outermost spans."""
+    roots = outermost(session.spans) if span is None else [span]
     phases = [phase for root in roots for phase in session.phases(root.id)]
     decodes = [phase.highest for phase in phases if phase.kind == "decode"]
     caches = []

@@ -115,13 +115,9 @@ class PeakLedger:
         """
         if self.allocator.installed:
             return
-        for supported in self._allocators:
-            if supported.supported():
-                break
-        else:
-            return
+        supported = next((each for each in self._allocators if each.supported()), None)
         with self._lock:
-            if supported.installed:  # by another thread, meanwhile
+            if supported is None or supported.installed:  # by another thread, meanwhile
                 return
             self.allocator = supported
             self.fold()

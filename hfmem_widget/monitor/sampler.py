@@ -97,7 +97,7 @@ class Sampler:
         read: list[Sequence[float]] = []
         for reader, (_, series) in zip(self._readers, self._adopted, strict=True):
             source = reader.source
-            values = None if instant is None or source.at is None else source.at(instant)
+            values = None if instant is None else source.at(instant)
             # Devices that its source has not seen yet come in by a reading of its own.
             if values is None or len(values) != len(series):
                 if is_tick:

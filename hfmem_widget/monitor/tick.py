@@ -120,12 +120,15 @@ class Tick:
     def _pace(self, listening: Sequence[Watched], ticker: Ticker, since: float) -> None:
         """Tick less often while edges come far more often, or steps are so short that they share spans.
 
-        Where somebody has set an interval, that is kept.
+        Where somebody has set an interval, of a watch or of all, that is kept.
         """
         edges: float = self.edges()
         edges, self._edges_before = edges - self._edges_before, edges
         # At the first tick of a watch nothing is open yet.
-        if not listening or not all(map(_takes_the_usual_pace, listening)):
+        if not listening or any(
+            watched.options.interval is not None or watched.session.polling.interval != INTERVAL
+            for watched in listening
+        ):
             return
         paces = [pace for _, pace in PACES]
         if ticker is self._backed_off or ticker.interval not in paces:
@@ -163,11 +166,6 @@ class Tick:
             self.register.note(
                 "The machine was suspended, or its clock was changed, during this run."
             )
-
-
-def _takes_the_usual_pace(watched: Watched) -> bool:
-    """Return whether nobody has set an interval, of a watch or of all."""
-    return watched.options.interval is None and watched.session.polling.interval == INTERVAL
 
 
 def _progress(watched: Watched, peaks: Mapping[Window, Peaks]) -> None:

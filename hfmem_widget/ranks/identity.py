@@ -16,6 +16,12 @@ from hfmem_widget.text import plain
 ALONE = "one process"
 """The engine of a process that nobody has made a rank: it is followed by itself."""
 
+MOST_WITH_SAMPLES = 64
+"""Ranks of a world in which each has its samples written every second; in a larger one their folds alone."""
+
+WRITES_PER_SECOND = 256
+"""Of all ranks of a larger world together: what a file server is asked for at most."""
+
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _UNSAFE = re.compile(r"[^a-z0-9.-]+")
 
@@ -93,6 +99,11 @@ def only_rank() -> Rank:
 def this_host() -> str:
     """Return the host on which this process runs."""
     return plain(socket.gethostname(), 64)
+
+
+def seconds_between_writes(world: int) -> float:
+    """Return how often each rank writes: as much is lost at most where its process is killed."""
+    return max(1.0, world / WRITES_PER_SECOND) if world > MOST_WITH_SAMPLES else 1.0
 
 
 def runs_here(rank: Rank) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets
+from hfmem_widget.ranks.identity import seconds_between_writes
 from hfmem_widget.ranks.stream import (
     CERTAINTY,
     IN_PHASES,
@@ -214,12 +215,6 @@ class Look:
         return {"rank": rank.rank, "host": rank.host}
 
 
-LINES_A_SECOND = 256
-"""Lines a second of all ranks together: in a larger world each rank writes less often."""
-
-SAMPLED_ALONE = 64
-"""Ranks up to which each has its samples written once a second, whatever their number."""
-
 CLOCK_NOISE = 0.05
 """Seconds by which a clock must be off, or differ from what was known, to be corrected anew."""
 
@@ -318,8 +313,7 @@ class Roster:
         if self._newest is not None:
             rank = self._newest.rank
             self.world, self.attempt = rank.world, rank.attempt
-        is_large = self.world > SAMPLED_ALONE
-        self.pace = max(1.0, self.world / LINES_A_SECOND) if is_large else 1.0
+        self.pace = seconds_between_writes(self.world)
         by_rank = sorted(self._current.items())
         self.expected = tuple(stream for rank, stream in by_rank if rank < self.world)
         places = [self.places[stream.rank.rank] for stream in self.expected]

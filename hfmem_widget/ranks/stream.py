@@ -369,9 +369,8 @@ class RankStream(LineReader):
 
     def _note_highs(self, high: Floats) -> None:
         for device, at in self._allocated:
-            value = (
-                float(high[at]) if at < len(high) else 0.0
-            )  # the column came while it was folded
+            # The column may have come while it was folded.
+            value = float(high[at]) if at < len(high) else 0.0
             if value > 0 and not value < self.peak_of(device).value:
                 self._note_peak(device, value, "sampled")
 

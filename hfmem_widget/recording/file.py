@@ -138,11 +138,11 @@ def growing(path: Path) -> Path:
     return path.with_suffix("") if path.suffix == ".gz" else path
 
 
-def write_new(path: Path, chunks: Iterable[bytes]) -> None:
+def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     """Write a file that is whole or not there; raise `OptionError` if it cannot be written, or is there."""
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with half.open("xb") as file:
+        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
         _give_name(half, path)
@@ -151,7 +151,8 @@ def write_new(path: Path, chunks: Iterable[bytes]) -> None:
     except OSError as error:
         raise cannot_write(path, error) from None
     finally:
-        half.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or cannot be
+            half.unlink()
 
 
 def _give_name(half: Path, path: Path) -> None:

@@ -31,6 +31,13 @@ LONG = 5.0
 """Seconds after which a span of a step that is still open is written: the step hangs, or is a long one."""
 
 
+_OF_POLLING = (
+    *("ticks", "missed", "longest_gap", "cost", "current_interval"),
+    *("steps", "steps_with_phases", "groups", "share"),
+)
+"""What the last line says of how sampling went."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """The extremes of `samples` samples, each of shape ``(series,)``."""
@@ -182,16 +189,8 @@ class Lines:
             w=wall,
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
-            ticks=polling.ticks,
-            missed=polling.missed,
-            longest_gap=_number(polling.longest_gap),
-            cost=_number(polling.cost),
-            current_interval=polling.current_interval,
             why=polling.stopped,
-            steps=polling.steps,
-            steps_with_phases=polling.steps_with_phases,
-            groups=polling.groups,
-            share=_number(polling.share),
+            **{name: _plain_data(getattr(polling, name)) for name in _OF_POLLING},
             # More than in the head: the code that was watched may have imported a library first.
             software=dict(session.software),
         )

@@ -272,9 +272,8 @@ class Session(Shown):
         """Return the highest sample of each series within an open span so far, as far as there is one."""
         with self._writer.lock:
             highest = self._spans.highs.since(span_id)
-            if (
-                highest and self._writer is NOBODY
-            ):  # read back: what came since is in the samples alone
+            if highest and self._writer is NOBODY:
+                # Read back: what came since is in the samples alone.
                 start = self._spans.get(span_id)
                 since = self.timeline.between(0.0 if start is None else start.start, math.inf).high
                 highest = highest_of([highest, *since.tolist()])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from hfmem_widget.display import Shown
+from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame, same
 from hfmem_widget.text import plain, wrong_value
 
 if TYPE_CHECKING:
+    import os
+
     import pandas as pd
 
 By = Literal["line", "module", "operator"]
@@ -210,17 +211,9 @@ class Stacks(Shown):
         content = zlib.decompress(self._pickled)
         try:
             target = Path(path).expanduser()
-            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise OptionError(f"{target} exists already; choose another name") from None
-        except (FileNotFoundError, NotADirectoryError):
-            raise OptionError(f"there is no folder {target.parent}; create it first") from None
-        except (OSError, ValueError, RuntimeError, TypeError) as error:
-            raise OptionError(f"cannot write to {plain(path)!r}: {plain(error)}") from error
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-        except BaseException:
-            target.unlink(missing_ok=True)
+            resolve("hfmem_widget.recording.file:write_new")(target, [content], 0o600)
+        except OptionError:
             raise
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise OptionError(f"cannot write to {plain(path)!r}: {plain(error)}") from error
         return target

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -71,10 +70,7 @@ _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DE
 _PHASE = PER_DEVICE.index(PHASES[0])
 _LATER = [_LAST, _STOP]
 _SUMS = [_SAMPLES, _TOKENS, _CONTENT]
-_figures_of, _device_figures_of = attrgetter(*FIGURES), attrgetter(*PER_DEVICE[:_PHASE])
 _NO_DEVICE = (NOT_AVAILABLE,) * len(PER_DEVICE)
-_ALL = np.zeros(1, dtype=np.intp)
-"""All rows as one group, which begins with the first."""
 
 
 def size_of(counts: Mapping[str, float]) -> int:
@@ -149,7 +145,7 @@ class Steps(GrowingTable):
         rows = np.array(table, dtype=np.float64).reshape(-1, len(steps.columns))
         steps._rows = len(rows)
         steps._table = np.concatenate([rows, np.empty((64, len(steps.columns)))])
-        sizes = _sizes(rows)
+        sizes = sizes_of(rows)
         steps._size = int(sizes.max(initial=1))
         steps._in_last = int(sizes[-1]) if len(rows) else 0
         return steps
@@ -193,22 +189,20 @@ class Steps(GrowingTable):
         peaks: list[float] = self.table[:, at].tolist()
         return peaks
 
-    def append(self, group: StepGroup) -> None:
-        """Add a finished step, or a group of them."""
-        devices = {key: _per_device(device_steps) for key, device_steps in group.devices.items()}
-        self.add(_figures_of(group), devices)
-
     def add(self, figures: Sequence[float], devices: Mapping[str, Sequence[float]]) -> None:
-        """Add one as its `FIGURES`, and by key of a device those `PER_DEVICE`."""
+        """Add a finished step as its `FIGURES`, and by key of a device those `PER_DEVICE`."""
         if devices.keys() - self.devices:
             self._widen(devices)
         self.count += int(figures[_LAST] - figures[_FIRST]) + 1
-        self._wait(_row(figures, devices, self.devices))
+        row = [*figures]
+        for device in self.devices:
+            row += devices.get(device, _NO_DEVICE)
+        self._wait(row)
 
     def extend(self, table: Table) -> None:
         """Add finished steps as rows of the columns that there are."""
         self._settle()
-        self.count += int(_sizes(table).sum())
+        self.count += int(sizes_of(table).sum())
         with self._lock:
             self._enter(table)
 
@@ -224,12 +218,12 @@ class Steps(GrowingTable):
             table = rows[begins[most] :] if len(begins) > most else rows[:0]
             if kept:
                 rows = rows[: len(rows) - len(table)]
-                merged = _merged(rows, np.array(kept)) if len(kept) < len(rows) else rows
+                groups = merged(rows, np.array(kept)) if len(kept) < len(rows) else rows
                 first = self._rows - newest
                 self._rows = first + len(kept)
                 while self._rows > len(self._table):
                     self._table = np.concatenate([self._table, np.empty_like(self._table)])
-                self._table[first : self._rows] = merged
+                self._table[first : self._rows] = groups
                 self._in_last = filled[len(kept) - 1]
             if len(table):
                 self._make_room()
@@ -245,7 +239,7 @@ class Steps(GrowingTable):
         places, size = _places(table[:-1]), 2
         while (begins := places % size == 0).sum() >= most and size < len(table):
             size *= 2
-        folded: Table = np.concatenate([_merged(table[:-1], np.flatnonzero(begins)), table[-1:]])
+        folded: Table = np.concatenate([merged(table[:-1], np.flatnonzero(begins)), table[-1:]])
         return folded[-most:]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -272,7 +266,7 @@ class Steps(GrowingTable):
         """Return where groups begin in rows, and their sizes; the first row is the newest of the table."""
         begins: list[int] = []
         filled: list[int] = []
-        sizes, parents = _sizes(rows).astype(int).tolist(), rows[:, _PARENT].tolist()
+        sizes, parents = sizes_of(rows).astype(int).tolist(), rows[:, _PARENT].tolist()
         if self._rows:
             sizes[0] = self._in_last
         for at, (size, parent) in enumerate(zip(sizes, parents, strict=True)):
@@ -286,7 +280,7 @@ class Steps(GrowingTable):
 
     def _make_room(self) -> None:
         table = self._table[: self._rows]
-        folded = _merged(table, np.flatnonzero(_places(table) % 2 == 0))  # two by two
+        folded = merged(table, np.flatnonzero(_places(table) % 2 == 0))  # two by two
         if len(folded) == self._rows:  # every step in a run of its own: the oldest go
             folded = folded[self._rows // 2 :]
         else:
@@ -311,39 +305,10 @@ def _places(table: Table) -> NDArray[np.intp]:
     return at - np.maximum.accumulate(np.where(begins, at, 0))
 
 
-def _sizes(table: Table) -> Table:
+def sizes_of(table: Table) -> Table:
+    """Return how many steps each row stands for."""
     sizes: Table = table[:, _LAST] - table[:, _FIRST] + 1
     return sizes
-
-
-def joined(groups: Sequence[StepGroup]) -> StepGroup:
-    """Return neighbouring groups as one, folded by the rules of a table."""
-    if len(groups) == 1:
-        return groups[0]
-    devices = tuple(dict.fromkeys(device for group in groups for device in group.devices))
-    table = np.array([row_of(group, devices) for group in groups], dtype=np.float64)
-    return group_of(_merged(table, _ALL)[0].tolist(), devices)
-
-
-def row_of(group: StepGroup, devices: Sequence[str]) -> list[float]:
-    """Return a group as a row of a table of some devices."""
-    by_device = {key: _per_device(device_steps) for key, device_steps in group.devices.items()}
-    return _row(_figures_of(group), by_device, devices)
-
-
-def _row(
-    figures: Sequence[float], by_device: Mapping[str, Sequence[float]], devices: Iterable[str]
-) -> list[float]:
-    row = [*figures]
-    for device in devices:
-        row += by_device.get(device, _NO_DEVICE)
-    return row
-
-
-def _per_device(device_steps: DeviceSteps) -> list[float]:
-    figures = [*_device_figures_of(device_steps)]
-    figures[_CERTAINTY] = CERTAINTIES.index(device_steps.certainty)
-    return [*figures, *(device_steps.phases.get(phase, NOT_AVAILABLE) for phase in PHASES)]
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
@@ -364,13 +329,13 @@ def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
     return StepGroup(*numbers, start, stop, samples, longest, tokens, content, by_device)
 
 
-def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
+def merged(table: Table, begins: NDArray[np.intp]) -> Table:
     """Merge the rows from each of `begins` up to the next; `steps.ts` has the same rules."""
     ends = np.append(begins[1:], len(table)) - 1
-    merged: Table = table[begins]
-    merged[:, _LATER] = table[ends][:, _LATER]
-    merged[:, _SUMS] = np.add.reduceat(table[:, _SUMS], begins)
-    merged[:, _LONGEST] = np.fmax.reduceat(table[:, _LONGEST], begins)
+    groups: Table = table[begins]
+    groups[:, _LATER] = table[ends][:, _LATER]
+    groups[:, _SUMS] = np.add.reduceat(table[:, _SUMS], begins)
+    groups[:, _LONGEST] = np.fmax.reduceat(table[:, _LONGEST], begins)
     figures = table[:, len(FIGURES) :].reshape(len(table), -1, len(PER_DEVICE))
     peaks = figures[..., _PEAK]
     highest = np.repeat(np.fmax.reduceat(peaks, begins), ends - begins + 1, axis=0)
@@ -380,5 +345,5 @@ def _merged(table: Table, begins: NDArray[np.intp]) -> Table:
     new[..., _LOWEST] = np.fmin.reduceat(figures[..., _LOWEST], begins)
     new[..., _AFTER] = figures[ends, :, _AFTER]
     new[..., _PHASE:] = np.fmax.reduceat(figures[..., _PHASE:], begins)
-    merged[:, len(FIGURES) :] = new.reshape(len(begins), -1)
-    return merged
+    groups[:, len(FIGURES) :] = new.reshape(len(begins), -1)
+    return groups

@@ -304,13 +304,8 @@ class Allocator:
     ) -> None:
         """Let the user's readings go through `read(raw, index)` and resets through `reset(raw, index)`.
 
-        Installed again, the two functions are replaced. Raises `SourceUnavailable` where torch has no such
-        entry points.
+        Installed again, the two functions are replaced. It must be `supported`.
         """
-        if not self.supported():
-            kind = self.device_type.upper()
-            message = f"this build of torch has no {kind} memory counters, so peaks are sampled"
-            raise SourceUnavailable(message)
         self.uninstall()
         self._wrap(self._stats, read)
         self._wrap(self._reset, reset)

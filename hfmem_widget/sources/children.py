@@ -13,7 +13,7 @@ from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.procfs import PROC, kibibytes
-from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 
 INTERVAL: Final = 1.0
@@ -94,7 +94,7 @@ class LinuxProcesses:
         return Held(float((resident - common) * self._page), how=how, name=name)
 
 
-class ChildSource(BaseSource):
+class ChildSource(Source):
     """Child processes on the host: their bytes, how many there are, workers among them, shared memory.
 
     Its series are there once there is a child. `cpu` returns the CPU seconds of the calling thread.

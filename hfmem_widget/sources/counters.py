@@ -9,7 +9,7 @@ from typing import Final
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, Instant, Reading, reading_of
-from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 
 _METRICS: Final = {
@@ -31,7 +31,7 @@ _IDLE = (0.0,) * len(_METRICS)
 _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
-class AllocatorSource(BaseSource):
+class AllocatorSource(Source):
     """The counters of every visible device, from the moment the user's code initialises it.
 
     Other sources read the device types of `others`.

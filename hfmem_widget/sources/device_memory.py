@@ -12,7 +12,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, reading_of
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.procfs import ProcessIds, process_ids
-from hfmem_widget.sources.source import BaseSource, Looks, Source
+from hfmem_widget.sources.source import Looks, Source
 from hfmem_widget.text import plain
 
 LOOK_EVERY: Final = 1.0
@@ -26,7 +26,7 @@ SHARES: Final = (
 )
 
 
-class DeviceMemorySource(BaseSource):
+class DeviceMemorySource(Source):
     """Memory in use on AMD's and Intel's GPUs, as their driver reports it to PyTorch.
 
     On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this

@@ -21,7 +21,7 @@ from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
 from hfmem_widget.sources.malloc import ReadHeap, find_glibc_heap, in_use
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own
 from hfmem_widget.sources.python_objects import Arenas, ReadArenas, arrow_pool, find_arenas
-from hfmem_widget.sources.source import BaseSource, Looks
+from hfmem_widget.sources.source import Looks, Source
 from hfmem_widget.text import MIB, plain
 
 SLOW_INTERVAL = 1.0
@@ -175,7 +175,7 @@ and nobody has written, which takes no memory yet. Pinned memory is PyTorch's ow
 offloading. *Shared memory* is the machine's, without what is resident in this process."""
 
 
-class HostSource(BaseSource):
+class HostSource(Source):
     """The roles of the device "cpu".
 
     Private memory, resident set and machine are read from `memory`, that of this system by default.

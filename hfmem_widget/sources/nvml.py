@@ -21,7 +21,7 @@ from hfmem_widget.sources.descendants import Descendants
 from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
 from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
 from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
-from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.visible import is_provisional, names_instances, visible
 from hfmem_widget.text import plain
 
@@ -32,7 +32,7 @@ CHILDREN: Final = Series("cpu", "gpu_children", "child processes on GPUs")
 """The number of descendants of this process that use any GPU; it comes before the series of GPUs."""
 
 
-class NvmlSource(BaseSource):
+class NvmlSource(Source):
     """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
 
     `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then

@@ -1,11 +1,11 @@
-"""The interface of every source, and what most sources share."""
+"""What every source has, and what sources share."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 from hfmem_widget.errors import is_limit
 from hfmem_widget.session import Device, Series
@@ -13,8 +13,8 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Instant
 
 
-class Source(Protocol):
-    """One way of reading memory.
+class Source:
+    """One way of reading memory; by itself it opens nothing.
 
     `read` is called on every tick, on the poller's thread; a source that does not block is also read
     on the user's thread at a span's edges. A source never raises from `read`: what it cannot read is
@@ -39,31 +39,25 @@ class Source(Protocol):
     notes: list[str]
     """Sentences for the user, each added once and never removed."""
 
+    def __init__(self) -> None:
+        self.notes = []
+
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes; `now` is monotonic seconds, for what is read seldom."""
+        raise NotImplementedError
 
-    @property
-    def at(self) -> Callable[[Instant], Sequence[float] | None] | None:
-        """A function that returns the values of `series` from what has been read of an instant already.
+    def at(self, instant: Instant) -> Sequence[float] | None:
+        """Return the values of `series` from what has been read of an instant already.
 
-        It returns None where that is not enough, and `read` must; most sources have no such function.
+        None where that is not enough, and `read` must; most sources know nothing of instants.
         """
         return None
 
     def close(self) -> None:
         """Give back what was opened; called once, after the last `read`."""
 
-
-class BaseSource(Source):
-    """A source that opens nothing, and says each sentence once."""
-
-    def __init__(self) -> None:
-        self.notes = []
-
-    def close(self) -> None:
-        """Give nothing back."""
-
     def _note(self, sentence: str) -> None:
+        """Say a sentence, once."""
         # At a limit the next reading may be right, and there is nothing to update or to report.
         if sentence not in self.notes and not is_limit(sys.exception()):
             self.notes.append(sentence)

@@ -11,13 +11,13 @@ from hfmem_widget.session import HELD, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import USUAL
 from hfmem_widget.sources.allocator import Instant
-from hfmem_widget.sources.source import BaseSource
+from hfmem_widget.sources.source import Source
 
 Held = Mapping[str, float]
 """Bytes by `HELD` metric."""
 
 
-class TensorSource(BaseSource):
+class TensorSource(Source):
     """The bytes of weights, buffers, gradients and optimizer states on every device that has any."""
 
     name = "tensors"

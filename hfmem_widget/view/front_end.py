@@ -67,9 +67,11 @@ def finds_anywidget() -> bool:
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the front end of an execute request shows updates of displays.
 
-    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output.
+    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output. There somebody
+    can be asked for input.
     """
-    return not (_has_no_page(request, environ) and _can_ask(request))
+    can_ask = request.get("content", {}).get("allow_stdin")
+    return not (_has_no_page(request, environ) and can_ask)
 
 
 def draws_widgets(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
@@ -95,11 +97,6 @@ def _has_no_page(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool
         and not host_name(environ)
         and "JPY_SESSION_NAME" not in environ
     )
-
-
-def _can_ask(request: Mapping[str, Any]) -> bool:
-    """Return whether somebody is there who can be asked for input."""
-    return bool(request.get("content", {}).get("allow_stdin"))
 
 
 def running_shell() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hfmem_widget.analysis.kv_cache import kv_cache_of
+from hfmem_widget.analysis.kv_cache import kv_cache
 from hfmem_widget.session import Session, Span
 from hfmem_widget.session.model import KVCache
 from hfmem_widget.text import KIB, MIB, format_bytes, format_count, format_counted, number
@@ -16,7 +16,7 @@ def kv_cache_text(session: Session, span: Span) -> str:
     Such as ``KV cache: 4.00 GiB; each token takes 512 KiB (4 sequences, all layers); about 61,000 tokens
     would fit in the free memory.``
     """
-    cache = kv_cache_of(session, span)
+    cache = kv_cache(session, span)
     return "" if cache is None else sentence(cache)
 
 

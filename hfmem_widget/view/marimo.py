@@ -60,15 +60,9 @@ class MarimoScreen(Screen):
         return self._hand
 
     def _publish(
-        self,
-        bundle: Bundle,
-        display_id: str,
-        *,
-        update: bool,
-        metadata: Mapping[str, Any],
-        lost: Bundle | None,
+        self, bundle: Bundle, display_id: str, metadata: Mapping[str, Any], *, update: bool
     ) -> None:
-        del metadata, lost  # a page that was reloaded gets the output as it is
+        del metadata  # a page that was reloaded gets the output as it is
         self._of_cell().do(lambda: self._write(bundle, display_id, update=update))
         # marimo shows an error alone, in the place of all outputs.
         if sys.exception() is not None and PLOTLY not in bundle and "text/plain" in bundle:

@@ -141,7 +141,7 @@ class Screen:
         `lost` stands there if nothing comes to replace this output.
         """
         display_id = f"hfmem-{secrets.token_hex(8)}"
-        self._publish(bundle, display_id, update=False, metadata={}, lost=lost)
+        self._publish(bundle, display_id, _mark(display_id, lost), update=False)
         return display_id
 
     def replace(
@@ -153,9 +153,8 @@ class Screen:
         lost: Bundle | None = None,
     ) -> None:
         """Show a bundle in the place of an earlier one; as a new output if the user cleared that."""
-        self._publish(
-            bundle, display_id, update=not self.cleared, metadata=metadata or {}, lost=lost
-        )
+        metadata = {**(metadata or {}), **_mark(display_id, lost)}
+        self._publish(bundle, display_id, metadata, update=not self.cleared)
 
     def bound(self, action: Callable[[], None]) -> Callable[[], None]:
         """Return what does it on another thread, so that what it shows is the output of the running cell."""
@@ -182,13 +181,7 @@ class Screen:
             stop()
 
     def _publish(
-        self,
-        bundle: Bundle,
-        display_id: str,
-        *,
-        update: bool,
-        metadata: Mapping[str, Any],
-        lost: Bundle | None,
+        self, bundle: Bundle, display_id: str, metadata: Mapping[str, Any], *, update: bool
     ) -> None:
         data = dict(bundle or NOTHING)
         if not self._is_kernels and "text/plain" in data:
@@ -198,13 +191,14 @@ class Screen:
         if self._shell is None:
             print(data.get("text/plain", ""))  # noqa: T201  (the output of a script is its terminal)
             return
-        mark = {} if lost is None else {MARK: {"display_id": display_id, "lost": dict(lost)}}
+        transient = {"display_id": display_id}
         self._shell.display_pub.publish(
-            data=data,
-            metadata={**metadata, **mark},
-            transient={"display_id": display_id},
-            update=update,
+            data=data, metadata=metadata, transient=transient, update=update
         )
+
+
+def _mark(display_id: str, lost: Bundle | None) -> dict[str, Any]:
+    return {} if lost is None else {MARK: {"display_id": display_id, "lost": dict(lost)}}
 
 
 def printable(text: str, encoding: str | None) -> str:

@@ -152,14 +152,10 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
     if where := _where(now):
         lines.append(("", where))
     if now.ranks is not None:
-        lines_of_findings = [
-            each
-            for finding in now.ranks.findings[:IN_SIGHT]
-            for each in _finding_lines(finding, width)
-        ]
-        lines_of_findings = (
-            [("", ""), *lines_of_findings, ("", "")] if lines_of_findings else [("", "")]
-        )
+        lines_of_findings = [("", "")]
+        for finding in now.ranks.findings[:IN_SIGHT]:
+            lines_of_findings += _finding_lines(finding, width)
+        lines_of_findings += [("", "")] if now.ranks.findings else []
         room = height - 1 - len(lines) - len(lines_of_findings)
         lines += [("", text) for text in ranks_head(now.ranks, width, room)]
         lines += lines_of_findings

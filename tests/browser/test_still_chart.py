@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hfmem_widget.view import palette
 from tests.browser.lab import THEMES, Lab
+from tests.scenes.contrast import contrast
 
 CHART = ".jp-RenderedPlotly"
 COLUMNS = (447, 848, 1920)
@@ -130,5 +130,5 @@ def test_the_chart_is_as_wide_as_the_card_and_its_text_is_the_pages(lab: Lab) ->
             chart, page = lab.cell(0).locator(CHART).first, PAGES[theme]
             assert chart.evaluate("chart => chart.offsetWidth") <= 860
             inks = {on(page, colour) for colour in chart.evaluate(INKS)}
-            assert all(palette.contrast(ink, page) >= 4.5 for ink in inks), inks
+            assert all(contrast(ink, page) >= 4.5 for ink in inks), inks
     assert lab.errors == []

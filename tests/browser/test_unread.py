@@ -22,6 +22,7 @@ PREPARE = """
 import time
 from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup
 from tests.scenes import FakeClock
+from tests.scenes.groups import add_group
 from hfmem_widget.view.live import Broadcast
 from hfmem_widget.view.wire.publisher import Publisher
 
@@ -45,7 +46,7 @@ def watch(hours, gpus):
             recorder.append(Sample(clock.now, (1.2345678e10 + number,) * len(session.series)))
             if tenth % 5 == 4:
                 made = DeviceSteps(2e10, "exact", 1e10, number, 4096.0, 1e10, {"forward": 1.5e10})
-                session.steps.append(StepGroup(
+                add_group(session.steps, StepGroup(
                     3, 2 * number + tenth // 5, 2 * number + tenth // 5, clock.now - 0.45, clock.now,
                     8.0, 512.0, 4096.0, 4000.0, dict.fromkeys(keys, made),
                 ))

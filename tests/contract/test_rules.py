@@ -29,8 +29,9 @@ from hfmem_widget.session import (
     SpanKind,
     Spans,
     StepGroup,
+    Steps,
 )
-from hfmem_widget.session.steps import group_of, joined, row_of
+from hfmem_widget.session.steps import merged
 from hfmem_widget.text import (
     for_plotly,
     format_bytes,
@@ -46,6 +47,8 @@ from hfmem_widget.view.chart.lanes import fold, lay_lanes, lay_steps, range_labe
 from hfmem_widget.view.chart.layers import layers
 from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
+from tests.scenes.contrast import contrast
+from tests.scenes.groups import add_group
 
 RULES = json.loads((Path(__file__).parent / "rules.json").read_text(encoding="utf-8"))
 GPU = "cuda:0"
@@ -115,7 +118,7 @@ def test_bars_have_the_live_charts_colours_and_inks(
     """What is written on a bar has a contrast of at least 4.5."""
     assert palette.bar(kind, lane, worst=is_worst) == colour
     assert palette.ink_on(colour) == ink
-    assert palette.contrast(colour, ink) >= 4.5
+    assert contrast(colour, ink) >= 4.5
 
 
 @pytest.mark.parametrize("kind", get_args(SpanKind))
@@ -146,11 +149,14 @@ def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", RULES["merges"], ids=lambda case: str(case["name"]))
 def test_steps_merge_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Figure by figure, for every device; to groups of groups as well as at once."""
-    groups = [group_of([*map(known, row)], DEVICES) for row in case["rows"]]
-    merged = np.array([*map(known, case["merged"])])
+    rows = np.array([[*map(known, row)] for row in case["rows"]])
+    expected = [[*map(known, case["merged"])]]
+    most = merged(rows[:-1], np.array([0])) if len(rows) > 1 else rows[:0]
 
-    for one in (joined(groups), joined([joined(groups[:-1]), groups[-1]])):
-        np.testing.assert_array_equal(row_of(one, DEVICES), merged)
+    np.testing.assert_array_equal(merged(rows, np.array([0])), expected)
+    np.testing.assert_array_equal(
+        merged(np.concatenate([most, rows[-1:]]), np.array([0])), expected
+    )
 
 
 @pytest.mark.parametrize("case", RULES["step_folds"], ids=lambda case: str(case["name"]))
@@ -158,7 +164,9 @@ def test_steps_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Which of them stand in one bar where there are more than bars."""
     parents = [parent for parent, count in case["steps"] for _ in range(count)]
     first = case.get("first", 1)
-    steps = [step(first + at, parent=parent, start=float(at)) for at, parent in enumerate(parents)]
+    steps = Steps(len(parents))
+    for at, parent in enumerate(parents):
+        add_group(steps, step(first + at, parent=parent, start=float(at)))
     session = cast("Session", SimpleNamespace(steps=steps))
     bars, _ = lay_steps(session, GPU, (0.0, 1e9), lambda parent: 0, case["most"])
 

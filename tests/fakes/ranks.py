@@ -31,6 +31,7 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.groups import add_group
 from tests.scenes.stage import H200_TOTAL, HOST_TOTAL, STARTED_AT
 
 LOADING: Final = 1.0
@@ -334,7 +335,7 @@ class SimulatedRank:
         devices = dict.fromkeys(keys, figures)
         late = self._chance.random() * 0.004
         step = StepGroup(parent, self.step, self.step, start, stop + late, *numbers, devices)
-        self._session.steps.append(step)
+        add_group(self._session.steps, step)
         every = self._script.evaluate_every
         if every and not self.step % every:
             self._evaluate(stop)

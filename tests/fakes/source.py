@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.sources.allocator import Instant
+from hfmem_widget.sources.source import Source
 
 
-class FakeSource:
+class FakeSource(Source):
     """A `Source` whose readings are set by hand: NaN by default.
 
     `read` raises `failure` while that is set; `at` returns what is `known`, of whatever instant.
@@ -25,15 +26,13 @@ class FakeSource:
         blocks: bool = False,
         secondary: bool = False,
     ) -> None:
+        super().__init__()
         self.name = name
         self.blocks = blocks
         self.secondary = secondary
-        self.is_beside = False
-        self.due = -math.inf
         self.devices: tuple[Device, ...] = tuple(devices)
         self.series: tuple[Series, ...] = tuple(series)
         self.values = list(values) if values is not None else [math.nan] * len(self.series)
-        self.notes: list[str] = []
         self.failure: Exception | None = None
         self.known: Sequence[float] | None = None
         self.reads = 0

@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from hfmem_widget.features.budget.companion import Crossing, finding_of
+from hfmem_widget.features.budget.companion import Budget, Crossing
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Certainty, Guide, Session
 from hfmem_widget.text import GIB, MIB
 from tests.scenes.stage import Stage
@@ -108,6 +109,7 @@ def leak() -> Session:
     line = Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)
     session.guides.append(line)
     over: Crossing | None = None
+    watched = Budget(WatchOptions(budget=budget))
     with stage.span("cell", "fine-tune") as cell:
         stage.hold({"cuda:0": 1.25 * GIB}, 1.2, {"weights": 1.22 * GIB, "buffers": 0.03 * GIB})
         with stage.span("train", "train") as train:
@@ -129,5 +131,6 @@ def leak() -> Session:
                     stage.find(["cuda:0"], {"optimizer": 2.44 * GIB})
     if over is not None:
         highest = session.peak("cuda:0/allocated")
-        session.findings.append(finding_of(over, budget, cell.id, highest=highest))
+        watched._root = cell.id
+        session.findings.append(watched._warning(session, over, highest))
     return stage.finish()

@@ -23,7 +23,7 @@ from hfmem_widget.drivers import follow, generating
 from hfmem_widget.drivers.diffusion import follow_pipelines, leave_pipelines
 from hfmem_widget.drivers.loading import PLACES
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
-from hfmem_widget.features.stacks.dispatch_tracker import ProfilerWatch
+from hfmem_widget.features.stacks import dispatch_tracker
 from hfmem_widget.monitor import patch
 from hfmem_widget.monitor.process import process_state
 from tests.trainer.tiny import tiny_model
@@ -61,17 +61,17 @@ class DiffusionPipeline:
 def everything() -> Iterator[None]:
     """Have everything surrounded that ever is."""
     pipelines: Any = types.SimpleNamespace(DiffusionPipeline=DiffusionPipeline)
-    model, profilers = tiny_model(), ProfilerWatch(bool, bool)
+    model = tiny_model()
     with watch(quiet=True):
         model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
         patch.surround_all(PLACES, weights)
         follow_pipelines(pipelines)
         hooks = ModelHooks(model, before=lambda _counts: None, after=lambda _error: None)
-        profilers.begin()
+        patch.surround_all(dispatch_tracker.PLACES)
         patch.surround(sys, "exit", follow._noting_exit)
         yield
         patch.restore(sys, "exit")
-        profilers.end()
+        patch.restore_all(dispatch_tracker.PLACES)
         hooks.remove()
         leave_pipelines(pipelines)
         patch.restore_all(PLACES, weights)

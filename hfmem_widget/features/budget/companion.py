@@ -38,54 +38,6 @@ class Crossing:
     where: str = ""  # such as "step 41 (forward)"; empty if unknown
 
 
-def finding_of(
-    crossing: Crossing,
-    budget: float,
-    span_id: int,
-    *,
-    metric: str = "allocated",
-    began: float = 0.0,
-    highest: float = math.nan,
-    ended_after: int = 0,
-    advice: tuple[str, ...] = (),
-) -> Finding:
-    """Return the warning.
-
-    The watch `began` so many seconds after its session. `highest` is the peak in bytes once it has ended, and
-    `ended_after` the step after which a training was ended for it.
-    """
-    of_what = OF_WHAT[metric]
-    title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
-    if crossing.seen == "at the start":
-        title += " from the start"
-    elif crossing.seen == "between samples":
-        title += " between two samples"
-    elif math.isfinite(crossing.seconds):
-        title += f" after {format_duration(crossing.seconds)}"
-    if crossing.where and crossing.seen != "at the start":
-        title += f", in {crossing.where}"
-    if math.isfinite(highest):
-        title += f", by {format_bytes(highest - budget)} at its peak"
-    else:
-        title += f": {format_bytes(crossing.allocated)} {of_what or 'allocated'}"
-    evidence: dict[str, object] = {
-        "device": crossing.device,
-        "budget": round(budget),
-        metric: round(crossing.allocated),
-        "seconds": crossing.seconds,
-        "where": crossing.where,
-        "seen": crossing.seen,
-    }
-    if math.isfinite(crossing.seconds):
-        evidence["time"] = began + crossing.seconds
-    if math.isfinite(highest):
-        evidence["peak"] = round(highest)
-    if ended_after:
-        title += f"; training was ended after step {ended_after}, with a checkpoint"
-        evidence["ended_after_step"] = ended_after
-    return Finding("budget", "warn", title, evidence, advice, span_id)
-
-
 class Budget(Companion):
     """Notes the first crossing, on whichever thread sees it first."""
 
@@ -218,17 +170,39 @@ class Budget(Companion):
         return self._limit.on(total)
 
     def _warning(self, session: Session, crossing: Crossing, highest: float = math.nan) -> Finding:
+        """Return the warning; `highest` is the peak in bytes once the watch has ended."""
+        budget, metric = self._on(session, crossing.device), self._limit.metric
+        of_what = OF_WHAT[metric]
+        title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
+        if crossing.seen == "at the start":
+            title += " from the start"
+        elif crossing.seen == "between samples":
+            title += " between two samples"
+        elif math.isfinite(crossing.seconds):
+            title += f" after {format_duration(crossing.seconds)}"
+        if crossing.where and crossing.seen != "at the start":
+            title += f", in {crossing.where}"
+        if math.isfinite(highest):
+            title += f", by {format_bytes(highest - budget)} at its peak"
+        else:
+            title += f": {format_bytes(crossing.allocated)} {of_what or 'allocated'}"
+        evidence: dict[str, object] = {
+            "device": crossing.device,
+            "budget": round(budget),
+            metric: round(crossing.allocated),
+            "seconds": crossing.seconds,
+            "where": crossing.where,
+            "seen": crossing.seen,
+        }
+        if math.isfinite(crossing.seconds):
+            evidence["time"] = self._began + crossing.seconds
+        if math.isfinite(highest):
+            evidence["peak"] = round(highest)
+        if self._ended_after:
+            title += f"; training was ended after step {self._ended_after}, with a checkpoint"
+            evidence["ended_after_step"] = self._ended_after
         advice = self._advice() if math.isfinite(highest) else ()
-        return finding_of(
-            crossing,
-            self._on(session, crossing.device),
-            self._root,
-            metric=self._limit.metric,
-            began=self._began,
-            highest=highest,
-            ended_after=self._ended_after,
-            advice=advice,
-        )
+        return Finding("budget", "warn", title, evidence, advice, self._root)
 
     def _advice(self) -> tuple[str, ...]:
         """Return why nothing was ended, if it was to be."""

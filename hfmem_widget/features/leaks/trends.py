@@ -56,9 +56,8 @@ WARM_UP = 5  # steps that are left out, at most a sixth of all: states and works
 
 MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own
 BEYOND_TEETH = 1.5  # times the highest tooth before: what memory that fell must rise to be a leak
-CLEARLY = (
-    2.0  # times the spread over the time: that over the number of spans, where time explains growth
-)
+# Times the spread over the time: that over the number of spans, where time explains growth.
+CLEARLY = 2.0
 UNEVEN = 0.01  # the share of the growth that the spread over the number of spans must be
 _DOUBT = 3.0  # spreads that a point may lie beside the line and still belong to it
 

@@ -15,20 +15,15 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions, expanded
 from hfmem_widget.ranks.directory import Member
-from hfmem_widget.ranks.identity import ALONE
+from hfmem_widget.ranks.identity import ALONE, MOST_WITH_SAMPLES, seconds_between_writes
 from hfmem_widget.recording.file import GrowingFile, claim, path_for, release
 from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
-EVERY = 1.0  # seconds between two blocks: as much is lost at most where the process is killed
 MOST_WAITING = 6000
 """Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
 
-MOST_WITH_SAMPLES = 64
-"""Ranks of a world in which each has its samples written; in a larger one their folds alone."""
-
-WRITES_PER_SECOND = 256  # of all ranks of a world together: what a file server is asked for at most
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
 TRIES = 3
 PAUSE = 10.0
@@ -69,8 +64,7 @@ class FileRecording(Companion):
         self._seen, self._trains = (0, 0), False
         world = 1 if member is None else member.rank.world
         self._only_folds = world > MOST_WITH_SAMPLES
-        every = max(EVERY, world / WRITES_PER_SECOND) if self._only_folds else EVERY
-        self._ticker = Ticker(self.tick, every)
+        self._ticker = Ticker(self.tick, seconds_between_writes(world))
         self._is_over = self._is_closed = self._is_broken = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:

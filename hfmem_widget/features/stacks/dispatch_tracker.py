@@ -10,7 +10,6 @@ operator allocates and frees within itself is not seen.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from types import CodeType, ModuleType
 from typing import Any
@@ -41,7 +41,6 @@ NOWHERE = 0  # the place of a block of which neither operator nor stack is known
 _EVENT = Struct("<BQQdI")
 
 _HOME = "torch.autograd.profiler"
-_PROFILERS = ("_run_on_profiler_start", "_run_on_profiler_stop")
 
 MOST_EVENTS = 400_000
 DEEPEST = 64  # the innermost Python frames of a stack
@@ -212,43 +211,6 @@ def _modes() -> list[Any]:
     return list(dispatch._get_current_dispatch_mode_stack())
 
 
-class ProfilerWatch:
-    """Calls back before a profiler of torch begins, and after it has ended, on its thread.
-
-    For its profilers of every kind, torch calls two functions of `torch.autograd.profiler` by their names
-    there, since version 2.1. They are surrounded while a watch needs to know.
-    """
-
-    def __init__(self, starts: Callable[[], object], stops: Callable[[], object]) -> None:
-        self.calls = dict(zip(_PROFILERS, (starts, stops), strict=True))
-
-    def begin(self) -> bool:
-        """Begin to call back; return whether a profiler runs already."""
-        begun(ProfilerWatch).append(self)
-        surround_all(_PLACES)
-        return bool(getattr(sys.modules.get(_HOME), "_is_profiler_enabled", False))
-
-    def end(self) -> None:
-        """Call back no more."""
-        watches = begun(ProfilerWatch)
-        if self in watches:
-            watches.remove(self)
-            if not watches:
-                restore_all(_PLACES)
-
-
-@contextmanager
-def _calling_back(name: str) -> Iterator[None]:
-    for watch in tuple(begun(ProfilerWatch)):
-        harmless(watch.calls[name])
-    yield
-
-
-_PLACES = tuple(
-    Place(_HOME, "", name, functools.partial(_calling_back, name)) for name in _PROFILERS
-)
-
-
 class _Storage(weakref.ref[Any]):
     """A live storage, by the address of its C++ object, which no other has meanwhile."""
 
@@ -264,9 +226,8 @@ class Tracked:
     """What was seen."""
 
     snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
-    seconds: (
-        float  # the least that following cost, of this thread's own time: without torch's way to us
-    )
+    seconds: float
+    """The least that following cost, of this thread's own time: without torch's way to us."""
     wrapped: bool  # whether the oldest events had to make room
     aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 
@@ -285,7 +246,6 @@ class OperatorTracker:
         self._live: dict[int, _Storage] = {}
         self._gone: deque[_Storage] = deque()
         self._seconds = 0.0
-        self._profilers = ProfilerWatch(self._stand_aside, self._come_back)
         self._depth = 0
         self._left_at: float | None = None
         self._aside = 0.0
@@ -302,8 +262,10 @@ class OperatorTracker:
         self._thread = threading.get_ident()
         self._following = True
         self._mode.__enter__()
-        if self._profilers.begin():
-            self._stand_aside()
+        begun(OperatorTracker).append(self)
+        surround_all(PLACES)
+        if getattr(sys.modules.get(_HOME), "_is_profiler_enabled", False):
+            self.stand_aside()
         return True
 
     def pause(self) -> None:
@@ -315,7 +277,11 @@ class OperatorTracker:
         mode, self._mode = self._mode, None
         if mode is None:
             return None
-        self._profilers.end()
+        trackers = begun(OperatorTracker)
+        if self in trackers:
+            trackers.remove(self)
+            if not trackers:
+                restore_all(PLACES)
         self._note_gone()
         self._following = False
         if self._left_at is not None:
@@ -332,13 +298,14 @@ class OperatorTracker:
         self._live.clear()
         return tracked
 
-    def _stand_aside(self) -> None:
+    def stand_aside(self) -> None:
         """Leave the operators to torch's profiler, which would count each twice: before us and after."""
         if threading.get_ident() == self._thread and self._left_at is None:
             self._depth = remove(self._mode)
             self._left_at = time.perf_counter() if self._depth >= 0 else None
 
-    def _come_back(self) -> None:
+    def come_back(self) -> None:
+        """Follow the operators again, once the profiler has ended."""
         if threading.get_ident() == self._thread and self._left_at is not None:
             self._aside += time.perf_counter() - self._left_at
             self._left_at = None
@@ -435,6 +402,21 @@ class OperatorTracker:
                 frames.append((code, frame.f_lineno))
             frame = frame.f_back
         return tuple(frames)
+
+
+@contextmanager
+def _calling_back(called: Callable[[OperatorTracker], None]) -> Iterator[None]:
+    for tracker in tuple(begun(OperatorTracker)):
+        harmless(called, tracker)
+    yield
+
+
+PLACES = (
+    Place(_HOME, "", "_run_on_profiler_start", partial(_calling_back, OperatorTracker.stand_aside)),
+    Place(_HOME, "", "_run_on_profiler_stop", partial(_calling_back, OperatorTracker.come_back)),
+)
+"""What torch calls, by its names there, before a profiler of any kind begins and after it has ended, on its
+thread, since version 2.1. It is surrounded while operators are followed."""
 
 
 def _name_of(func: Any) -> str:

@@ -15,7 +15,7 @@ from hfmem_widget.view.chart import paint_plotly as paint
 from hfmem_widget.view.chart.layers import lines_of
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
-from hfmem_widget.view.chart.svg import chart_columns, chart_svg
+from hfmem_widget.view.chart.svg import chart_html
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -111,7 +111,7 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
     summary = f"{plain(scene.device.key)} over {lasted}{plain(peak)}"
     return {
         PLOTLY_MIME: for_notebook(_drawn(scene)),
-        "text/html": chart_svg(scene.coarser(chart_columns(session))),
+        "text/html": chart_html(session, span),
         "text/plain": f'memwatch "{plain(label)}" chart: {summary}',
     }
 

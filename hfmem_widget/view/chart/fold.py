@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 from hfmem_widget.analysis.facts import end_of
 from hfmem_widget.session import Finding, Sample, Session
 from hfmem_widget.session.spans import outermost
+from hfmem_widget.session.steps import FIGURES
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks
 
@@ -21,6 +23,9 @@ PAUSE_SHARE, LEAST_PAUSE = 0.02, 0.05
 
 LEAST_GAIN = 1 / 3
 """Where pauses take up less than this share of the time, seconds are drawn as they are."""
+
+
+_TIMES = [FIGURES.index("start"), FIGURES.index("stop")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,9 @@ class _Folded:
     def __init__(self, session: Session, fold: Fold) -> None:
         self._session, self._fold = session, fold
         self.spans = tuple(map(self._moved, session.spans))
-        self.steps = [self._moved(group) for group in session.steps]
+        self.steps = deepcopy(session.steps)
+        table = self.steps.table
+        table[:, _TIMES] = fold.to_axis(table[:, _TIMES])
         self.guides = [self._moved(guide) for guide in session.guides]
         self.findings = [self._timed(finding) for finding in session.findings]
         self.last_sample: Sample = replace(

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from hfmem_widget.analysis.facts import allocated_peak, end_of
+import numpy as np
+
+from hfmem_widget.analysis.facts import end_of, peak_of
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
-from hfmem_widget.session.steps import joined
+from hfmem_widget.session.steps import FIGURES, Table, group_of, merged, sizes_of
 from hfmem_widget.text import format_bytes, format_count, format_duration
 from hfmem_widget.view.chart.axis import round_up
 from hfmem_widget.view.chart.shapes import Bar
@@ -20,9 +22,8 @@ from hfmem_widget.view.line import peak_text
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
-STANDS_OUT = (
-    0.02  # of its peak: what it must be above that of most steps, if others have as many tokens
-)
+# Of its peak: what it must be above that of most steps, if others have as many tokens.
+STANDS_OUT = 0.02
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
@@ -30,6 +31,7 @@ LaneOf = Callable[[int], int]
 PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}
 """The plurals of what is usually numbered; any other word is not changed."""
 
+_PARENT, _FIRST, _START, _STOP = map(FIGURES.index, ("parent", "first", "start", "stop"))
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
@@ -108,7 +110,7 @@ def _bar(
     # Between cells that are drawn end to end there are pauses.
     lasted = sum(end_of(session, span) - span.start for span in group)
     label = first.label or first.kind
-    peaks = [allocated_peak(session, span, device) for span in group]
+    peaks = [peak_of(session, span, f"{device}/allocated") for span in group]
     highest = max(range(len(group)), key=lambda at: known_of(peaks[at].value, -math.inf))
     peak = f"peak {peak_text(peaks[highest])}"
     if len(group) > 1:
@@ -133,9 +135,12 @@ def lay_steps(
     `lane_of` takes the id of the span in which steps were made.
     """
     start, stop = view
-    steps = [group for group in session.steps if group.start <= stop and group.stop > start]
-    bars = [_step_bar(group, device, view, lane_of) for group in _grouped(steps, most)]
-    worst = worst_step(steps, device)
+    devices = session.steps.devices
+    table = session.steps.table
+    table = table[(table[:, _START] <= stop) & (table[:, _STOP] > start)]
+    groups = [group_of(row, devices) for row in _grouped(table, most).tolist()]
+    bars = [_step_bar(group, device, view, lane_of) for group in groups]
+    worst = worst_step([group_of(row, devices) for row in table.tolist()], device)
     if worst is None:
         return bars, []
     bar = _step_bar(worst, device, view, lane_of)
@@ -179,16 +184,18 @@ def _count(group: StepGroup) -> int:
     return group.last - group.first + 1
 
 
-def _grouped(steps: list[StepGroup], most: int) -> list[StepGroup]:
-    """Join neighbours until at most about `most` groups are left."""
+def _grouped(table: Table, most: int) -> Table:
+    """Merge neighbours until at most about `most` groups are left."""
     size = 1
-    while sum(map(_count, steps)) > size * most:
+    while sizes_of(table).sum() > size * most:
         size *= 2
-    runs = groupby(steps, key=lambda group: (group.parent, (group.first - 1) // size))
-    groups = [joined(list(run)) for _, run in runs]
+    parent, part = table[:, _PARENT], (table[:, _FIRST] - 1) // size
+    is_new = (parent[1:] != parent[:-1]) | (part[1:] != part[:-1])
+    begins = np.append(0, np.flatnonzero(is_new) + 1)
+    groups = merged(table, begins) if len(table) else table
     while len(groups) > 2 * most:
         # Steps of very many parents, such as of a block around each.
-        groups = [joined(groups[at : at + 2]) for at in range(0, len(groups), 2)]
+        groups = merged(groups, np.arange(0, len(groups), 2))
     return groups
 
 

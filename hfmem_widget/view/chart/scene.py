@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,9 +12,7 @@ from hfmem_widget.analysis.curve import (
     Gap,
     Points,
     curve,
-    joined,
     runs_of,
-    thinned,
     visible_gaps,
 )
 from hfmem_widget.analysis.facts import active_devices, end_of, label_of, peak_of
@@ -39,8 +35,6 @@ from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import Layer, layers
 from hfmem_widget.view.chart.shapes import Bar, Frame, Word
 from hfmem_widget.view.rank_words import peak_name
-
-_Item = TypeVar("_Item")
 
 CAPACITY_FROM = 0.6  # the capacity is drawn where the data reach this share of it
 
@@ -187,27 +181,6 @@ class Scene:
         level = max(near) if is_above else min(near)
         side = _side(newest.time / self.duration, _EDGE_OF_MARK)
         return Word(newest.label, level, side, newest.time, is_above, is_boxed=True, is_off=True)
-
-    def coarser(self, columns: int) -> Scene:
-        """Return the same picture with its lines in fewer points, as `build_scene` chooses them."""
-
-        def stay(runs: Iterable[Points]) -> list[list[int]]:
-            return [thinned(run, self.duration, columns) for run in runs]
-
-        lines = [
-            replace(line, points=joined(_at(line.runs, stay(line.runs)))) for line in self.lines
-        ]
-        # The top of the stack decides for all parts, so that those drawn at one point are of one instant.
-        rows = stay(self.layers[-1].runs) if self.layers else []
-        layers = [
-            Layer(layer.name, tuple(_at(layer.runs, rows)), tuple(_at(layer.heights, rows)))
-            for layer in self.layers
-        ]
-        return replace(self, lines=tuple(lines), layers=tuple(layers))
-
-
-def _at(runs: Sequence[list[_Item]], rows: Sequence[list[int]]) -> list[list[_Item]]:
-    return [[run[at] for at in kept] for run, kept in zip(runs, rows, strict=True)]
 
 
 def _side(share: float, edge: float) -> str:

@@ -13,7 +13,7 @@ from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, mark
 from hfmem_widget.view.chart.shapes import Curve
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
-POINTS = 1900  # for all lines together: about 10 bytes each
+POINTS = 1850  # for all lines together: about 10 bytes each
 
 _CARD_HEIGHT, _CHART_HEIGHT = 52, 170
 _LANE_GAP = 6
@@ -21,7 +21,7 @@ _LANE_GAP = 6
 
 def sparkline(session: Session, span: Span) -> str:
     """Return a small picture of allocated and reserved, without axes; empty where there is too little."""
-    scene = build_scene(session, span, columns=_columns(session, _CARD_COLUMNS))
+    scene = build_scene(session, span, columns=chart_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
     signs = (mark for mark in marks_of(scene) if mark.sign != "triangle")
@@ -33,11 +33,8 @@ def sparkline(session: Session, span: Span) -> str:
 def chart_html(session: Session, span: Span | None = None) -> str:
     """Return the chart with axes, lanes and legend; empty where there is too little."""
     scene = build_scene(session, span, columns=chart_columns(session))
-    return "" if scene is None else chart_svg(scene)
-
-
-def chart_svg(scene: Scene) -> str:
-    """Return a scene with axes, lanes and legend."""
+    if scene is None:
+        return ""
     frame, height = scene.frame, _CHART_HEIGHT
     offset = scene.lanes * paint.LANE + _LANE_GAP if scene.lanes else 0
     drawn = [
@@ -54,12 +51,8 @@ def chart_svg(scene: Scene) -> str:
     )
 
 
-def chart_columns(session: Session) -> int:
+def chart_columns(session: Session, most: int = _CHART_COLUMNS) -> int:
     """Return into how many columns the time of the chart is divided."""
-    return _columns(session, _CHART_COLUMNS)
-
-
-def _columns(session: Session, most: int) -> int:
     return max(50, min(most, int(POINTS / (2 * lines_of(session)))))
 
 

@@ -234,7 +234,7 @@ def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
     is_gap = np.isnan(values).all(axis=1)
     gaps = [(at, at) for at in time[is_gap].tolist()]
     time, values = time[~is_gap], values[~is_gap]
-    return _decimated(time, values, values, gaps, most, folded=False)
+    return decimate(Timeline.from_rows(time, values, values, gaps=gaps), most)
 
 
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
@@ -244,20 +244,9 @@ def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
     A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
     a row of NaN.
     """
-    rows = timeline.time, timeline.low, timeline.high
-    return _decimated(*rows, timeline.gaps, most, folded=timeline.bucket > 1)
-
-
-def _decimated(
-    time: Floats,
-    low: Floats,
-    high: Floats,
-    gaps: Sequence[tuple[float, float]],
-    most: int,
-    *,
-    folded: bool,
-) -> tuple[Floats, Floats]:
-    gaps = sorted(gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
+    time, low, high = timeline.time, timeline.low, timeline.high
+    folded = timeline.bucket > 1
+    gaps = sorted(timeline.gaps, key=lambda gap: gap[0] - gap[1])[: most // 8]
     room = most - len(gaps)
     if len(time) > (room // 2 if folded else room):
         step = math.ceil(len(time) / (room // 2))

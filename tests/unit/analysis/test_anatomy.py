@@ -29,6 +29,7 @@ from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
 from tests.data.worked_out import EVERY, kept
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
+from tests.scenes.groups import add_group
 
 WEIGHTS, STATES, GRADIENTS = 1.25 * GIB, 2.5 * GIB, 1.25 * GIB
 
@@ -220,7 +221,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         group = StepGroup(
             parent=parent, first=5, last=5, start=0, stop=1, devices={"cuda:0": device}, **figures
         )
-        script.session.steps.append(group)
+        add_group(script.session.steps, group)
     assert anatomy(script.session, 5).allocated == 3 * GIB
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES, kv_cache, kv_cache_of
+from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES, kv_cache
 from hfmem_widget.session import Device, KVCache, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB, KIB, MIB
 from hfmem_widget.view.card import card_bundle
@@ -115,4 +115,4 @@ def test_the_card_says_it() -> None:
 
     assert "KV cache: 1.00 GiB" in card["text/plain"]
     assert "KV cache: 1.00 GiB" in card["text/html"]
-    assert kv_cache_of(session, session.spans[0]) == session.kv_cache()
+    assert kv_cache(session, session.spans[0]) == session.kv_cache()

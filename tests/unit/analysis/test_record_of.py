@@ -15,6 +15,7 @@ from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import GIB
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
+from tests.scenes.groups import add_group
 from tests.scenes.stage import Stage
 
 
@@ -153,7 +154,7 @@ def test_a_second_training_counts_on() -> None:
     session = scripted_run("steps")
     for group in list(session.steps)[:20]:
         anew = {name: getattr(group, name) for name in StepGroup.__slots__}
-        session.steps.append(StepGroup(**anew))
+        add_group(session.steps, StepGroup(**anew))
     numbers = device_of(session).steps[:, 0]
 
     assert numbers.tolist() == list(range(1, 81))

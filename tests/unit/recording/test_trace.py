@@ -18,6 +18,7 @@ from hfmem_widget.session.model import Sample
 from hfmem_widget.session.spans import Spans
 from hfmem_widget.session.steps import DeviceSteps
 from tests.scenes import scripted_run
+from tests.scenes.groups import add_group
 
 Events = list[dict[str, Any]]
 
@@ -116,7 +117,7 @@ def test_steps_without_spans_are_slices() -> None:
     """A step that has a span is there once; neighbours that were folded are one slice."""
     steps = Steps()
     for one in (group(1, 1), group(2, 2)):
-        steps.append(one)
+        add_group(steps, one)
     kept = Span(2, "step", "step 2", 2.0, Sample(2.0, ()), 3.0, Sample(3.0, ()), parent=1)
     session = Session("x", spans=Spans([span(1, 0.0, 20.0, "train"), kept]), steps=steps)
     folded = Session("x", steps=Steps.from_table(steps.devices, [row(group(1, 8))], 8))
@@ -131,7 +132,7 @@ def test_steps_without_spans_are_slices() -> None:
 
 def row(one: StepGroup) -> list[float]:
     steps = Steps()
-    steps.append(one)
+    add_group(steps, one)
     found: list[float] = steps.table[0].tolist()
     return found
 

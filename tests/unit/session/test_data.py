@@ -31,6 +31,7 @@ from hfmem_widget.session import (
 from hfmem_widget.session.model import same
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from tests.scenes import SCRIPTED_RUNS, scripted_run
+from tests.scenes.groups import add_group
 from tests.unit.session.conftest import KEY, recorder_of
 from tests.unit.session.test_steps import one_step
 
@@ -97,7 +98,7 @@ CHANGES: dict[str, Callable[[Session], object]] = {
     "newest": lambda one: setattr(one, "last_sample", replace(one.last_sample, time=1e9)),
     "timeline": lambda one: one.timeline.append(1e9, [0.0] * one.timeline.width),
     "gap": lambda one: one.timeline.add_gap(0.0, 1.0),
-    "steps": lambda one: one.steps.append(one_step(10**6)),
+    "steps": lambda one: add_group(one.steps, one_step(10**6)),
     "span": lambda one: one._spans.add(replace(one.spans[0], label="other")),
     "peak": lambda one: one._spans.add(replace(one.spans[0], peaks={KEY: Peak(1.0, "exact")})),
     "phases": lambda one: one._phases.add(1, replace(one.spans[0], label="other")),
@@ -211,11 +212,11 @@ def test_steps_of_a_table_go_on(first: int, more: int) -> None:
     """Folding as the steps that the table was taken from."""
     steps = Steps(16)
     for number in range(first):
-        steps.append(one_step(number))
+        add_group(steps, one_step(number))
     again = Steps.from_table(steps.devices, steps.table, steps.count, 16)
     assert again == steps
     for number in range(first, first + more):
-        steps.append(one_step(number))
-        again.append(one_step(number))
+        add_group(steps, one_step(number))
+        add_group(again, one_step(number))
 
     assert again == steps

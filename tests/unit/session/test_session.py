@@ -22,6 +22,7 @@ from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
 from hfmem_widget.session.timeline import Timeline
+from tests.scenes.groups import add_group
 from tests.unit.session.conftest import GPU, KEY, recorder_of
 
 ALLOCATED = Series("cuda:0", "allocated")
@@ -125,7 +126,7 @@ def test_a_steps_peak_wins_over_the_samples() -> None:
     """A recording of a run that was killed has its steps, but not their spans."""
     known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
-    steps.append(StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
+    add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
     session = Session("x", devices=[Device("cuda:0", "x")], steps=steps)
 
     assert session.peak("cuda:0/allocated") == 9.0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup, Steps
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
+from tests.scenes.groups import add_group
 from tests.unit.session.conftest import GPU, recorder_of
 
 
@@ -25,7 +26,7 @@ def one_step(number: int, peak: float = 1.0, *, parent: int = 1, tokens: float =
 def many(peaks: list[float], most: int = 16, parents: list[int] | None = None) -> Steps:
     steps = Steps(most)
     for at, peak in enumerate(peaks):
-        steps.append(one_step(at + 1, peak, parent=parents[at] if parents else 1, tokens=peak))
+        add_group(steps, one_step(at + 1, peak, parent=parents[at] if parents else 1, tokens=peak))
     return steps
 
 
@@ -61,7 +62,7 @@ def test_steps_that_come_together_fold_as_those_that_come_alone(
     parents.sort()
     alone, table = many([1.0] * len(parents), 8, parents), Steps(len(parents))
     for at, parent in enumerate(parents):
-        table.append(one_step(at + 1, parent=parent, tokens=1.0))
+        add_group(table, one_step(at + 1, parent=parent, tokens=1.0))
     steps = Steps.from_table(alone.devices, [], 0, 8)
 
     for first in range(0, len(parents), together):
@@ -83,7 +84,7 @@ def test_a_device_that_appears_later_adds_columns() -> None:
     """What is not known of it before is NaN, and what was known stays."""
     steps = many([2.0])
     group = one_step(2, 3.0)
-    steps.append(replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]}))
+    add_group(steps, replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]}))
 
     assert steps.devices == (GPU, "cuda:1")
     assert math.isnan(steps.table[0, steps.columns.index("cuda:1/peak")])

@@ -20,6 +20,7 @@ from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
 from hfmem_widget.features.compare.text import figure_columns, part_columns, verdicts
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
 from hfmem_widget.text import GIB, MIB
+from tests.scenes.groups import add_group
 from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
@@ -70,7 +71,7 @@ def folded(peaks: Sequence[float], most: int) -> Floats:
     for at, peak in enumerate(peaks, 1):
         one = DeviceSteps(peak, "exact", peak, at, math.nan, peak, {})
         nan = math.nan
-        steps.append(StepGroup(1, at, at, float(at), at + 0.5, nan, nan, nan, nan, {GPU: one}))
+        add_group(steps, StepGroup(1, at, at, float(at), at + 0.5, nan, nan, nan, nan, {GPU: one}))
     names = ("first", "last", f"{GPU}/lowest", f"{GPU}/peak", f"{GPU}/worst")
     return steps.table[:, [steps.columns.index(name) for name in names]]
 

@@ -17,6 +17,7 @@ from hfmem_widget.session import DeviceSteps, Finding, Recorder, Sample, Session
 from hfmem_widget.text import GIB, KIB, MIB
 from tests.data.leak_noise import GROWING, STILL, readings
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
+from tests.scenes.groups import add_group
 from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
@@ -295,8 +296,9 @@ def test_a_run_of_any_length_is_told() -> None:
     for step in range(1, 20_001):
         allocated = (500 + 0.01 * step) * MIB
         device = DeviceSteps(9 * GIB, "exact", 9 * GIB, step, 8.0, allocated, {})
-        session.steps.append(
-            StepGroup(1, step, step, step - 0.5, float(step), 8, 8, 8, 8, {GPU: device})
+        add_group(
+            session.steps,
+            StepGroup(1, step, step, step - 0.5, float(step), 8, 8, 8, 8, {GPU: device}),
         )
     (trend,) = trends_of(session)
 

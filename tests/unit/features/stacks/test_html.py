@@ -11,7 +11,7 @@ import pytest
 
 from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, TINTS, icicle_html, stacks_bundle
 from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
-from hfmem_widget.view import palette
+from tests.scenes.contrast import contrast
 
 MIB = 1024**2
 HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
@@ -203,4 +203,4 @@ def test_a_name_on_a_box_can_be_read(tint: str, ink: str, page: int) -> None:
     """In the ink and on the ground of VS Code's default themes, of which the dark one has the fainter ink."""
     *channels, share = (float(one) for one in re.findall(r"[\d.]+", tint))
     mixed = (round(share * one + (1 - share) * page) for one in channels)
-    assert palette.contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5
+    assert contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5

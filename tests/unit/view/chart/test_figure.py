@@ -22,6 +22,7 @@ from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.scenes import SCRIPTED_RUNS, shared_run
+from tests.scenes.contrast import contrast
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -162,8 +163,8 @@ def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])
 def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -> None:
     """No grey reaches 4.5 on both: √(contrast of the pages) = 4.35 is the most there is."""
-    most = palette.contrast("#ffffff", "#111111") ** 0.5
-    assert palette.contrast(palette.INK, page) > most - 0.05
+    most = contrast("#ffffff", "#111111") ** 0.5
+    assert contrast(palette.INK, page) > most - 0.05
 
 
 def test_the_height_is_the_charts_own() -> None:

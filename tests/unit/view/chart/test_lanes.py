@@ -23,6 +23,7 @@ from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
 from hfmem_widget.view.chart.paint_plotly import bar_traces
 from hfmem_widget.view.chart.shapes import Bar, Frame
+from tests.scenes.groups import add_group
 
 NAN = math.nan
 
@@ -96,7 +97,8 @@ def session_of(
     for at, peak in enumerate(peaks):
         number = at + 1 if parents is None else 1 + sum(one == parents[at] for one in parents[:at])
         memory = DeviceSteps(peak * MIB, "exact", peak * MIB, number, tokens, 0.0, {"forward": MIB})
-        session.steps.append(
+        add_group(
+            session.steps,
             StepGroup(
                 parent=1 if parents is None else parents[at],
                 first=number,
@@ -108,7 +110,7 @@ def session_of(
                 tokens=tokens,
                 content_tokens=math.nan,
                 devices={} if math.isnan(peak) else {GPU: memory},
-            )
+            ),
         )
     return session
 
