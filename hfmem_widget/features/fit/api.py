@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -103,9 +105,16 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     if setting.attempt:
         from hfmem_widget.features.fit.trial import tried_step
 
-        tried = tried_step(subject, forecast.setting)
+        tried = tried_step(subject, forecast.setting, progress=_on_one_line)
     remember(forecast)
     return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
+
+
+def _on_one_line(text: str) -> None:
+    """Show what is being done on stderr, if that can be written to, over what was shown before."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"\r{text:40}" if text else f"\r{text:40}\r")
+        sys.stderr.flush()
 
 
 def longest_rows(
