@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.real_step import Checked
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.features.fit.trial_process import Checked
 from hfmem_widget.features.fit.workspaces import within
 
 MIB: Final = 2**20

@@ -41,13 +41,12 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
 
 def _notes(fit: Fit) -> list[str]:
     notes = [f"{fit.stored[:1].upper()}{fit.stored[1:]}."] if fit.stored else []
-    if tried := fit.tried:
-        share, peak = 100 * (fit.forecast.total / tried.peak - 1), format_bytes(tried.peak)
-        took = (
-            f"took {peak} and {format_duration(tried.seconds)}; the forecast is {share:+.1f} % off"
-        )
-        ended = f"ran out of memory when it had {peak}"
-        notes.append(f"A real step {ended if math.isnan(tried.seconds) else took}.")
+    if (tried := fit.tried) and math.isnan(tried.seconds):
+        notes.append(f"A real step ran out of memory when it had {format_bytes(tried.peak)}.")
+    elif tried:
+        took = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
+        share = 100 * (fit.forecast.total / tried.peak - 1)
+        notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
     notes += [*filter(None, [_expected(fit.forecast)]), *fit.forecast.notes]
     context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
     if context:

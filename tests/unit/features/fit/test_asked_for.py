@@ -171,9 +171,10 @@ def test_a_configuration_that_is_no_json_cannot_be_tried() -> None:
     ("happens", "told"),
     [
         (r"raise ImportError('gone\x1b')", "failed: ImportError: gone$"),
+        (r"raise SystemExit('once\ngone\x1b')", "failed: gone$"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "process was killed"),
     ],
-    ids=["error", "killed"],
+    ids=["error", "end", "killed"],
 )
 def test_a_new_process_that_dies_is_told_in_one_sentence(
     happens: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

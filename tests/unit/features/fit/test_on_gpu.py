@@ -11,7 +11,7 @@ from torch.nn import functional
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.trial_process import Checked
+from hfmem_widget.features.fit.real_step import Checked
 from hfmem_widget.features.fit.workspaces import prefers_cudnn, within
 from hfmem_widget.text import MIB
 
