@@ -75,7 +75,7 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
 def _step_of(document: dict[str, Any], device: str) -> partial[None]:
     """Build the model, and return what makes a step."""
     setting, kind = Setting(**document["setting"]), getattr(transformers, document["kind"])
-    config = kind.from_dict(document["config"], attn_implementation=document["attention"])
+    config = _config(kind, document["config"], attn_implementation=document["attention"])
     training, how = setting.training, setting.quantized
     dtype = weights_type(setting.precision, training=training, quantized=bool(how)) or torch.float32
     ghost = from_config(config, dtype, for_training=training)
@@ -94,6 +94,23 @@ def _step_of(document: dict[str, Any], device: str) -> partial[None]:
         (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     optimizer = _optimizer(setting.optimizer, model) if training else None
     return partial(_step, model, optimizer, batch, setting, device)
+
+
+def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
+    """Return a configuration, though its values may not go together, such as layers and their types."""
+    try:
+        return kind.from_dict(values, **more)
+    except Exception:  # noqa: BLE001  (transformers 5 has its own kinds of errors)
+        known, parts = transformers.CONFIG_MAPPING, dict[str, Any]()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                type_of_part = value.get("model_type")
+                is_part = type_of_part in known
+                parts[name] = _config(known[type_of_part], value) if is_part else value
+        config = kind.from_dict(parts, **more)
+        for name in values.keys() - parts.keys() - {"dtype"}:
+            setattr(config, name, values[name])
+        return config
 
 
 def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: str) -> None:

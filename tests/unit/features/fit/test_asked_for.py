@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, GPT2Config, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import trial
@@ -112,6 +112,17 @@ def test_a_model_that_is_there_is_tried_with_what_is_frozen_in_it(
 def test_a_real_step_gets_tokens_and_labels_that_the_model_has(config: Any) -> None:
     """Though other tokens than those have higher numbers."""
     told = fit(config, batch=2, length=32, attempt=True)
+
+    assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
+
+
+def test_a_configuration_is_tried_as_it_was_changed() -> None:
+    """Though it could not be made so: with fewer layers than it has types of them, in a part."""
+    text = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
+    sight = {"hidden_size": 48, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
+    config = LlavaConfig(text_config=text, vision_config=sight, image_token_index=127)
+    config.text_config.num_hidden_layers = 1
+    told = fit(config, length=32, training=False, attempt=True)
 
     assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
 
