@@ -25,13 +25,13 @@ import torch
 import transformers
 from common import measure
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.checked import Checked
 from common.more_architectures import MORE
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
-from hfmem_widget.features.fit.real_step import Checked
 from hfmem_widget.features.fit.setting import Setting
 
 STEPS: Final = 3

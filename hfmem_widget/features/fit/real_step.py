@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import torch
 import transformers
-from torch.nn import Linear, Parameter, functional
-from torch.overrides import TorchFunctionMode
+from torch.nn import Linear, Parameter
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import cast_to_float, generation_options, loss_of
 from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
@@ -54,8 +52,7 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
             torch.cuda.set_device(device)
         with nullcontext() if is_on_gpu else live:
             step = _step_of(document, device.type)
-            with Checked():
-                seconds()
+            seconds()
             live.restart()
             if is_on_gpu:
                 allocator.reset_peak(device.index)
@@ -203,32 +200,3 @@ def _real(batch: Batch, device: str) -> dict[str, Any]:
         return tensor.to(device, copy=True)
 
     return {name: real(one) for name, one in batch.given.items()}
-
-
-class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Raises OptionError where tokens of a batch do not fit a model: after that, no call of CUDA works.
-
-    Labels always fit.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name, message = getattr(func, "__name__", "").removesuffix("_"), ""
-        if name == "embedding":
-            # torch.embedding, which the other calls, takes them the other way round.
-            rows, weight = args[:2] if func is functional.embedding else args[1::-1]
-            has_values = rows.numel() and not rows.is_meta
-            least, most = (int(rows.amin()), int(rows.amax())) if has_values else (0, -1)
-            count = weight.shape[0]
-            if least < 0 or most >= count:
-                index = least if least < 0 else most
-                message = f"an embedding of {count:,} rows is asked for number {index:,}"
-        elif name == "masked_scatter" and len(args) == 3:
-            whole, mask, source = args
-            places, has = int(mask.expand_as(whole).sum()), source.numel()
-            if places > has:
-                message = f"{places:,} elements stand for an image or a sound, which has {has:,}"
-        if message:
-            raise OptionError(message)
-        return func(*args, **(kwargs or {}))
