@@ -64,7 +64,7 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
             raise
         times = [math.nan]
     peak = live.peak
-    if torch.cuda.is_initialized():
+    if is_on_gpu and torch.cuda.is_initialized():
         peak = int(reading_of(allocator.stats(device.index)).peak)
     return {"peak": peak, "seconds": statistics.median(times), "device": document["device"]}
 

@@ -83,12 +83,18 @@ def _answer(document: str, seconds: float) -> dict[str, Any]:
     """Return what a new process says to a document. It imports what this one does, and nobody follows it."""
     environment = {name: each for name, each in os.environ.items() if not name.startswith("HFMEM_")}
     # What is in the current folder comes last: it may have the names of modules not imported so far.
-    places = [
-        place or os.curdir for place in sorted(map(str, sys.path), key=lambda place: not place)
-    ]
-    environment |= {"PYTHONPATH": os.pathsep.join(places), "HF_HUB_OFFLINE": "1"}
-    options: dict[str, Any] = {"env": environment, "start_new_session": True}
-    with Popen(CHILD, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, **options) as child:  # noqa: S603  (ourselves)
+    places = os.pathsep.join([*filter(None, map(str, sys.path)), *["."] * ("" in sys.path)])
+    environment |= {"PYTHONPATH": places, "HF_HUB_OFFLINE": "1"}
+    with Popen(  # noqa: S603  (ourselves)
+        CHILD,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as child:
         try:
             said, complaints = child.communicate(document, timeout=seconds)
         except BaseException as error:
@@ -105,9 +111,7 @@ def _answer(document: str, seconds: float) -> dict[str, Any]:
         if "error" in answer:
             raise OptionError(answer["error"])
         return answer
-    last = (complaints.strip() or f"its process ended with code {child.returncode}").splitlines()[
-        -1
-    ]
+    *_, why = ("its process ended without an error", *complaints.strip().splitlines())
     if child.returncode == _KILLED:
-        last = "its process was killed, as where the host's memory runs out"
-    raise OptionError(f"the real step failed: {plain(last, 200)}")
+        why = "its process was killed, as where the host's memory runs out"
+    raise OptionError(f"the real step failed: {plain(why, 200)}")
