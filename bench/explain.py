@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import transformers
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.checked import Checked
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +24,6 @@ from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.features.fit.trial import Checked
 from hfmem_widget.features.fit.workspaces import within
 
 MIB: Final = 2**20

@@ -25,6 +25,7 @@ import torch
 import transformers
 from common import measure
 from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.checked import Checked
 from common.more_architectures import MORE
 
 from hfmem_widget.features.fit.live_bytes import LiveBytes
@@ -32,7 +33,6 @@ from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.features.fit.trial import Checked
 
 STEPS: Final = 3
 WORKSPACES: Final = 66 << 20  # of cuBLAS, which may stay from the case before

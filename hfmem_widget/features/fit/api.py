@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -100,7 +102,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     if setting.attempt:
         from hfmem_widget.features.fit.trial import tried_step
 
-        tried = tried_step(subject, forecast.setting)
+        tried = tried_step(subject, forecast.setting, progress=_on_one_line)
     remember(forecast)
     return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
 
@@ -113,6 +115,13 @@ def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
     stored = read_stored(folder)
     precision = setting.precision or STORED_AS.get(stored.dtype, "")
     return config, stored.text(), replace(setting, precision=precision)
+
+
+def _on_one_line(text: str) -> None:
+    """Show what is being done on stderr, if that can be written to, over what was shown before."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"\r{text:40}" if text else f"\r{text:40}\r")
+        sys.stderr.flush()
 
 
 def _held(model: Any) -> Counter[str]:

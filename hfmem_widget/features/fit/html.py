@@ -6,7 +6,7 @@ import math
 
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.setting import Lora
-from hfmem_widget.text import format_bytes, format_count, plain
+from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.headline import size_of
@@ -43,12 +43,12 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
 
 def _notes(fit: Fit) -> list[str]:
     notes = [f"{fit.stored[:1].upper()}{fit.stored[1:]}."] if fit.stored else []
-    if fit.tried is not None:
-        share = 100 * (fit.forecast.total / fit.tried - 1)
-        notes.append(
-            f"A real step took {format_bytes(fit.tried)}; the forecast is {share:+.1f} % off. Its memory was "
-            "given back."
-        )
+    if (tried := fit.tried) and math.isnan(tried.seconds):
+        notes.append(f"A real step ran out of memory when it had {format_bytes(tried.peak)}.")
+    elif tried:
+        took = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
+        share = 100 * (fit.forecast.total / tried.peak - 1)
+        notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
     notes += [*filter(None, [_expected(fit.forecast)]), *fit.forecast.notes]
     context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
     if context:

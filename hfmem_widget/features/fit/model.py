@@ -144,6 +144,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What real steps took."""
+
+    peak: int  # bytes allocated, at most; where memory ran out, by then
+    seconds: float  # of a step, the median of a few after the second; NaN where memory ran out
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fit(Shown):
     """A forecast, and whether it fits the devices that are here.
 
@@ -158,8 +167,8 @@ class Fit(Shown):
         Share of each device's free memory to leave unused.
     stored : str
         What is on disk, in a few words; empty where nothing was looked at.
-    tried : int, optional
-        Bytes allocated at the peak of a real step of that size; None where none was made.
+    tried : Tried, optional
+        What real steps of that size took; None where none was made.
     moves : tuple of Move
         What to change so that a watched training fits, best first; empty where a model was asked about.
     """
@@ -171,7 +180,7 @@ class Fit(Shown):
     verdicts: tuple[Verdict, ...]
     headroom: float
     stored: str = ""
-    tried: int | None = None
+    tried: Tried | None = None
     moves: tuple[Move, ...] = ()
 
     def __repr__(self) -> str:

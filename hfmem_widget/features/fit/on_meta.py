@@ -73,7 +73,7 @@ def copy_of(model: Any) -> Any:
     return made
 
 
-def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
+def with_lora(model: Any, rank: int, targets: Iterable[str], device: str = "meta") -> Any:
     """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen."""
     if not 1 <= rank <= LORA_RANK_MOST:
         raise OptionError(f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}")
@@ -82,7 +82,7 @@ def with_lora(model: Any, rank: int, targets: Iterable[str]) -> Any:
     except ImportError:
         raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
-    with foreign(sentence), undisturbed(), torch.device("meta"):
+    with foreign(sentence), undisturbed(), torch.device(device):
         return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
 
 
@@ -162,12 +162,12 @@ def quantized_bytes(model: Any, how: str) -> tuple[dict[int, tuple[int, ...]], i
     Each weight is several tensors. The largest is unpacked while it is used.
     """
     rule = RULES[how]
-    weights = list(_quantised(model))
+    weights = list(quantised(model))
     sizes = {id(weight): rule(weight.shape[0], weight.numel()) for weight in weights}
     return sizes, max((weight.numel() for weight in weights), default=0)
 
 
-def _quantised(model: Any) -> Iterator[Any]:
+def quantised(model: Any) -> Iterator[Any]:
     """Yield the weights of linear layers except the head and the last one, as transformers chooses them."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     last = next(reversed(list(model.parameters())), None)

@@ -125,13 +125,18 @@ def by_name(name: str, device: str = "cuda") -> Optimizer:
         settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
         rule = of_class(OF_TORCH[name], settings)
     elif name in _OF_BITSANDBYTES:
-        kind = _FIRST_WORDS[name.removeprefix("paged_").partition("_")[0]]
-        bits = 8 if name.endswith("8bit") else 32
-        rule = of_bitsandbytes(kind, bits, paged=name.startswith("paged"))
+        kind, bits, is_paged = named_in_bitsandbytes(name)
+        rule = of_bitsandbytes(kind, bits, paged=is_paged)
     if rule is None:
         message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(NAMES)}"
         raise OptionError(message)
     return rule
+
+
+def named_in_bitsandbytes(name: str) -> tuple[str, int, bool]:
+    """Return the class, the bits of its states and whether they are paged, by a name of bitsandbytes'."""
+    kind = _FIRST_WORDS[name.removeprefix("paged_").partition("_")[0]]
+    return kind, 8 if name.endswith("8bit") else 32, name.startswith("paged")
 
 
 @dataclass(frozen=True, slots=True)

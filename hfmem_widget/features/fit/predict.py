@@ -200,7 +200,7 @@ def _forecast(
     if setting.quantized:
         sizes, largest = quantized_bytes(model, setting.quantized)
         unpacked = largest * 2
-    bare, model = model, _as_trained(model, setting)
+    bare, model = model, as_trained(model, setting)
     parameters = list(storages(model.parameters()))
     weights = given(
         allocator, chain.from_iterable(sizes.get(id(one), (_bytes(one),)) for one in parameters)
@@ -304,12 +304,12 @@ def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
     return max(0, weights - sum(layers)) + 2 * max(layers, default=0), 1.0
 
 
-def _as_trained(model: Any, setting: Setting) -> Any:
+def as_trained(model: Any, setting: Setting, device: str = "meta") -> Any:
     """Return the model with its adapters, and with everything frozen that is not trained."""
     if setting.lora is not None:
         if setting.quantized:
             model.requires_grad_(requires_grad=False)
-        model = with_lora(model, *setting.lora)
+        model = with_lora(model, *setting.lora, device)
     if setting.trainable is not None:
         for name, parameter in model.named_parameters():
             is_trained = any(fnmatch(name, pattern) for pattern in setting.trainable)

@@ -141,7 +141,7 @@ class Setting(Options):
         "--longest", "Look for the longest rows that fit at this batch, by further dry runs."
     )
     attempt: bool = switch(
-        "--try", "Make one real step of this size with random weights, and give the memory back."
+        "--try", "Make real steps of this size, with random weights, in a new process."
     )
     headroom: float = value(
         0.10,

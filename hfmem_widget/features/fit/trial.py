@@ -1,170 +1,117 @@
-"""One real step at a forecast's size, with random weights: whether the forecast holds.
+"""Real steps at a forecast's size, with random weights: whether the forecast holds.
 
-It is made only where somebody asks for it, and leaves nothing: the model is thrown away, and the allocator's
-cache is given back.
+A new process makes them, so that nothing of the user's is touched, and nothing is left when it has ended.
 """
 
 from __future__ import annotations
 
-import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any, Final
 
 import torch
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.dry_run import (
-    cast_to_float,
-    generation_options,
-    loss_of,
-    undisturbed,
-)
-from hfmem_widget.features.fit.inputs import Batch, batch_for
-from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.model import Tried
 from hfmem_widget.features.fit.optimizers import OF_TORCH
-from hfmem_widget.features.fit.predict import HALVES, weights_type
+from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.setting import Setting, foreign
-from hfmem_widget.monitor.shared import running_monitor, shared_monitor
-from hfmem_widget.sources.allocator import reading_of
 from hfmem_widget.text import plain
 
-STEPS: Final = 2  # the optimizer's states are there from the second on
+CHILD: Final = (sys.executable, "-P", "-m", "hfmem_widget.features.fit.trial_process")
+_KILLED: Final = (
+    -9
+)  # the code of a process that the kernel has ended, such as for the host's memory
 
-_OPTIMIZERS: Final = {name: kind for name, kind in OF_TORCH.items() if kind != "Adafactor"}
-"""The Adafactor of a Trainer is transformers' own, and no real step is made with it."""
 
+def tried_step(
+    model_or_config: Any,
+    setting: Setting,
+    *,
+    seconds: float = 120.0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Tried:
+    """Return what real steps of a setting take, or raise OptionError.
 
-def tried_step(model_or_config: Any, setting: Setting) -> int:
-    """Return the bytes that a real step of a setting takes at its peak, or raise OptionError.
-
-    A new model with random weights makes it, on the current GPU, or on the host, where tensors are counted.
+    A new process makes them, with a new model, on the current GPU, or on the host, where tensors are counted.
+    After so many `seconds` it is stopped. `progress` is called with what is done, and with "" at the end.
     """
-    config = getattr(model_or_config, "config", model_or_config)
-    unsupported = [name for name in ("lora", "quantized", "kv", "shards") if getattr(setting, name)]
-    if not hasattr(config, "model_type"):
-        unsupported.append("a model that is not of transformers")
-    if setting.training and setting.optimizer not in _OPTIMIZERS:
-        unsupported.append(plain(setting.optimizer))
-    if unsupported:
-        raise OptionError(f"a real step cannot be tried with {', '.join(unsupported)}")
-    with foreign("the real step failed"), undisturbed():
-        try:
-            if setting.device == "cuda":
-                return _on_gpu(config, setting)
-            with LiveBytes(device="cpu") as live:
-                _run(config, setting, "cpu")
-            return int(live.peak)
-        finally:
-            gc.collect()
-
-
-def _on_gpu(config: Any, setting: Setting) -> int:
-    index = torch.cuda.current_device()
-    ledger = shared_monitor().ledger
-    torch.empty(1, device="cuda")  # so that the allocator is in use when the window opens
-    before = reading_of(ledger.allocator.stats(index)).allocated
+    model, config = model_or_config, getattr(model_or_config, "config", model_or_config)
+    if unsupported := ", ".join(_unsupported(model, config, setting)):
+        raise OptionError(f"a real step cannot be tried with {unsupported}")
+    is_up, named = torch.cuda.is_initialized(), getattr(model, "named_parameters", tuple)
+    gpu = f"cuda:{torch.cuda.current_device() if is_up else 0}"
+    document = {
+        "device": gpu if setting.device == "cuda" else "cpu",
+        "setting": asdict(setting),
+        "kind": type(config).__name__,
+        "attention": getattr(config, "_attn_implementation", None),
+        "frozen": [name for name, parameter in named() if not parameter.requires_grad],
+    }
+    with foreign("a real step cannot be tried: the configuration is no JSON"):
+        of_live = {} if model is config else {"architectures": [type(model).__name__]}
+        text = json.dumps({**document, "config": config.to_dict() | of_live})
+    progress("trying real steps in a new process …")
     try:
-        with torch.random.fork_rng(devices=[index]):
-            window = ledger.open()
-            try:
-                _make_workspaces(training=setting.training)
-                _run(config, setting, "cuda")
-            finally:
-                peaks = ledger.close(window)
-        return int(peaks[f"cuda:{index}/allocated"].value - before)
+        with foreign("the real step failed"):
+            return Tried(**_answer(text, seconds))
     finally:
-        gc.collect()
-        ledger.allocator.empty_cache()
-        if running_monitor() is None:
-            ledger.uninstall()
+        progress("")
 
 
-def _make_workspaces(*, training: bool) -> None:
-    """Let cuBLAS take its workspaces, which stay, before the model is there.
-
-    In what a large tensor leaves behind, a workspace would keep all of that reserved.
-    """
-    small = torch.ones(16, 16, device="cuda", requires_grad=training)
-    with torch.set_grad_enabled(training):
-        product = (small @ small).sum()
-    if training:
-        product.backward()
-
-
-def _run(config: Any, setting: Setting, device: str) -> None:
-    """Build the model, and make the steps."""
-    dtype = weights_type(setting.precision, training=setting.training) or torch.float32
-    ghost = from_config(config, dtype, for_training=setting.training)
-    batch = batch_for(
-        ghost, setting.batch, setting.length, with_labels=setting.training, image=setting.image
-    )
-    with torch.device(device):
-        model = type(ghost)._from_config(ghost.config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
-    model.train(setting.training)
-    if not setting.training:
-        with torch.no_grad(), Checked():
-            model(**_real(batch, device), **generation_options(model))
-        return
-    if setting.checkpointing:
-        # Renamed in transformers 5.
-        enable: Any = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    options = {"fused": True} if setting.optimizer.endswith("_fused") else {}
-    optimizer = getattr(torch.optim, _OPTIMIZERS[setting.optimizer])(model.parameters(), **options)
-    autocast = HALVES.get(setting.precision)
-    for _ in range(STEPS):
-        for _ in range(setting.accumulation):
-            with torch.autocast(device, autocast, enabled=autocast is not None), Checked():
-                outputs = model(**_real(batch, device))
-            if autocast is not None:
-                cast_to_float(outputs)
-            loss = loss_of(outputs)
-            del outputs
-            loss.backward()
-            del loss
-        optimizer.step()
-        optimizer.zero_grad()
+def _unsupported(model: Any, config: Any, setting: Setting) -> Iterator[str]:
+    """Yield what cannot be done in a new process, in a few words."""
+    yield from (name for name in ("kv", "shards") if getattr(setting, name))
+    kinds, library = {type(model), type(config)}, sys.modules.get("transformers")
+    if others := [kind for kind in kinds if getattr(library, kind.__name__, None) is not kind]:
+        yield f"{plain(others[0].__name__)}, which is not of transformers itself"
+    is_own = not setting.training or setting.optimizer in OF_TORCH
+    needing = " and ".join(filter(None, [setting.quantized, "" if is_own else setting.optimizer]))
+    if needing and find_spec("bitsandbytes") is None:
+        yield f"{needing}, which needs bitsandbytes"
+    elif needing and all(room.device == "cpu" for room in rooms()[0]):
+        yield f"{needing}, which needs a GPU"
 
 
-def _real(batch: Batch, device: str) -> dict[str, Any]:
-    """Return a batch with values, random where they are not whole numbers."""
-
-    def real(tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor):
-            return tensor
-        if tensor.is_meta:
-            return torch.randn(tensor.shape, dtype=tensor.dtype, device=device)
-        return tensor.to(device, copy=True)
-
-    return {name: real(one) for name, one in batch.given.items()}
-
-
-class Checked(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Raises OptionError where tokens of a batch do not fit a model: after that, no call of CUDA works.
-
-    Labels always fit.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name, message = getattr(func, "__name__", "").removesuffix("_"), ""
-        if name == "embedding":
-            # torch.embedding, which the other calls, takes them the other way round.
-            rows, weight = args[:2] if func is functional.embedding else args[1::-1]
-            has_values = rows.numel() and not rows.is_meta
-            least, most = (int(rows.amin()), int(rows.amax())) if has_values else (0, -1)
-            count = weight.shape[0]
-            if least < 0 or most >= count:
-                index = least if least < 0 else most
-                message = f"an embedding of {count:,} rows is asked for number {index:,}"
-        elif name == "masked_scatter" and len(args) == 3:
-            whole, mask, source = args
-            places, has = int(mask.expand_as(whole).sum()), source.numel()
-            if places > has:
-                message = f"{places:,} elements stand for an image or a sound, which has {has:,}"
-        if message:
-            raise OptionError(message)
-        return func(*args, **(kwargs or {}))
+def _answer(document: str, seconds: float) -> dict[str, Any]:
+    """Return what a new process says to a document. It imports what this one does, and nobody follows it."""
+    environment = {name: each for name, each in os.environ.items() if not name.startswith("HFMEM_")}
+    # What is in the current folder comes last: it may have the names of modules not imported so far.
+    places = os.pathsep.join([*filter(None, map(str, sys.path)), *["."] * ("" in sys.path)])
+    environment |= {"PYTHONPATH": places, "HF_HUB_OFFLINE": "1"}
+    with Popen(  # noqa: S603  (ourselves)
+        CHILD,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as child:
+        try:
+            said, complaints = child.communicate(document, timeout=seconds)
+        except BaseException as error:
+            with suppress(AttributeError, OSError):  # on Windows, and where it has just ended
+                os.killpg(child.pid, -_KILLED)  # its session, so what it has started too
+            child.kill()
+            child.wait()
+            if isinstance(error, TimeoutExpired):
+                message = f"a real step took longer than {seconds:g} s, and was stopped"
+                raise OptionError(message) from None
+            raise
+    if said:
+        answer: dict[str, Any] = json.loads(said)
+        if "error" in answer:
+            raise OptionError(answer["error"])
+        return answer
+    *_, why = ("its process ended without an error", *complaints.strip().splitlines())
+    if child.returncode == _KILLED:
+        why = "its process was killed, as where the host's memory runs out"
+    raise OptionError(f"the real step failed: {plain(why, 200)}")

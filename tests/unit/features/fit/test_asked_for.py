@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config
+from transformers import DynamicCache, GPT2Config, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit import trial
 from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
+from hfmem_widget.features.fit.model import Fit
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.search import longest_rows
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.trial import tried_step
 from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
 from hfmem_widget.text import GIB, MIB
-from tests.data.fit_models import bert, gpt2, llama, one_layer
+from tests.data.fit_models import bert, built, gpt2, llama, one_layer
 from tests.data.forecasts import predict
 from tests.unit.features.fit.test_fit import gpu, with_rooms
 
 FUSED = "adamw_torch_fused"
+
+
+def peak_of(told: Fit) -> int:
+    assert told.tried is not None
+    assert told.tried.seconds > 0
+    return told.tried.peak
 
 
 def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
@@ -56,6 +71,7 @@ def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatc
         pytest.param({"optimizer": FUSED, "checkpointing": True}, marks=pytest.mark.full),
         pytest.param({"optimizer": FUSED, "precision": "bf16"}, marks=pytest.mark.full),
         {"optimizer": FUSED, "precision": "pure bf16", "accumulation": 2},
+        {"lora": 4, "precision": "bf16", "checkpointing": True},
         {"training": False, "precision": "bf16"},
     ],
     ids=lambda choices: ", ".join(map(str, choices.values())),
@@ -64,8 +80,26 @@ def test_a_real_step_takes_what_was_forecast(choices: dict[str, Any]) -> None:
     """Within two percent on the host, where the tensors of both are counted."""
     told = fit(one_layer(), batch=2, length=64, attempt=True, **choices)
 
-    assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
+    assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
     assert "A real step took" in repr(told)
+
+
+def test_a_model_that_is_there_is_tried_with_what_is_frozen_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With Adafactor, whose temporaries are forecast at most; what is shown meanwhile is overwritten."""
+    model = built(bert("BertForTokenClassification"))
+    model.config.architectures = None
+    model.bert.embeddings.requires_grad_(False)
+    told = fit(model, batch=2, length=64, optimizer="adafactor", attempt=True)
+    low, high = told.forecast.interval
+
+    assert low <= 1.02 * peak_of(told)
+    assert peak_of(told) <= 1.02 * high
+    shown = capsys.readouterr().err.split("\r")
+    assert "in a new process" in shown[1]
+    assert len(shown[2]) >= len(shown[1])
+    assert not "".join(shown[2:]).strip()
 
 
 @pytest.mark.parametrize(
@@ -80,14 +114,123 @@ def test_a_real_step_gets_tokens_and_labels_that_the_model_has(config: Any) -> N
     """Though other tokens than those have higher numbers."""
     told = fit(config, batch=2, length=32, attempt=True)
 
-    assert told.tried == pytest.approx(told.forecast.total, rel=0.02)
+    assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
 
 
-@pytest.mark.parametrize("choices", [{"lora": 4}, {"optimizer": "adafactor"}])
-def test_what_cannot_be_tried_is_said(choices: dict[str, Any]) -> None:
+def test_a_configuration_is_tried_as_it_was_changed() -> None:
+    """Though it could not be made so: with fewer layers than it has types of them, in a part."""
+    text = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
+    sight = {"hidden_size": 48, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
+    config = LlavaConfig(text_config=text, vision_config=sight, image_token_index=127)
+    config.text_config.num_hidden_layers = 1
+    told = fit(config, length=32, training=False, attempt=True)
+
+    assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
+
+
+def test_a_real_step_that_runs_out_of_memory_is_a_result() -> None:
+    """Beside the forecast, which is as it would be without."""
+    config = one_layer()
+    config.vocab_size = 1 << 40  # of which no machine has the embedding
+    told = fit(config, length=32, training=False, attempt=True)
+
+    assert "A real step ran out of memory" in repr(told)
+    assert told.forecast.total > config.vocab_size
+
+
+class OwnModel(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not followed
+    """A model of the user's."""
+
+
+class OwnConfig(LlamaConfig):  # type: ignore[misc]  # likewise
+    """A configuration of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("what", "choices", "reason"),
+    [
+        (one_layer(), {"shards": "zero2:2"}, "shards"),
+        (one_layer(), {"training": False, "kv": "int8"}, "kv"),
+        (one_layer(), {"optimizer": "adamw_8bit"}, "adamw_8bit, which needs"),
+        (one_layer(), {"quantized": "nf4", "lora": 4}, "nf4, which needs"),
+        (OwnModel(one_layer()), {}, "OwnModel"),
+        (OwnConfig(**one_layer().to_dict()), {}, "OwnConfig"),
+        (torch.nn.Linear(2, 2), {}, "Linear"),
+    ],
+    ids=["shards", "cache", "optimizer", "quantised", "model", "configuration", "module"],
+)
+def test_what_cannot_be_tried_is_said(
+    what: Any, choices: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rather than a step of another kind."""
-    with pytest.raises(OptionError, match="cannot be tried"):
-        fit(one_layer(), length=32, attempt=True, **choices)
+    monkeypatch.setattr(trial, "rooms", lambda: ((), ""))
+    with pytest.raises(OptionError, match=f"cannot be tried with {reason}"):
+        fit(what, length=32, attempt=True, **choices)
+
+
+SETTING = Setting(length=32, device="cpu")
+
+
+def test_a_configuration_that_is_no_json_cannot_be_tried() -> None:
+    """A new process could not read it."""
+    config = one_layer()
+    config.mine = object()
+    with pytest.raises(OptionError, match="is no JSON"):
+        tried_step(config, SETTING)
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (r"raise ImportError('gone\x1b')", "failed: ImportError: gone$"),
+        (r"import os; os.write(2, b'\xff\n'); raise SystemExit('gone')", "failed: gone$"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "process was killed"),
+    ],
+    ids=["error", "end", "killed"],
+)
+def test_a_new_process_that_dies_is_told_in_one_sentence(
+    happens: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the last line of its error; it finds the modules that this process would find."""
+    (tmp_path / "transformers.py").write_text(happens)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OptionError, match=told):
+        tried_step(one_layer(), SETTING)
+
+
+def test_a_real_step_has_an_end() -> None:
+    """Nothing of it is left."""
+    with pytest.raises(OptionError, match=r"took longer than 0\.01 s"):
+        tried_step(one_layer(), SETTING, seconds=0.01)
+    assert psutil.Process().children() == []
+
+
+def test_an_interrupt_ends_a_real_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the user's then; nothing of the step is left, and what was shown is overwritten."""
+    interrupt = "os.read(0, 1); os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
+    (tmp_path / "sitecustomize.py").write_text(f"import os, signal, time; {interrupt}")
+    monkeypatch.syspath_prepend(tmp_path)
+    shown: list[str] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tried_step(one_layer(), SETTING, progress=shown.append)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert psutil.Process().children() == []
+    assert shown[-1] == ""
+
+
+def test_a_new_process_reads_nothing_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the user's may have the name of a module that this process found elsewhere."""
+    (tmp_path / "json.py").write_text("raise SystemExit('read')")
+    tmp_path.chmod(0o500)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+
+    assert tried_step(one_layer(), replace(SETTING, training=False)).device == "cpu"
 
 
 def test_a_quantised_cache_takes_its_share() -> None:

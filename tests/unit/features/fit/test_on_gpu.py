@@ -1,4 +1,4 @@
-"""What a GPU's allocator and kernels give and take, as a forecast counts it, and what would stop a GPU."""
+"""What a GPU's allocator and kernels give and take, as a forecast counts it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.trial import Checked
 from hfmem_widget.features.fit.workspaces import prefers_cudnn, within
 from hfmem_widget.text import MIB
 
@@ -270,35 +267,3 @@ def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
 
     assert padded >= 2 * 49 * 56 * 4
     assert padded == pytest.approx(2 * 49 * 56 * 4, abs=2 * 64 * 4 + 64)
-
-
-@pytest.mark.parametrize(
-    "stop",
-    [
-        lambda: torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(7)),
-        lambda: functional.embedding(torch.tensor([4]), torch.zeros(4, 2)),
-        lambda: functional.embedding(torch.tensor([-1]), torch.zeros(4, 2)),
-        lambda: torch.embedding(torch.zeros(4, 2), torch.tensor([4])),
-    ],
-    ids=["image", "token", "negative", "below"],
-)
-def test_values_out_of_range_never_reach_the_gpu(stop: Any) -> None:
-    """They are refused before the operation that a GPU would not survive."""
-    with Checked(), pytest.raises(OptionError):
-        stop()
-
-
-def test_values_in_range_pass() -> None:
-    """To the last row of an embedding."""
-    with Checked():
-        row = torch.zeros(2, 4).masked_scatter(torch.ones(2, 1, dtype=torch.bool), torch.ones(8))
-        rows = functional.embedding(torch.tensor([0, 3]), row.T)
-        below = torch.embedding(torch.full((4, 2), 9.0), torch.tensor([[0, 3]]))
-        nothing_known = torch.embedding(
-            torch.zeros(4, 2, device="meta"), torch.zeros(1, dtype=torch.long, device="meta")
-        )
-
-    assert row.sum() == 8
-    assert rows.shape == (2, 2)
-    assert below.shape == (1, 2, 2)
-    assert nothing_known.shape == (1, 2)
