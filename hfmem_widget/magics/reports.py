@@ -327,7 +327,8 @@ class ReportMagics(Magics):
         if not 1 <= number <= len(moves):
             there = f"the last list has {len(moves)}" if moves else "%memfit lists changes"
             raise UsageError(f"there is no change {number}; {there}")
-        cells = self._shell.history_manager.input_hist_raw[1:]
+        history: Any = self._shell.history_manager
+        cells = history.input_hist_raw[1:]
         self._shell.set_next_input(written(cells, moves[number - 1].changes))
         print(f"The new cell below has: {plain(moves[number - 1].name)}.")  # noqa: T201
 

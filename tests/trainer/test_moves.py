@@ -157,13 +157,16 @@ def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **set
     import torch
 
     from hfmem_widget.features.fit.moves import Training
+    from hfmem_widget.features.fit.predict import changed_forecast
     from hfmem_widget.features.fit.setting import Setting
 
     torch.manual_seed(0)
     model = make()
     steps = getattr(torch.optim, optimizer)(model.parameters())
     ran = Setting(batch=8, length=64, precision="fp32", optimizer=optimizer, device="cpu")
-    return Training(Device("cpu", ""), model, steps, replace(ran, **setting), True, room)
+    ran = replace(ran, **setting)
+    forecast = changed_forecast(model, ran, steps)
+    return Training(Device("cpu", ""), model, steps, ran, forecast, True, room)
 
 
 def moves(of: Any) -> list[Move]:
@@ -268,12 +271,29 @@ def test_where_one_change_is_not_enough_two_are_combined() -> None:
     assert both[0].changes == alone[0].changes
 
 
-def test_nothing_is_foretold_of_a_model_whose_inputs_are_unknown() -> None:
+def test_nothing_is_foretold_of_a_model_whose_inputs_are_unknown(tmp_path: Path) -> None:
     """One of the user's own class: one sentence says why."""
-    from tests.trainer.tiny import Plain
+    from tests.trainer.tiny import Plain, make_trainer
 
+    trainer = make_trainer(tmp_path, model=Plain(), remove_unused_columns=False)
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
     with pytest.raises(OptionError, match="cannot be worked out: The inputs of Plain are unknown"):
-        moves(training(Plain))
+        hfmem_widget.fit(session)
+
+
+def test_a_model_that_is_only_read_is_no_part_of_it(tmp_path: Path) -> None:
+    """Such as the reference of a preference training, however large: what is trained is forecast."""
+    import torch
+
+    from tests.trainer.tiny import make_trainer
+
+    reference = torch.nn.Linear(2000, 2000)
+    trainer = make_trainer(tmp_path)
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        hfmem_widget.follow(reference)
+        trainer.train()
+    assert hfmem_widget.fit(session).forecast.model == "GPT2LMHeadModel"
 
 
 def test_rows_of_a_model_with_batch_statistics_are_no_fewer_without_a_word() -> None:

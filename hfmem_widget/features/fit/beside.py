@@ -128,7 +128,16 @@ def live_model() -> tuple[Any, Any]:
             "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
             "again"
         )
-    model = max(modules, key=lambda module: sum(each.numel() for each in module.parameters()))
+    stepped = {
+        id(each) for one in optimizers for group in one.param_groups for each in group["params"]
+    }
+
+    def rank(module: Any) -> tuple[bool, int]:
+        parameters = list(module.parameters())
+        is_trained = any(id(each) in stepped for each in parameters)
+        return is_trained, sum(each.numel() for each in parameters)
+
+    model = max(modules, key=rank)
     return model, _optimizer_of(model, optimizers)
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
@@ -27,7 +28,7 @@ from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import HELD, Change, Device, Move, Session, Span
-from hfmem_widget.text import checkpointing_option, format_count, format_counted, plain
+from hfmem_widget.text import checkpointing_option, format_count, format_counted
 
 SECONDS_AFTER_AN_ERROR: Final = 4.0
 SECONDS_IF_ASKED: Final = 30.0
@@ -57,6 +58,7 @@ class Training:
     model: Any
     optimizer: Any
     setting: Setting
+    forecast: Forecast
     by_trainer: bool
     room: float
     """Bytes that it may have on the device, with what it has already; NaN if unknown."""
@@ -93,14 +95,14 @@ class DryRuns:
 
     def __init__(self, training: Training, seconds: float) -> None:
         self._training, self._until = training, time.monotonic() + seconds
-        self._known: dict[Setting, Forecast] = {}
+        self._known = {training.setting: training.forecast}
 
     def __call__(self, setting: Setting) -> Forecast:
         """Return the forecast of a setting; raise TimeoutError where it would have to be begun too late."""
         from hfmem_widget.features.fit.predict import changed_forecast
 
         if setting not in self._known:
-            if self._known and time.monotonic() > self._until:
+            if time.monotonic() > self._until:
                 raise TimeoutError
             training = self._training
             self._known[setting] = changed_forecast(training.model, setting, training.optimizer)
@@ -121,23 +123,28 @@ def training_of(session: Session, headroom: float) -> Training:
     device = devices.get(key) or active_devices(session)[0]
     key = device.key
     model, optimizer = live_model()
+    root = session.span(session.spans[0].id if error is None else error.span_id or 0)
+    counts = shape_of(session, key) if error is None else _failed_shape(session, root)
+    from hfmem_widget.features.fit.predict import changed_forecast, live_setting  # they need torch
+
+    setting = live_setting(model, optimizer, counts, key.partition(":")[0])
+    forecast = changed_forecast(model, setting, optimizer)
+    if forecast.left_out:
+        raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
+    held = {
+        name: known_of(session.value(session.last_sample, f"{key}/{name}"), 0.0) for name in HELD
+    }
+    # Of other models, which stay beside this one.
+    foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in ("weights", "buffers"))
     if error is None:
-        counts = shape_of(session, device.key)
-        now = session.last_sample
-        held = (session.value(now, f"{device.key}/{name}") for name in HELD)
         available = next((room.available for room in rooms()[0] if room.device == key), math.nan)
-        room = (1 - headroom) * available + sum(size for size in held if not math.isnan(size))
+        room = (1 - headroom) * available + sum(held.values())
     else:
-        root = session.span(error.span_id or session.spans[0].id)
-        counts = _failed_shape(session, root)
         figures = (error.evidence.get(name) for name in ("room", "allocated"))
         known = (float(value) if isinstance(value, int) else math.nan for value in figures)
         room = sum(known) - others_of(session, root, device)
-    from hfmem_widget.features.fit.predict import live_setting  # which needs torch
-
-    setting = live_setting(model, optimizer, counts, device.key.partition(":")[0])
     by_trainer = any(span.kind == "train" for span in session.coarse_spans)
-    return Training(device, model, optimizer, setting, by_trainer, room)
+    return Training(device, model, optimizer, setting, forecast, by_trainer, room - foreign)
 
 
 def _has_ranks() -> bool:
@@ -183,7 +190,7 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     """
     training = training_of(session, headroom)
     dry = DryRuns(training, seconds)
-    forecast, device, room = dry(training.setting), training.device, training.room
+    forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
     known: dict[int, float] = {training.setting.batch: forecast.total}
     rows = None
@@ -207,9 +214,6 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     """
     found: list[Move] = []
     try:
-        whole = dry(training.setting)
-        if whole.left_out:
-            raise OptionError(f"{CANNOT}{' '.join(whole.notes)}")
         for options in _ways(training, dry, found):
             setting = replace(
                 training.setting, **{k: v for each in options for k, v in each.setting.items()}
@@ -218,7 +222,7 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
                 forecast = dry(setting)
             except OptionError:
                 continue  # such as an architecture that peft does not know
-            if not forecast.left_out and forecast.total < whole.total:
+            if not forecast.left_out and forecast.total < training.forecast.total:
                 found.append(_move(training, options, forecast))
     except TimeoutError:
         pass
@@ -298,10 +302,8 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         accumulation = setting.accumulation * (setting.batch // batch)
         return replace(setting, batch=batch, accumulation=accumulation)
 
-    low, high = (
-        0,
-        len(rows) - 1,
-    )  # the first that fits is between the two; if none does, it is the last
+    # The first that fits is between the two; if none does, it is the last.
+    low, high = 0, len(rows) - 1
     while low < high:
         middle = (low + high) // 2
         if training.fits(dry(at(rows[middle]))):
@@ -316,11 +318,11 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
             "gradient_accumulation_steps": str(chosen.accumulation),
         },
         {"batch": chosen.batch, "accumulation": chosen.accumulation},
-        _cost_of_accumulating(training, chosen.accumulation),
+        _cost_of_accumulating(training, chosen),
     )
 
 
-def _cost_of_accumulating(training: Training, times: int) -> str:
+def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
 
     A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
@@ -333,12 +335,13 @@ def _cost_of_accumulating(training: Training, times: int) -> str:
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
     if not training.by_trainer:
-        return f"the same, if each is divided by {times}"
+        return f"the same, if each is divided by {chosen.accumulation}"
     ghost, setting = copy_of(training.model), training.setting
     inputs = batch_for(ghost, 1, min(setting.length, 2 * LEAST_LENGTH), with_labels=True)
     counts = counts_items(ghost, inputs, setting.device)
     if counts is None:
         return "the mean of the batches' means"
+    times = chosen.accumulation // setting.accumulation
     return "" if counts else f"{times} times as large: this model does not average over batches"
 
 
@@ -356,9 +359,7 @@ def _others(training: Training) -> Iterator[Option]:
             "weights, gradients and states in bfloat16",
             "model",
         )
-    kind = plain(
-        type(getattr(training.optimizer, "optimizer", training.optimizer)).__name__
-    ).lower()
+    kind = type(getattr(training.optimizer, "optimizer", training.optimizer)).__name__.lower()
     if "adam" in kind and "8bit" not in kind:
         if setting.device == "cuda" and find_spec("bitsandbytes") is not None:
             yield Option(
