@@ -40,7 +40,7 @@ from hfmem_widget.view.line import (
     reporting_text,
     size_text,
 )
-from hfmem_widget.view.moves import moves_table
+from hfmem_widget.view.moves import FREES, moves_table
 from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
@@ -73,10 +73,13 @@ def card_bundle(
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
-    others = tuple(each for each in findings if (each.kind, each.severity) != ("oom", "critical"))
-    moves = session.moves if len(others) < len(findings) else []
-    trained = any(phase.kind == "train" for phase in session.phases(span.id))
-    what_fits = moves_table(moves, with_code=trained)
+    ran_out = [each for each in findings if (each.kind, each.severity) == ("oom", "critical")]
+    others = tuple(each for each in findings if each not in ran_out)
+    what_fits = moves_table(
+        session.moves if ran_out else (),
+        with_code=any(phase.kind == "train" for phase in session.phases(span.id)),
+        frees_first=any(FREES in advice for each in ran_out for advice in each.advice),
+    )
     if lead is not None:
         findings = others
     picture = kit.Fragment("" if with_chart else _picture(session, span))

@@ -17,6 +17,7 @@ _FITS = {
     False: (palette.BAD, "does not fit"),
 }
 _WRITES = "puts a new cell below, with change 1 made in your code."
+FREES = "%memholders --free errors"
 _COLUMNS = (
     Column("change", is_bold=True),
     Column("peak of a step"),
@@ -25,8 +26,13 @@ _COLUMNS = (
 )
 
 
-def moves_table(moves: Sequence[Move], *, with_code: bool = True) -> kit.Fragment:
-    """Return the changes as a table, those after the first few folded; nothing without any."""
+def moves_table(
+    moves: Sequence[Move], *, with_code: bool = True, frees_first: bool = False
+) -> kit.Fragment:
+    """Return the changes as a table, those after the first few folded; nothing without any.
+
+    With `frees_first`, what an error still holds is counted as free.
+    """
     if not moves:
         return kit.NOTHING
     room = moves[0].room
@@ -39,13 +45,12 @@ def moves_table(moves: Sequence[Move], *, with_code: bool = True) -> kit.Fragmen
         if None in known
         else "Nothing that was tried fits"
     )
+    source = f"by dry runs of this model{f', after {FREES}' if frees_first else ''}"
     rows = [_row(number, move, with_code=with_code) for number, move in enumerate(moves, 1)]
     more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
-        kit.block(
-            "margin:10px 0 0", kit.strong(f"{head}{within}"), kit.faint("by dry runs of this model")
-        ),
+        kit.block("margin:10px 0 0", kit.strong(f"{head}{within}"), kit.faint(source)),
         table(_COLUMNS, rows[:IN_SIGHT], size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
         kit.Fragment(kit.note(kit.code("%memfit --write 1"), _WRITES).html if with_code else ""),
