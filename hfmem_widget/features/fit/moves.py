@@ -354,7 +354,7 @@ def _others(training: Training) -> Iterator[Option]:
         yield Option("bf16", {"bf16": "True"}, {"precision": "bf16"}, "computes in bfloat16")
         yield Option(
             "weights in bfloat16",
-            {"dtype": "torch.bfloat16"},
+            {"dtype": '"bfloat16"'},
             {"precision": "pure bf16"},
             "weights, gradients and states in bfloat16",
             "model",
