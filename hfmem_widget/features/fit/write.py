@@ -1,0 +1,501 @@
+"""Changes written into the user's own calls, as the text of a new cell. Nothing of the user's is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hfmem_widget.session import Change
+
+_MOST_CHARACTERS, _MOST_MAGICS = 50_000, 100
+"""Of a cell that is read."""
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_COMMENT = re.compile(r"#[^\r\n]*")
+_MAGIC = re.compile(r"(\s*)(?:[%!?]|None; |[^=#'\"]+=\s*[%!]|.*\?\s*$)")
+_FIRST_LINE = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n))*(%%(\w+)[^\r\n]*)(?:\r\n|\r|\n)?")
+_BEFORE_PYTHON = {"memwatch", "time", "timeit", "capture", "prun", "memit"}
+"""The cell magics below which there is Python."""
+
+_TRAINING = {"output_dir", "per_device_train_batch_size", "learning_rate", "num_train_epochs"}
+"""Keywords that tell the arguments of a training from other configurations."""
+_NO_MODEL = re.compile(r"(?i)(tokenizer\w*|processor|config|extractor|scheduler|^peft\w*)$")
+_INPUTS = re.compile("(?i)input|batch|encod|token|process|prompt")
+"""What `generate` is given by `**` that has no options among it."""
+_HARMLESS = re.compile("save|push|generate|train|eval|predict|print|summary|code|template")
+"""Methods that change nothing."""
+_SAME = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
+    "dtype": "torch_dtype",
+    "torch_dtype": "dtype",
+    "max_length": "max_seq_length",
+    "per_device_train_batch_size": "per_gpu_train_batch_size",
+}
+"""The name of a keyword in other versions."""
+_AGAINST = {
+    "bf16": "fp16",
+    "fp16": "bf16",
+    "optim": "adafactor",
+    "attn_implementation": "use_flash_attention_2",
+}
+"""The flag that must not be set beside a keyword."""
+_MISSING = {
+    "arguments": "# Add to TrainingArguments(...): {}",
+    "model": "# Add to from_pretrained(...): {}",
+    "generate": "# Add to model.generate(...): {}",
+    "peft": "# Add after the model is made: model = get_peft_model(model, LoraConfig({}))",
+    "data": "# Cut longer rows where the data is made: {}",
+}
+
+_Edit = tuple[int, int, str]  # the text from here to there becomes this
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell of Python, and its tree, in which a magic is `pass`."""
+
+    text: str
+    lines: list[str]
+    tree: ast.Module
+
+    def place(self, node: Any) -> tuple[int, int]:
+        """Return where a node begins and ends in the text."""
+        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+        return self._at(first, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+
+    def _at(self, line: int, column: int) -> int:
+        before = self.lines[line - 1].encode(errors="replace")[:column]  # a column counts bytes
+        return sum(map(len, self.lines[: line - 1])) + len(before.decode(errors="ignore"))
+
+    def source(self, node: ast.AST) -> str:
+        return self.text[slice(*self.place(node))]
+
+    def new_line(self, at: int) -> str:
+        """Return the end of a line, and the indentation of the one that has this place."""
+        line = _LINE_END.split(self.text[:at])[-1]
+        return ("\r\n" if "\r\n" in self.text else "\n") + line[: len(line) - len(line.lstrip())]
+
+    def edited(self, edits: Sequence[_Edit]) -> str:
+        text = self.text
+        once = {edit[:2] if edit[0] < edit[1] else edit: edit for edit in edits}
+        for start, stop, new in sorted(once.values(), key=lambda edit: edit[0])[::-1]:
+            text = text[:start] + new + text[stop:]
+        return text
+
+
+def _read(text: str) -> _Cell | None:
+    """Return a cell; None if it is not Python."""
+    if len(text) > _MOST_CHARACTERS:
+        return None
+    if (first := _FIRST_LINE.match(text)) and first[2] not in _BEFORE_PYTHON:
+        return None
+    lines = _LINE.findall(text)
+    python = list(lines)
+    continues = [line.rstrip().endswith("\\") and line[:2] != "%%" for line in lines]
+    for _ in range(_MOST_MAGICS):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                tree = ast.parse("".join(python))
+            return _Cell(text, lines, tree)
+        except SyntaxError as error:
+            at = min(error.lineno or 0, len(lines)) - 1
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        while at > 0 and continues[at - 1]:
+            at -= 1
+        if at < 0 or not (magic := _MAGIC.match(python[at])):
+            return None
+        timed = python[at].replace("%time ", "None; ", 1)  # as long: what follows keeps its place
+        python[at] = timed if timed != python[at] else f"{magic[1]}pass\n"
+        while continues[at] and at + 1 < len(lines):
+            at += 1
+            python[at] = "\n"
+    return None
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a tree, but for what is below `if False`, and for f-strings.
+
+    Before Python 3.12, the places of an f-string's parts are wrong.
+    """
+    left = [tree]
+    while left:
+        node = left.pop()
+        match node:
+            case ast.JoinedStr() | ast.If(ast.Constant(False)):
+                continue
+        yield node
+        left += ast.iter_child_nodes(node)
+
+
+def _root(node: ast.AST) -> str:
+    """Return the name that `name.field[key](...)` begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _called(node: ast.AST) -> str:
+    match node:
+        case ast.Call(ast.Name(name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def _names(statement: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Return the names that a statement reads, or binds."""
+    named = (node for node in _nodes(statement) if isinstance(node, ast.Name))
+    return {node.id for node in named if isinstance(node.ctx, context)} - {"_"}
+
+
+def _given(targets: Sequence[ast.expr]) -> set[str]:
+    """Return the names of which an assignment sets the value, or a part of it."""
+    return {name for to in targets for name in (_root(to), *_names(to, ast.Store)) if name}
+
+
+def _handed(cells: Mapping[int, _Cell]) -> set[object]:
+    """Return what Trainers are given as model and arguments: names of variables, and calls."""
+    return {
+        given.id if isinstance(given, ast.Name) else given
+        for cell in cells.values()
+        for node in _nodes(cell.tree)
+        if isinstance(node, ast.Call) and _called(node).endswith("Trainer")
+        for given in (
+            *node.args[:2],
+            *(one.value for one in node.keywords if one.arg in {"args", "config", "model"}),
+        )
+    }
+
+
+def _is_meant(target: str, call: ast.Call, *, is_handed: bool) -> bool:
+    name, keywords = _called(call), {one.arg for one in call.keywords}
+    match target:
+        case "arguments" if re.search(r"(Arguments|Config|^replace)$", name):
+            is_known = name.endswith("TrainingArguments") and not name.startswith("Data")
+            return bool(is_known or keywords & _TRAINING or is_handed)
+        case "model" if name == "from_pretrained" and isinstance(call.func, ast.Attribute):
+            owner = call.func.value
+            return not _NO_MODEL.search(getattr(owner, "attr", _root(owner)))
+        case "generate":
+            return name == "generate" and isinstance(call.func, ast.Attribute)
+        case "peft":
+            return name == "LoraConfig" or (name == "get_peft_model" and "r" in keywords)
+        case "data":
+            has_length = bool(keywords & {"max_length", "max_seq_length"})
+            is_arguments = _is_meant("arguments", call, is_handed=is_handed)
+            return (
+                has_length and (is_arguments or name.endswith("Trainer"))
+            ) or name == "SFTConfig"
+    return False
+
+
+def _find(
+    target: str, cells: Mapping[int, _Cell], handed: set[object]
+) -> tuple[int, ast.Call, ast.Assign | None] | None:
+    """Return the newest call that is meant, if possible of what a Trainer is given.
+
+    That is its cell, the call, and the statement that keeps what it returns.
+    """
+    found = []
+    for index, cell in cells.items():
+        kept: dict[ast.AST, ast.Assign] = {}
+        for node in _nodes(cell.tree):
+            value: Any = node.value if isinstance(node, ast.Assign) else None
+            while isinstance(node, ast.Assign) and isinstance(value, ast.Call | ast.Attribute):
+                kept[value] = node  # also of from_pretrained(...).to("cuda")
+                value = value.func if isinstance(value, ast.Call) else value.value
+        for call in (node for node in _nodes(cell.tree) if isinstance(node, ast.Call)):
+            variables = _given(kept[call].targets) if call in kept else set()
+            is_handed = bool(handed & {call, *variables})
+            if _is_meant(target, call, is_handed=is_handed):
+                order = is_handed, index, call.lineno, call.col_offset
+                found.append((order, call, kept.get(call)))
+    if not found:
+        return None
+    order, call, statement = max(found, key=lambda one: one[0])
+    return order[1], call, statement
+
+
+def _items(cell: _Cell, options: ast.expr) -> dict[str, ast.expr] | None:
+    """Return the values of a dictionary that is written in the cell for one call; None of any other."""
+    if isinstance(options, ast.Name):
+        uses = [one for one in _nodes(cell.tree) if getattr(one, "id", None) == options.id]
+        above = [one for one in cell.tree.body if one.lineno < options.lineno]
+        made = [one for one in above if isinstance(one, ast.Assign) and one.targets[0] in uses]
+        if len(uses) != 2 or not made:
+            return None
+        options = made[0].value
+    named: dict[Any, ast.expr] = {None: options}
+    match options:
+        case ast.Dict(keys, values):
+            names = [getattr(key, "value", None) for key in keys]
+            named = dict(zip(names, values, strict=True))
+        case ast.Call(ast.Name("dict"), [], keywords):
+            named = {one.arg: one.value for one in keywords}
+    return named if all(isinstance(name, str) for name in named) else None
+
+
+def _assigned(cell: _Cell, wanted: Mapping[str, str], variables: set[str]) -> dict[str, _Edit]:
+    """Return how statements such as `args.bf16 = False` change, by the attribute."""
+    return {
+        target.attr: (*cell.place(node.value), wanted[target.attr])
+        for node in _nodes(cell.tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr in wanted
+        if isinstance(target.value, ast.Name) and target.value.id in variables
+    }
+
+
+def _in_call(cell: _Cell, call: ast.Call, wanted: Mapping[str, str]) -> tuple[list[_Edit], str]:
+    """Return how a call changes, and what cannot be added because it may be in `**options` already."""
+    values = {one.arg: one.value for one in call.keywords if one.arg}
+    unpacked = [one.value for one in call.keywords if one.arg is None]
+    if _called(call) == "generate":
+        unpacked = [one for one in unpacked if not _INPUTS.search(cell.source(one))]
+    options = [_items(cell, one) for one in unpacked]
+    for items in options:
+        values |= items or {}
+    is_spaced = any(re.match(r"\w+ = ", cell.source(one)) for one in call.keywords)
+    edits, added = [], []
+    for name, value in wanted.items():
+        written = next((one for one in (name, _SAME.get(name, "")) if one in values), "")
+        if written:
+            edits.append((*cell.place(values[written]), value))
+        else:
+            added.append(f"{name} = {value}" if is_spaced else f"{name}={value}")
+        against = _AGAINST.get(name, "")
+        if value != "False" and against in values and against not in wanted:
+            edits.append((*cell.place(values[against]), "False"))
+    if added and None in options:
+        return edits, ", ".join(added)
+    return edits + (_added(cell, call, added) if added else []), ""
+
+
+def _added(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_Edit]:
+    """Return how keywords are added after a call's last argument, in the style of its lines."""
+    start, stop = cell.place(call)
+    given = sorted(cell.place(one) for one in (*call.args, *call.keywords))
+    first, last = given[-1] if given else (start, cell.place(call.func)[1])
+    rest = _COMMENT.sub(lambda found: " " * len(found[0]), cell.text[last : stop - 1])
+    if not given:
+        at = last + rest.rfind("(") + 1
+        return [(at, at, ", ".join(keywords))]
+    in_brackets = rest.rfind(")") + 1
+    last, rest = last + in_brackets, rest[in_brackets:]
+    lines_before = _LINE_END.split(cell.text[start:first])
+    if not (_LINE_END.search(rest) or (len(lines_before) > 1 and not lines_before[-1].strip())):
+        return [(last, last, "".join(f", {one}" for one in keywords))]
+    new_line = cell.new_line(first) + "    " * (len(lines_before) == 1)
+    has_comma = "," in rest
+    end = last + len(cell.text[last : stop - 1].rstrip())
+    lines = ",".join(new_line + one for one in keywords)
+    return [(last, last, "" if has_comma else ","), (end, end, lines + "," * has_comma)]
+
+
+def _below(cell: _Cell, statement: ast.stmt, *lines: str) -> _Edit:
+    """Return how lines are added below a statement."""
+    start, stop = cell.place(statement)
+    end = stop + len(_LINE_END.split(cell.text[stop:])[0])
+    return end, end, "".join(cell.new_line(start) + line for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where a change belongs: which cell, which statement there, and which names that gives a value."""
+
+    index: int
+    statement: ast.stmt
+    names: set[str]
+    edits: list[_Edit]
+    note: str = ""  # on what is left to the user
+
+
+def _site(
+    target: str, wanted: Mapping[str, str], cells: Mapping[int, _Cell], handed: set[object]
+) -> _Site | None:
+    asked = _asked(wanted)
+    if found := _find(target, cells, handed):
+        index, call, _ = found
+        edits, left = _in_call(cells[index], call, wanted)
+        note = left and f"# Add to the options of {_called(call)}(**...): {left}"
+        return _Site(index, *_within(cells[index], call), edits, note)
+    if target == "peft" and (found := _find("model", cells, handed)) and (kept := found[2]):
+        index, to = found[0], kept.targets[0]
+        first = next(iter(getattr(to, "elts", ())), to)  # of `model, tokenizer`
+        if name := getattr(first, "id", ""):
+            imported = "from peft import LoraConfig, get_peft_model"
+            wrapped = f"{name} = get_peft_model({name}, LoraConfig({asked}))"
+            statement, names = _within(cells[index], kept)
+            below = _below(cells[index], kept, imported, wrapped)
+            return _Site(index, statement, names & {name} or names, [below])
+    if target == "arguments" and (otherwise := _made_otherwise(cells, handed)):
+        index, kept, name = otherwise
+        # An attribute that is set already has another value then. Of these two that has no effect: the class
+        # reads them when it is called.
+        is_set = _assigned(cells[index], wanted, {name}).keys() - {"bf16", "fp16"} == wanted.keys()
+        made = "from dataclasses import replace", f"{name} = replace({name}, {asked})"
+        return _Site(index, kept, {name}, [] if is_set else [_below(cells[index], kept, *made)])
+    return None
+
+
+def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
+    """Return the statement of the cell that has a node, and the names that are given what comes of it."""
+    statement = next(one for one in cell.tree.body if node in _nodes(one))
+    if isinstance(statement, _Definition):
+        return statement, {statement.name}
+    assigned = (one for one in _nodes(statement) if isinstance(one, ast.Assign))
+    return statement, _given([to for one in assigned if node in _nodes(one) for to in one.targets])
+
+
+def _made_otherwise(
+    cells: Mapping[int, _Cell], handed: set[object]
+) -> tuple[int, ast.Assign, str] | None:
+    """Return the newest statement that makes or sets a Trainer's arguments by no call of their class."""
+    for index in sorted(cells, reverse=True):
+        for statement in reversed(cells[index].tree.body):
+            if isinstance(statement, ast.Assign):
+                for name in _given(statement.targets) & handed:
+                    if re.search("arg|conf", name):
+                        return index, statement, name
+    return None
+
+
+def _changes(statement: ast.stmt, names: set[str]) -> bool:
+    """Return whether a statement binds one of these, sets a part of it, or calls a method for its effect."""
+    loops = [one for one in _nodes(statement) if isinstance(one, ast.For)]
+    of_loops = [_names(one.target, ast.Store) for one in loops if _root(one.iter) in names]
+    parts = names.union(*of_loops)  # also the `parameter` of `for parameter in model.parameters()`
+    for node in _nodes(statement):
+        match node:
+            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                if _root(node) in parts:
+                    return True
+            case ast.Expr(ast.Call(ast.Attribute(owner, method), given)):
+                if _root(owner) in names and not _HARMLESS.search(method):
+                    return True
+                if method.startswith("for_training") and names & set(map(_root, given)):
+                    return True  # of Unsloth
+    return bool(_names(statement, ast.Store) & names)
+
+
+def _rest(
+    cells: Mapping[int, _Cell], sites: Sequence[_Site], dropped: Collection[str]
+) -> list[tuple[int, str]] | None:
+    """Return the statements of later cells that train with what is changed; None if that is not certain."""
+    own, changed = sorted({site.index for site in sites}), {site.statement for site in sites}
+    names = set().union(*(site.names for site in sites))
+    trainers: set[str] = set()
+    functions = {  # that train
+        one.name
+        for one in changed
+        if isinstance(one, _Definition) and "train" in map(_called, _nodes(one))
+    }
+    needed: list[tuple[int, str, str, bool]] = []
+    found = None
+    for index in sorted(index for index in cells if index >= own[0]):
+        for statement in cells[index].tree.body:
+            reads, is_own = _names(statement, ast.Load), index in own
+            if isinstance(statement, _Definition) or not (statement in changed or reads & names):
+                continue
+            targets = getattr(statement, "targets", ())
+            if not is_own and any(getattr(one, "attr", "") in dropped for one in targets):
+                continue  # such as `args.bf16 = False`
+            calls = [node for node in _nodes(statement) if isinstance(node, ast.Call)]
+            if builds := any(_called(call).endswith("Trainer") for call in calls):
+                trainers = _names(statement, ast.Store)
+                names |= trainers
+                needed = [one for one in needed if not one[3]]
+            trains = bool(reads & functions) or any(
+                _called(call) == "train" and (builds or _root(call) in trainers) for call in calls
+            )
+            if trains and index == own[-1]:
+                return [one[:2] for one in needed]
+            if not is_own and (builds or trains or _changes(statement, names)):
+                source = cells[index].source(statement)
+                # Of statements that begin alike, such as a call with other arguments, the newest cell's.
+                begins = source if hasattr(statement, "body") else source.partition("(")[0]
+                needed = [one for one in needed if one[2] != begins or one[0] == index]
+                needed.append((index, source, begins, bool(builds or reads & trainers)))
+                found = [one[:2] for one in needed] if trains else found
+    return found
+
+
+def _asked(wanted: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={' '.join(value.split())}" for name, value in wanted.items())
+
+
+def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
+    """Return the text of a new cell: the user's own calls, changed so, and what trains with them again.
+
+    The cells are all inputs as they were typed, the oldest first.
+    """
+    read = {index: cell for index, text in enumerate(cells) if (cell := _read(text))}
+    wanted: dict[str, dict[str, str]] = {}
+    for change in changes:
+        wanted.setdefault(change.target, {})[change.name] = change.value
+    handed = _handed(read)
+    of_data = _find("data", read, handed) if "data" in wanted else None
+    if of_data and of_data == _find("arguments", read, handed):
+        wanted["arguments"] = {**wanted.get("arguments", {}), **wanted.pop("data")}
+    missing = {target: _MISSING[target].format(_asked(wanted[target])) for target in wanted}
+    found = {target: _site(target, wanted[target], read, handed) for target in wanted}
+    sites = {target: site for target, site in found.items() if site is not None}
+    notes = [missing[target] for target in wanted if target not in sites]
+    parts = []
+    for index in sorted({site.index for site in sites.values()}):
+        here = {target: site for target, site in sites.items() if site.index == index}
+        edits = [edit for site in here.values() for edit in site.edits]
+        if "arguments" in sites:
+            set_here = _assigned(read[index], wanted["arguments"], sites["arguments"].names)
+            edits += set_here.values()
+        text = read[index].edited(edits)
+        is_python = _read(text) is not None
+        parts.append((index, text if is_python else read[index].text))
+        notes += [site.note if is_python else missing[target] for target, site in here.items()]
+    if not parts:
+        return "\n".join(notes)
+    names = set().union(*(site.names for site in sites.values()))
+    older = [call for index, _ in parts[:-1] for call in _nodes(read[index].tree)]
+    if any(_called(call) == "train" and _root(call) not in names for call in older):
+        notes.append("# The training of an older cell is here, too: it may not be needed.")
+    if "generate" not in wanted:
+        rest = _rest(read, [*sites.values()], wanted.get("arguments", ()))
+        if rest is None:
+            used = " and ".join(sorted(names)) if 0 < len(names) < 4 else "what is made here"
+            notes.append(f"# The cells that use {used} must run again.")
+        parts += rest or []
+    return _joined(sorted(parts, key=lambda part: part[0]), cells, notes)
+
+
+def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Sequence[str]) -> str:
+    """Return parts of cells as one cell, of which one cell magic can be the first line; notes end it."""
+    text, notes = parts[0][1], [*notes]
+    if len(parts) > 1:
+        bodies, magics = [], []
+        for index in dict.fromkeys(index for index, _ in parts):
+            body = "\n".join(part.strip("\r\n") for at, part in parts if at == index)
+            magics += _without_magics(cells[index])[1]
+            bodies.append(_without_magics(body)[0].strip("\r\n"))
+        watches = [magic for magic in magics if magic.startswith("%%memwatch")]
+        text = "\n".join([*watches[-1:], "\n\n".join(bodies)])
+        others = [magic for magic in magics if magic not in watches]
+        notes += [f"# {one} is left out: a cell magic must be the first line." for one in others]
+    there = {"", *_LINE_END.split(text)}
+    new = [note for note in dict.fromkeys(notes) if note not in there]
+    return "\n".join([text.rstrip("\r\n"), *new]) if new else text
+
+
+def _without_magics(text: str) -> tuple[str, list[str]]:
+    """Return a cell without the cell magics that it begins with, and these."""
+    magics = []
+    while first := _FIRST_LINE.match(text):
+        magics.append(first[1].rstrip())
+        text = text[: first.start(1)] + text[first.end() :]
+    return text, magics
