@@ -41,3 +41,52 @@ def test_a_configuration_in_the_working_folder_is_found(reloaded: Kernel) -> Non
     result = reloaded.run("%memfit ./tiny --inference --length 64 --precision bf16")
 
     assert "KV cache" in result.displays[0].content["data"]["text/plain"]
+
+
+RUNS_OUT = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=64, n_embd=16, n_layer=1, n_head=2,
+                                   bos_token_id=0, eos_token_id=0))
+def fails(_module, given):
+    if given[0].shape[0] >= 4:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 67108864 bytes. Error code 12 (Cannot allocate memory)"
+        )
+handle = model.lm_head.register_forward_pre_hook(fails)
+rows = [{"input_ids": torch.arange(1, 33), "labels": torch.arange(1, 33)}] * 8
+"""
+ARGUMENTS = """
+arguments = TrainingArguments(
+    "out",
+    per_device_train_batch_size=4,  # all that fit last year
+    max_steps=2,
+    report_to="none",
+    use_cpu=True,
+)
+"""
+TRAINS = "%%memwatch --label tuned\ntrainer.train()"
+
+
+def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -> None:
+    """The new cell has the user's own lines, but for the change; it is run by the user, and then it fits."""
+    for cell in (RUNS_OUT, ARGUMENTS, "trainer = Trainer(model, arguments, train_dataset=rows)"):
+        assert reloaded.run(cell).status == "ok"
+    failed = reloaded.run(TRAINS)
+    listed = reloaded.run("%memfit --output fitted")
+    write = reloaded.run("%memfit --write 1")
+    [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
+
+    assert failed.status == "error"
+    assert (
+        "1. 2 rows in a batch, 2 batches accumulated"
+        in listed.displays[0].content["data"]["text/plain"]
+    )
+    assert write.text() == "The new cell below has: 2 rows in a batch, 2 batches accumulated.\n"
+    assert "    per_device_train_batch_size=2,  # all that fit last year\n" in written
+    assert "    gradient_accumulation_steps=2,\n" in written
+    assert written.startswith("%%memwatch --label tuned\n")
+    assert written.endswith("trainer.train()")
+    assert reloaded.run(written).status == "ok"
+    assert "there is no change 9" in reloaded.run("%memfit --write 9").reply["evalue"]
