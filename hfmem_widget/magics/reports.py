@@ -68,13 +68,6 @@ class ReportMagics(Magics):
     )
     @argument("-a", "--all", action="store_true", help="Show every device that was used.")
     @argument(
-        "-p",
-        "--predicted",
-        action="store_true",
-        help="Beside the peak, show what the worst step should need, by a dry run of the model. The model "
-        "and its optimizer must still exist; neither is modified.",
-    )
-    @argument(
         "-l",
         "--layout",
         action="store_true",
@@ -111,8 +104,6 @@ class ReportMagics(Magics):
         if arguments.all and arguments.device:
             raise UsageError("use --all or --device, not both")
         moments = [_moment(arguments.moment)] if arguments.moment else [NOW, PEAK]
-        if arguments.predicted and NOW in moments:
-            moments = [PEAK]
         session = HISTORY.latest
         if session is None and PEAK in moments and len(moments) > 1:
             moments = [NOW]
@@ -131,26 +122,13 @@ class ReportMagics(Magics):
         anatomies = [session.anatomy(at, device) for device in devices for at in moments]
         if moments == [NOW]:
             anatomies = [replace(anatomy, moment=NOW) for anatomy in anatomies]
-        forecasts = {}
-        if arguments.predicted:
-            from hfmem_widget.features.fit.beside import prediction
-
-            keys = dict.fromkeys(anatomy.device.key for anatomy in anatomies)
-            forecasts = {key: prediction(session, key) for key in keys}
-        per_parameter = next((each.per_parameter for each in forecasts.values()), "")
-        bundle = anatomy_bundle(
-            anatomies,
-            {key: forecast.parts for key, forecast in forecasts.items()},
-            title=session.label,
-            contents=" \u00b7 ".join(
-                filter(None, [contents_text(session.contents), per_parameter])
-            ),
+        self._show(
+            anatomy_bundle(anatomies, title=session.label, contents=contents_text(session.contents))
         )
-        self._show(bundle)
 
     def _show_layout(self, arguments: Namespace) -> None:
-        if arguments.moment not in {None, NOW} or arguments.predicted:
-            raise UsageError("--layout shows the allocator as it is now, without a forecast")
+        if arguments.moment not in {None, NOW}:
+            raise UsageError("--layout shows the allocator as it is now")
         from hfmem_widget.features.memory_map.api import memory_map
         from hfmem_widget.features.memory_map.html import memory_map_bundle
 

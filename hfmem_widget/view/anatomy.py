@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import HELD, Anatomy, Contents, Device
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import TABLE
-from hfmem_widget.text import MINUS, format_bytes, format_count, format_share, plain
+from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
@@ -34,33 +33,28 @@ LEAST_DRAWN = 0.003
 MOST_NAMES = 3
 ALL = 0.9995  # from this share on, all parameters are said to be trainable
 
-Predicted = Mapping[str, Mapping[str, float]]
-"""Bytes by the name of a part, or of a sum ("allocated", "reserved", "process"), by device key."""
-
 _Cells = tuple[Column, Sequence[str]]  # a column with its cells, one for each row
 
 
 def anatomy_bundle(
     anatomies: Sequence[Anatomy],
-    predicted: Predicted | None = None,
     *,
     title: str = "",
     contents: str = "",
 ) -> dict[str, str]:
     """Return anatomies by MIME type: one table a device, one column a moment, in the order given.
 
-    What was `predicted` is compared with the last moment of the device; the difference is the forecast less
-    that. `title` says what the memory is of, and `contents` in one line what is known of the models in it;
-    see `contents_text`.
+    `title` says what the memory is of, and `contents` in one line what is known of the models in it; see
+    `contents_text`.
     """
     by_device: dict[str, list[Anatomy]] = {}
     for anatomy in anatomies:
         by_device.setdefault(anatomy.device.key, []).append(anatomy)
-    forecasts, title = predicted or {}, plain(title)
+    title = plain(title)
     return kit.bundle(
         kit.headed("memanatomy", title),
         kit.block(f"margin:0 0 6px;font-size:12px;{kit.FAINT}", plain(contents, NOTE_LENGTH)),
-        *(device_section(group, forecasts.get(key, {})) for key, group in by_device.items()),
+        *map(device_section, by_device.values()),
         title=title,
     )
 
@@ -76,7 +70,7 @@ def moment_text(anatomy: Anatomy) -> str:
     return moment if moment in {NOW, END_MOMENT} else f"{moment} ({anatomy.certainty})"
 
 
-def device_section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
@@ -96,7 +90,7 @@ def device_section(anatomies: Sequence[Anatomy], predicted: Mapping[str, float])
         plain(device.key),
         " \N{MIDDLE DOT} ".join(text for text in about if text),
         kit.Fragment(bars_html(anatomies)),
-        _table(anatomies, predicted),
+        _table(anatomies),
         *kit.notes(plain(note, NOTE_LENGTH) for note in notes),
     )
 
@@ -162,10 +156,10 @@ def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
     return max(sum(part.bytes for part in each.parts if part.name in names) for each in anatomies)
 
 
-def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.Fragment:
+def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     """Return the table of one device: the parts, and below them the sums."""
     last = anatomies[-1]
-    present = {part.name for anatomy in anatomies for part in anatomy.parts} | set(predicted)
+    present = {part.name for anatomy in anatomies for part in anatomy.parts}
     parts = [name for name in LABELS if name in present]
     own = {part.name: part.label for anatomy in anatomies for part in anatomy.parts}
     labels = _labels(last.device) | own
@@ -183,11 +177,6 @@ def _table(anatomies: Sequence[Anatomy], predicted: Mapping[str, float]) -> kit.
             for name in names
         ]
         columns.append((Column(f"of {format_bytes(total)}", is_quiet=True), shares))
-    if predicted:
-        wanted = [predicted.get(name, NOT_AVAILABLE) for name in names]
-        off = [_off(value, _value(last, name)) for name, value in zip(names, wanted, strict=True)]
-        forecast = [text_if_known(value, format_bytes(value)) for value in wanted]
-        columns += [(Column("predicted"), forecast), (Column("off by"), off)]
     notes = {
         part.name: part.note for each in reversed(anatomies) for part in each.parts if part.note
     }
@@ -225,19 +214,6 @@ def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
         is_bound = name == "allocated" and anatomy.certainty == "at least"
         cells.append(text_if_known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
     return Column(moment_text(anatomy)), cells
-
-
-def _off(predicted: float, measured: float) -> str:
-    """Return the forecast less the figure, also in percent of the figure."""
-    off = predicted - measured
-    if math.isnan(off):
-        return ""
-    text = format_bytes(off, signed=True)
-    if not measured > 0:
-        return text
-    percent = round(1000 * off / measured) / 10
-    sign = "+" if percent > 0 else MINUS if percent < 0 else "±"
-    return f"{text} ({sign}{abs(percent):.1f} %)"
 
 
 def text_if_known(value: float, text: str) -> str:

@@ -223,7 +223,6 @@ CARDS: dict[str, Callable[[], list[Bundle]]] = {
                 replace(made(weights=1, cache=0.001), notes=("One.", "Two 2.00 GiB.")),
                 made("now", weights=2),
             ],
-            {GPU: {"weights": 1.1 * GIB, "activations": GIB}},
             title="A title",
             contents="Contents",
         )

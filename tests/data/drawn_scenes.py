@@ -225,7 +225,7 @@ PAGES: dict[str, Callable[[], list[Bundle]]] = {
     **{f"line of {name}": _span(one, _line) for name, one in [*SESSIONS.items()][1:3]},
     **{f"card of {name}": _span(one, _cards) for name, one in SESSIONS.items()},
     **{f"out of memory: {name}": _ran_out(name) for name in RAN_OUT},
-    "anatomy": lambda: [anatomy_bundle(MOMENTS, {GPU: {"weights": 3 * GIB}})],
+    "anatomy": lambda: [anatomy_bundle(MOMENTS)],
     "anatomy of a full device": lambda: [anatomy_bundle(FULL)],
     "anatomy beside others": lambda: [anatomy_bundle(OTHERS)],
     "memory map": lambda: [memory_map_bundle(MAP)],

@@ -10,7 +10,6 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.beside import prediction
 from tests.trainer.tiny import make_trainer, session_of, tiny_model
 
 
@@ -50,33 +49,31 @@ def test_gradients_are_gone_after_the_step(tmp_path: Path) -> None:
     assert [session.value(span.before, "cpu/gradients") for span in steps] == [0.0, 0.0]
 
 
-def test_a_prediction_stands_beside_it(tmp_path: Path) -> None:
-    """A dry run of the live model knows its weights and states, and what is kept for a parameter."""
+def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    """A dry run of the live model knows its weights and states; the peak has as much."""
     trainer = make_trainer(tmp_path, max_steps=2)
-    session = session_of(trainer)
+    fitted = hfmem_widget.fit(session_of(trainer))
 
-    told = prediction(session, "cpu")
+    forecast = {part.name: part.full for part in fitted.forecast.parts}
+    weights, states = size_of(trainer.model.parameters()), states_of(trainer)
+    assert forecast["weights"] == fitted.measured["weights"] == weights
+    assert forecast["optimizer"] == pytest.approx(states, rel=0.02)
+    assert forecast["activations"] > 0
+    assert "measured" in str(fitted)
 
-    assert told.parts["weights"] == size_of(trainer.model.parameters())
-    assert told.parts["optimizer"] == pytest.approx(states_of(trainer), rel=0.02)
-    assert told.parts["activations"] > 0
-    assert "16.00 predicted" in told.per_parameter
 
-
-def test_a_prediction_beside_other_models_says_what_it_is_of(tmp_path: Path) -> None:
-    """What is held for several models is not divided by the parameters of one."""
+def test_a_forecast_beside_other_models_is_of_the_one_that_is_trained(tmp_path: Path) -> None:
+    """The newest, of several that are as large."""
     trainers = [make_trainer(tmp_path, model=tiny_model(), max_steps=2) for _ in range(3)]
     with hfmem_widget.watch(quiet=True) as session:
         for trainer in trainers:
             trainer.train()
 
-    told = prediction(session, "cpu")
-
-    assert told.parts["weights"] == size_of(trainers[-1].model.parameters())
-    assert "GPT2LMHeadModel alone, 16.00 bytes" in told.per_parameter
+    forecast = hfmem_widget.fit(session).forecast
+    assert forecast.full("weights") == size_of(trainers[-1].model.parameters())
 
 
-def test_the_optimizer_of_a_prediction_is_the_models_own(tmp_path: Path) -> None:
+def test_the_optimizer_of_a_forecast_is_the_models_own(tmp_path: Path) -> None:
     """Not one that another model was trained with since."""
     trainer = make_trainer(tmp_path, max_steps=2)
     with hfmem_widget.watch(quiet=True) as session:
@@ -86,25 +83,24 @@ def test_the_optimizer_of_a_prediction_is_the_models_own(tmp_path: Path) -> None
         small(torch.ones(1, 2)).sum().backward()
         optimizer.step()
 
-    assert prediction(session, "cpu").parts["optimizer"] == pytest.approx(
-        states_of(trainer), rel=0.02
-    )
+    forecast = hfmem_widget.fit(session).forecast
+    assert forecast.full("optimizer") == pytest.approx(states_of(trainer), rel=0.02)
 
 
-def test_a_prediction_leaves_the_training_alone(tmp_path: Path) -> None:
-    """The model trains on to the same weights as one that nothing was predicted of."""
+def test_a_forecast_leaves_the_training_alone(tmp_path: Path) -> None:
+    """The model trains on to the same weights as one that nothing was forecast of."""
     losses = []
-    for predicts in (False, True):
+    for forecasts in (False, True):
         trainer = make_trainer(tmp_path, max_steps=2)
         session = session_of(trainer)
-        if predicts:
-            prediction(session, "cpu")
+        if forecasts:
+            hfmem_widget.fit(session)
         losses.append(trainer.train().training_loss)
 
     assert losses[0] == losses[1]
 
 
-def test_without_steps_there_is_no_prediction(tmp_path: Path) -> None:
+def test_without_steps_there_is_no_forecast(tmp_path: Path) -> None:
     """It then says what is missing."""
     trainer = make_trainer(tmp_path, max_steps=1)
     trainer.train()
@@ -112,4 +108,4 @@ def test_without_steps_there_is_no_prediction(tmp_path: Path) -> None:
         pass
 
     with pytest.raises(OptionError, match=r"steps|no longer exists"):
-        prediction(session, "cpu")
+        hfmem_widget.fit(session)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hfmem_widget.errors import OptionError
@@ -24,9 +23,6 @@ HOW_TO_RECORD = (
     "a Trainer records it by itself, and a loop of yours with "
     "span('step', tokens=..., longest=...) around each step"
 )
-
-KEPT = ("weights", "optimizer", "gradients")  # the parts that a training keeps for every parameter
-OTHERS = 1.05  # times the predicted weights: more than that belongs to other models as well
 
 
 class Forecasts(list[Forecast]):
@@ -95,29 +91,6 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
     return is_exact and step.first == step.last and sizes == (rows, length, rows * length)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A forecast beside the anatomy of one device."""
-
-    parts: dict[str, float]  # bytes at the peak of a step; of a GPU also "allocated", their sum
-    per_parameter: str  # a sentence about the bytes per parameter, measured and predicted
-
-
-def prediction(session: Session, device: str) -> Prediction:
-    """Return what the worst step on a device should have needed, by a dry run of the live model.
-
-    Raise OptionError if it cannot be forecast.
-    """
-    from hfmem_widget.features.fit.predict import forecast_of, parts_at_the_peak
-
-    model, optimizer = live_model()
-    forecast = forecast_of(model, optimizer, shape_of(session, device), device.partition(":")[0])
-    parts = {name: float(size) for name, size in parts_at_the_peak(forecast).items()}
-    if device != "cpu":  # whose memory holds much besides models
-        parts["allocated"] = sum(parts.values())
-    return Prediction(parts, _per_parameter(session, forecast, plain(type(model).__name__)))
-
-
 def live_model() -> tuple[Any, Any]:
     """Return the largest model that is being trained, and its optimizer, or raise OptionError."""
     from hfmem_widget.monitor.shared import shared_monitor
@@ -139,25 +112,6 @@ def live_model() -> tuple[Any, Any]:
 
     model = max(modules, key=rank)
     return model, _optimizer_of(model, optimizers)
-
-
-def _per_parameter(session: Session, forecast: Forecast, model: str) -> str:
-    parameters = forecast.parameters
-    if not parameters:
-        return ""
-    highest = {name: _highest(session, name) for name in KEPT}
-    expected = sum(map(forecast.full, KEPT)) / parameters
-    if highest["weights"] > OTHERS * forecast.full("weights"):
-        return (
-            f"The prediction covers {model} alone, {expected:.2f} bytes per parameter; other models were in "
-            "memory as well."
-        )
-    measured = {name: value / parameters for name, value in highest.items()}
-    total = sum(measured.values())
-    measured_parts = ", ".join(f"{name} {value:.2f}" for name, value in measured.items())
-    return (
-        f"Bytes per parameter: {total:.2f} measured ({measured_parts}), {expected:.2f} predicted."
-    )
 
 
 def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
@@ -189,8 +143,3 @@ def batches_of(session: Session) -> float:
             batches = phases["substep"]
             return max(1.0, round(batches.count / (batches.steps or phases["step"].count or 1)))
     return 1.0
-
-
-def _highest(session: Session, metric: str) -> float:
-    peaks = [session.peak(f"{device.key}/{metric}") for device in session.devices]
-    return sum(peak for peak in peaks if not math.isnan(peak))

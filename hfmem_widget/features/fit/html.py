@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
 from hfmem_widget.features.fit.setting import Lora
 from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.headline import size_of
 from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.table import Column, TableRow, table
@@ -34,7 +36,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         kit.headed("memfit", title, kit.phrases(_facts(forecast))),
         *(_verdict(verdict, fit) for verdict in fit.verdicts),
         _bar(forecast),
-        _table(forecast),
+        _table(forecast, fit.measured),
         *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
         moves_table(fit.moves),
         title=" · ".join([title, *_facts(forecast)]),
@@ -124,22 +126,29 @@ def _bar(forecast: Forecast) -> kit.Fragment:
     return kit.Fragment(kit.bar(pieces, max(forecast.total, 1), label))
 
 
-def _table(forecast: Forecast) -> kit.Fragment:
+def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
+    def was(name: str) -> tuple[str, ...]:
+        if not measured:
+            return ()
+        return (text_if_known(size := measured.get(name, math.nan), format_bytes(size)),)
+
     rows = []
     for part in forecast.parts:
         if format_bytes(part.full) != format_bytes(0):
             name = kit.marked(_COLOURS[part.name], part.label)
             source = f"{BOUNDS[part.bound]}: {part.source}"
-            rows.append(TableRow((name, format_bytes(part.bytes), format_bytes(part.full), source)))
-    total = ("allocated", format_bytes(forecast.total), "", _peak_text(forecast))
+            sizes = format_bytes(part.bytes), *was(part.name), format_bytes(part.full)
+            rows.append(TableRow((name, *sizes, source)))
+    total = format_bytes(forecast.total), *was("allocated"), "", _peak_text(forecast)
     columns = (
-        *map(Column, ("", "at the peak", "in full")),
+        *map(Column, ("", "at the peak", *(["measured"] if measured else []), "in full")),
         Column("how known", is_words=True, is_quiet=True),
     )
-    rows.append(TableRow(total, is_sum=True, is_ruled=True))
+    rows.append(TableRow(("allocated", *total), is_sum=True, is_ruled=True))
     if forecast.reserved:
+        sizes = format_bytes(forecast.reserved), *([""] if measured else []), ""
         cached = "with what PyTorch's allocator keeps, if there is room"
-        rows.append(TableRow(("reserved", format_bytes(forecast.reserved), "", cached)))
+        rows.append(TableRow(("reserved", *sizes, cached)))
     return table(columns, rows, size=12)
 
 

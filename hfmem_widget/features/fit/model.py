@@ -171,6 +171,8 @@ class Fit(Shown):
         What real steps of that size took; None where none was made.
     moves : tuple of Move
         What to change so that a watched training fits, best first; empty where a model was asked about.
+    measured : mapping of str to float
+        Bytes of each part at the peak that was measured, and "allocated"; of a watched training alone.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -182,6 +184,7 @@ class Fit(Shown):
     stored: str = ""
     tried: Tried | None = None
     moves: tuple[Move, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from hfmem_widget.analysis.facts import active_devices
-from hfmem_widget.analysis.parts import known_of
+from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
@@ -199,7 +199,13 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         rows = largest_batch(at, room / training.margin, known)
     there = Room(device.key, device.name, device.total, room)
     verdict = Verdict(there, 0, training.fits(forecast), rows)
-    return Fit(session.label, forecast, (verdict,), 0.0, moves=tuple(session.moves))
+    measured = {}
+    if not any(map(ran_out, session.findings)):
+        peak = session.anatomy("peak", device.key)
+        measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
+        if ":" in device.key:  # the host's memory holds much besides models
+            measured["allocated"] = peak.allocated
+    return Fit(session.label, forecast, (verdict,), 0.0, "", None, tuple(session.moves), measured)
 
 
 def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:

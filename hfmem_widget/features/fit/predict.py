@@ -130,21 +130,14 @@ def _check(setting: Setting) -> None:
         raise OptionError(message)
 
 
-def forecast_of(
+def live_setting(
     model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
-) -> Forecast:
-    """Return the memory that a model should need while it is trained, or raise OptionError.
+) -> Setting:
+    """Return how a model is being trained, or raise OptionError.
 
     `counts` are those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it
     accumulates. `device` is "cuda" or "cpu"; that of the parameters by default.
     """
-    return changed_forecast(model, live_setting(model, optimizer, counts, device), optimizer)
-
-
-def live_setting(
-    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
-) -> Setting:
-    """Return how a model is being trained, or raise OptionError; the arguments are those of `forecast_of`."""
     length = int(counts.get("longest", 0))
     if length <= 0:
         raise OptionError("no batch shape was recorded")
@@ -175,14 +168,6 @@ def changed_forecast(model: Any, setting: Setting, optimizer: Any) -> Forecast:
     else:
         rule = optimizers.of_live(optimizer, setting.device)
     return _forecast(ghost, setting, rule)
-
-
-def parts_at_the_peak(forecast: Forecast) -> dict[str, int]:
-    """Return a forecast's bytes by part as an anatomy has them: new gradients count as activations."""
-    parts = {part.name: part.bytes for part in forecast.parts}
-    if forecast.moment != "optimizer" and forecast.setting.accumulation == 1:
-        parts["activations"] = parts.get("activations", 0) + parts.pop("gradients", 0)
-    return parts
 
 
 def _forecast(

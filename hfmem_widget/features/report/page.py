@@ -316,7 +316,7 @@ def _anatomy(session: Session) -> str:
     whole = 1 if len(devices) > MOST_WHOLE else MOST_WHOLE
     moments = (AT_THE_PEAK, NOW)
     drawn = [
-        device_section([session.anatomy(moment, device.key) for moment in moments], {})
+        device_section([session.anatomy(moment, device.key) for moment in moments])
         for device in devices[:whole]
     ]
     contents = kit.block(f"margin:0 0 6px;{kit.FAINT}", contents_text(session.contents), limit=300)

@@ -8,8 +8,6 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit import beside as predicting
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.session import Session
@@ -104,25 +102,6 @@ def test_an_option_that_is_empty_is_not_given(
 
     assert session.running
     assert session.guides == []
-
-
-@pytest.mark.parametrize("line", ["now --predicted", "peak --predicted", "--predicted"])
-def test_a_prediction_is_of_what_was_watched(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    """Also where 'now' was asked for, not of a new reading, which has no steps."""
-    asked: list[Session] = []
-
-    def prediction(session: Session, _device: str) -> None:
-        asked.append(session)
-        raise OptionError
-
-    monkeypatch.setattr(predicting, "prediction", prediction)
-    shell.run_cell("%%memwatch --quiet --output session\n1")
-    with pytest.raises(UsageError):
-        registered(shell, "memanatomy").memanatomy(line)
-
-    assert asked == [shell.user_ns["session"]]
 
 
 def parser_of(name: str) -> Any:

@@ -33,14 +33,13 @@ def made(moment: str = "at the peak", device: Device = DEVICE, **parts: float) -
 WHOLE = made(weights=2, optimizer=4, activations=3, cache=1, context=0.5, others=1, free=88.5)
 
 
-def lines(*anatomies: Anatomy, predicted: dict[str, float] | None = None) -> list[str]:
-    forecast = None if predicted is None else {"cuda:0": predicted}
-    return anatomy_bundle(anatomies, forecast)["text/plain"].splitlines()
+def lines(*anatomies: Anatomy) -> list[str]:
+    return anatomy_bundle(anatomies)["text/plain"].splitlines()
 
 
-def row(name: str, *anatomies: Anatomy, predicted: dict[str, float] | None = None) -> list[str]:
+def row(name: str, *anatomies: Anatomy) -> list[str]:
     """Return the cells of one row of the plain table."""
-    found = next(one for one in lines(*anatomies, predicted=predicted) if one.startswith(name))
+    found = next(one for one in lines(*anatomies) if one.startswith(name))
     return re.split(r"  +", found)
 
 
@@ -109,40 +108,6 @@ def test_a_bound_is_told_as_one() -> None:
 def test_a_small_part_is_not_lost(told: Anatomy, cells: list[str]) -> None:
     """It is in MiB among GiB, and its share is not "0.0 %"; without a known size there are no shares."""
     assert row("buffers", told) == cells
-
-
-FORECAST = {"weights": 2, "activations": 2.4, "optimizer": 4.2, "gradients": 1, "allocated": 9.9}
-
-
-@pytest.mark.parametrize(
-    ("name", "cells"),
-    [
-        ("part", ["predicted", "off by"]),
-        ("activations", ["2.40 GiB", "\u2212614.4 MiB (\u221220.0 %)"]),
-        ("optimizer", ["4.20 GiB", "+204.8 MiB (+5.0 %)"]),
-        ("weights", ["2.00 GiB", "\u00b10 (\u00b10.0 %)"]),
-        ("allocator cache", ["1.00 GiB", "1.0 %"]),
-        ("gradients", ["gradients", "1.00 GiB"]),
-        ("allocated", ["9.90 GiB", "+921.6 MiB (+10.0 %)"]),
-    ],
-)
-def test_what_was_forecast_stands_beside_what_was_measured_with_the_difference(
-    name: str, cells: list[str]
-) -> None:
-    """The forecast less the figure of the last moment: a minus is more memory than was foreseen.
-
-    A sum has one too; a part that was only forecast has nothing to compare it with.
-    """
-    predicted = {part: size * GIB for part, size in FORECAST.items()}
-    assert row(name, WHOLE, predicted=predicted)[-2:] == cells
-    if name != "gradients":
-        assert row(name, made("now", weights=1), WHOLE, predicted=predicted)[-2:] == cells
-
-
-def test_a_forecast_of_another_device_makes_no_columns() -> None:
-    """A forecast for a device that is not shown leaves the table as it is."""
-    told = anatomy_bundle([WHOLE], {"cuda:1": {"weights": GIB}})
-    assert "predicted" not in told["text/plain"]
 
 
 def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:

@@ -157,23 +157,19 @@ def test_of_a_model_that_cannot_run_dry_the_rest_is_told() -> None:
     assert any("activations are unknown" in note for note in told.notes)
 
 
-def test_live_parts_follow_the_anatomys_convention() -> None:
-    """Gradients that are only being made at the peak are among the activations; all adds up."""
+def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
+    """With the shape that its steps had."""
     config = llama()
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())
-    forecast = module.forecast_of(model, optimizer, {"largest_batch": 128, "longest": 64})
-    parts = module.parts_at_the_peak(forecast)
+    setting = module.live_setting(model, optimizer, {"largest_batch": 128, "longest": 64})
     told = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
 
-    assert told.moment == "backward"
-    assert "gradients" not in parts
-    assert sum(parts.values()) == told.total
-    assert parts["optimizer"] == told.bytes("optimizer")
+    assert module.changed_forecast(model, setting, optimizer).peaks == told.peaks
 
 
 def test_live_parts_without_a_shape_are_refused() -> None:
     """Without the length of a batch there is no forecast."""
     model = built(llama())
     with pytest.raises(OptionError, match="no batch shape was recorded"):
-        module.forecast_of(model, torch.optim.SGD(model.parameters()), {"samples": 4})
+        module.live_setting(model, torch.optim.SGD(model.parameters()), {"samples": 4})
