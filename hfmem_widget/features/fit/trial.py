@@ -25,9 +25,8 @@ from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.text import plain
 
 CHILD: Final = (sys.executable, "-P", "-m", "hfmem_widget.features.fit.trial_process")
-_KILLED: Final = (
-    -9
-)  # the code of a process that the kernel has ended, such as for the host's memory
+_KILLED: Final = -9
+"""The code of a process that the kernel has ended, such as for the host's memory."""
 
 
 def tried_step(

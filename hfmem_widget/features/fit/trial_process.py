@@ -20,9 +20,8 @@ def main() -> None:
     """Answer one document with one line."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-        with suppress(
-            OSError
-        ):  # where the host's memory runs out, this ends before the user's process
+        # Where the host's memory runs out, this ends before the user's process.
+        with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what others print is no answer
