@@ -1,0 +1,59 @@
+"""After an out-of-memory error on a real GPU, what is said to fit does, with the peak that was said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu.conftest import Run
+from tests.gpu.test_trainer import TRAINER
+
+TRIED = """
+GIB = 2**30
+torch.cuda.set_per_process_memory_fraction({gib} * GIB / torch.cuda.mem_get_info()[1])
+
+def run(**options):
+    trainer = make_trainer([{length}] * 3, **{{"size": {rows}, "layers": {layers}, **options}})
+    error = None
+    try:
+        with hfmem_widget.watch("fit", quiet=True) as session:
+            trainer.train()
+    except torch.OutOfMemoryError as raised:
+        error = "out of memory"
+    del trainer
+    gc.collect()
+    torch.cuda.empty_cache()
+    return session, error
+
+session, error = run(logging_strategy="steps", logging_steps=1)
+tried = []
+for move in session.moves:
+    options = {{change.name: eval(change.value) for change in move.changes}}
+    if move.fits and all(change.target == "arguments" for change in move.changes):
+        rows = options.pop("per_device_train_batch_size", None)
+        again, failed = run(**options, **({{"size": rows}} if rows else {{}}))
+        tried.append([move.name, move.peak, again.peak("cuda:0/allocated"), failed])
+report([error, [move.name for move in session.moves], tried])
+"""
+
+
+@pytest.mark.whole_card
+@pytest.mark.parametrize(
+    ("gib", "rows", "length", "layers"),
+    [
+        pytest.param(12, 16, 512, 24, id="activations"),
+        pytest.param(6, 4, 512, 24, id="optimizer states"),
+        pytest.param(8, 16, 512, 12, id="half the layers"),
+    ],
+)
+def test_what_is_said_to_fit_does(
+    run_python: Run, gib: int, rows: int, length: int, layers: int
+) -> None:
+    """Promised peaks are never too low by more than 1 %, and off by 5 % at most."""
+    error, listed, tried = run_python(
+        TRAINER + TRIED.format(gib=gib, rows=rows, length=length, layers=layers)
+    )
+
+    assert error == "out of memory"
+    assert listed != []
+    assert [name for name, _, _, failed in tried if failed] == []
+    assert all(0.95 * told <= real <= 1.01 * told for _, told, real, _ in tried), tried
