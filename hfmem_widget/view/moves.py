@@ -17,12 +17,13 @@ _FITS = {
     False: (palette.BAD, "does not fit"),
 }
 _WRITES = "puts a new cell below, with change 1 made in your code."
+_HEADS = {True: "What fits", None: "What may fit", False: "Nothing that was tried fits"}
 FREES = "%memholders --free errors"
 _COLUMNS = (
     Column("change", is_bold=True),
     Column("peak of a step"),
     Column("", is_words=True),
-    Column("loss", is_words=True, is_quiet=True),
+    Column("what else changes", is_words=True, is_quiet=True),
 )
 
 
@@ -36,21 +37,14 @@ def moves_table(
     if not moves:
         return kit.NOTHING
     room = moves[0].room
-    within = f" in the {format_bytes(room)} that it can have" if room > 0 else ""
-    known = {move.fits for move in moves}
-    head = (
-        "What fits"
-        if True in known
-        else "What may fit"
-        if None in known
-        else "Nothing that was tried fits"
-    )
-    source = f"by dry runs of this model{f', after {FREES}' if frees_first else ''}"
+    within = f" in {format_bytes(room)}" if room > 0 else ""
+    best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
+    source = f"(by dry runs of this model{f'; run {FREES} first' if frees_first else ''})"
     rows = [_row(number, move, with_code=with_code) for number, move in enumerate(moves, 1)]
     more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
-        kit.block("margin:10px 0 0", kit.strong(f"{head}{within}"), kit.faint(source)),
+        kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(_COLUMNS, rows[:IN_SIGHT], size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
         kit.Fragment(kit.note(kit.code("%memfit --write 1"), _WRITES).html if with_code else ""),
@@ -65,7 +59,7 @@ def _row(number: int, move: Move, *, with_code: bool) -> TableRow:
             f"{number}. {move.name}",
             format_bytes(move.peak),
             kit.marked(colour, word, kit.BULLET),
-            move.cost or "the same",
+            move.cost or "nothing: the same loss",
         ),
         below=(kit.code(move.code),) if with_code else (),
     )

@@ -341,14 +341,16 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
     if not training.by_trainer:
-        return f"the same, if each is divided by {chosen.accumulation}"
+        return f"the same loss, if each batch's is divided by {chosen.accumulation}"
     ghost, setting = copy_of(training.model), training.setting
     inputs = batch_for(ghost, 1, min(setting.length, 2 * LEAST_LENGTH), with_labels=True)
     counts = counts_items(ghost, inputs, setting.device)
     if counts is None:
-        return "the mean of the batches' means"
+        return "the loss is the mean of the batches' means"
     times = chosen.accumulation // setting.accumulation
-    return "" if counts else f"{times} times as large: this model does not average over batches"
+    return (
+        "" if counts else f"a loss {times} times as large: this model does not average over batches"
+    )
 
 
 def _others(training: Training) -> Iterator[Option]:
