@@ -12,6 +12,7 @@ import copy
 import math
 import multiprocessing
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -268,8 +269,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         counts = {"steps": float(state.max_steps), "done_before": float(state.global_step)}
         if epochs := _epochs_of(state):
             counts["epochs"] = float(epochs)
-        if args.gradient_accumulation_steps > 1:
-            counts["batches"] = float(args.gradient_accumulation_steps)
+        counts |= _loss_and_batch(self._trainer, args)
         run.train_begins(label, counts)
         self._take_hooks_off()
         wrapped = getattr(self._trainer, "model_wrapped", None)
@@ -389,6 +389,20 @@ def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
         return False
     monitor.recorder(session).note(AT_ONCE_NOTE)
     return True
+
+
+def _loss_and_batch(trainer: Any, args: Any) -> dict[str, float]:
+    """Return how large a step is, and whether its loss is the model's own, as counts of the training."""
+    base = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    kind = type(trainer)
+    is_own = base is None or getattr(kind, "compute_loss", None) is not base.compute_loss
+    is_own |= getattr(trainer, "compute_loss_func", None) is not None
+    is_smoothed = getattr(trainer, "label_smoother", None) is not None
+    return {
+        "rows": float(args.per_device_train_batch_size),
+        "batches": float(args.gradient_accumulation_steps),
+        **({"own_loss": 1.0} if is_own else {"smoothed_loss": 1.0} if is_smoothed else {}),
+    }
 
 
 def _epochs_of(state: Any) -> int:

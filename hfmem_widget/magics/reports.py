@@ -21,6 +21,7 @@ from hfmem_widget.text import format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
     from hfmem_widget.features.history.model import CellHistory
+    from hfmem_widget.session import Session
     from hfmem_widget.sources.heap.model import Holders
 
 NOW, PEAK = "now", "peak"
@@ -40,6 +41,14 @@ RENAMED: Mapping[str, str] = {
     "memmap": "memanatomy --layout",
 }
 """What the magics of 0.1 are called now; they go with the next version."""
+
+
+def _last_training() -> Session | None:
+    """Return the session that has watched a training last, else the newest."""
+    from hfmem_widget.features.fit.beside import LastTraining
+    from hfmem_widget.monitor.process import process_state
+
+    return process_state(LastTraining).session or HISTORY.latest
 
 
 @magics_class
@@ -286,11 +295,13 @@ class ReportMagics(Magics):
         from hfmem_widget.features.fit.api import fit
         from hfmem_widget.features.fit.html import fit_bundle
 
+        choices: Any = {name: given[name] for name in SETTING if name in given}
         if arguments.write is not None:
+            if choices or arguments.model:
+                raise UsageError("--write takes a number, and nothing else")
             self._write(arguments.write)
             return
-        choices: Any = {name: given[name] for name in SETTING if name in given}
-        subject = self._named(arguments.model) if arguments.model else HISTORY.latest
+        subject = self._named(arguments.model) if arguments.model else _last_training()
         if subject is None:
             raise UsageError(HOW_TO_WATCH)
         fitted = fit(subject, **choices)
@@ -300,15 +311,25 @@ class ReportMagics(Magics):
     def _write(self, number: int) -> None:
         """Put a cell below that has a change of the last list."""
         from hfmem_widget.features.fit.write import written
+        from hfmem_widget.view.moves import FREES
 
-        moves = [] if HISTORY.latest is None else HISTORY.latest.moves
+        session = _last_training()
+        moves = [] if session is None else session.moves
         if not 1 <= number <= len(moves):
             there = f"the last list has {len(moves)}" if moves else "%memfit lists changes"
             raise UsageError(f"there is no change {number}; {there}")
+        move = moves[number - 1]
+        if not move.changes:
+            raise UsageError(
+                f"a loop of your own has no call to change; change {number} is: {move.name}"
+            )
         history: Any = self._shell.history_manager
-        cells = history.input_hist_raw[1:]
-        self._shell.set_next_input(written(cells, moves[number - 1].changes))
-        print(f"The new cell below has: {plain(moves[number - 1].name)}.")  # noqa: T201
+        text = written(history.input_hist_raw[1:], move.changes)
+        if session and any(FREES in each for one in session.findings for each in one.advice):
+            magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)
+            text = f"{magic}{line}{FREES}\n{rest}"
+        self._shell.set_next_input(text)
+        print(f"The new cell below has: {plain(move.name)}.")  # noqa: T201
 
     def _named(self, model: str) -> object:
         """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""

@@ -449,6 +449,8 @@ class Move:
         Bytes between which the real peak is expected.
     room : float
         Bytes that the training may have on its device, with what it has already.
+    spare : float
+        Bytes that something else had when it began, such as an earlier error: they may be free by now.
     """
 
     name: str
@@ -461,18 +463,23 @@ class Move:
     low: float
     high: float
     room: float
+    spare: float = 0.0
 
     @property
     def fits(self) -> bool | None:
         """Whether a step fits; None where that is not sure."""
         if self.high <= self.room:
             return True
-        return False if self.low > self.room else None
+        return False if self.low > self.room + self.spare else None
 
     @property
     def code(self) -> str:
         """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
-        return ", ".join(f"{change.name}={change.value}" for change in self.changes)
+        calls = {"model": "from_pretrained(\u2026, {})", "peft": "LoraConfig({})"}
+        return ", ".join(
+            calls.get(change.target, "{}").format(f"{change.name}={change.value}")
+            for change in self.changes
+        )
 
 
 @dataclass(frozen=True, slots=True)

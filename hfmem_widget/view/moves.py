@@ -36,7 +36,7 @@ def moves_table(
     """
     if not moves:
         return kit.NOTHING
-    room = moves[0].room
+    room = moves[0].room + (0.0 if any(move.fits for move in moves) else moves[0].spare)
     within = f" in {format_bytes(room)}" if room > 0 else ""
     best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
     source = f"(by dry runs of this model{f'; run {FREES} first' if frees_first else ''})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.kernel.drive import Kernel
 
 WITH_TORCH = True
@@ -75,14 +77,12 @@ def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -
         assert reloaded.run(cell).status == "ok"
     failed = reloaded.run(TRAINS)
     listed = reloaded.run("%memfit --output fitted")
-    write = reloaded.run("%memfit --write 1")
+    told = listed.displays[0].content["data"]["text/plain"]
+    [number] = re.findall(r"^(\d)\. 2 rows in a batch, 2 batches accumulated ", told, re.MULTILINE)
+    write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
 
     assert failed.status == "error"
-    assert (
-        "1. 2 rows in a batch, 2 batches accumulated"
-        in listed.displays[0].content["data"]["text/plain"]
-    )
     assert write.text() == "The new cell below has: 2 rows in a batch, 2 batches accumulated.\n"
     assert "    per_device_train_batch_size=2,  # all that fit last year\n" in written
     assert "    gradient_accumulation_steps=2,\n" in written

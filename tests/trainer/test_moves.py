@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -166,13 +167,13 @@ def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **set
     ran = Setting(batch=8, length=64, precision="fp32", optimizer=optimizer, device="cpu")
     ran = replace(ran, **setting)
     forecast = changed_forecast(model, ran, steps)
-    return Training(Device("cpu", ""), model, steps, ran, forecast, True, room)
+    return Training(Device("cpu", ""), model, steps, ran, forecast, "model", room)
 
 
 def moves(of: Any) -> list[Move]:
     from hfmem_widget.features.fit.moves import DryRuns, moves_of
 
-    return moves_of(of, DryRuns(of, 60.0))
+    return moves_of(of, DryRuns(of, time.monotonic() + 60))
 
 
 def options_of(move: Move) -> dict[str, Any]:
@@ -353,6 +354,65 @@ def test_a_training_that_ended_well_is_asked_about(tmp_path: Path, trainer: Any)
     assert fitted.verdicts[0].room.available > MIB
     with pytest.raises(OptionError, match="only headroom can be chosen"):
         hfmem_widget.fit(session, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("how", "cost"),
+    [("own", "depends on your own loss"), ("smoothed", ""), ("given", "depends on your own loss")],
+)
+def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
+    tmp_path: Path, how: str, cost: str
+) -> None:
+    """Such as that of a Trainer's subclass; a Trainer that smooths labels averages by itself."""
+    from tests.trainer.tiny import InOrder, make_trainer
+
+    class Own(InOrder):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    options: dict[str, Any] = {"label_smoothing_factor": 0.1} if how == "smoothed" else {}
+    trainer = make_trainer(tmp_path, kind=Own if how == "own" else InOrder, **options)
+    if how == "given":
+        trainer.compute_loss_func = lambda outputs, *_, **__: outputs["logits"].mean()
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+
+    fewer = [move for move in hfmem_widget.fit(session).moves if move.batch < 4]
+    assert {move.cost for move in fewer if move.length > 4 and len(move.changes) == 2} == {cost}
+
+
+def test_the_last_batch_of_an_epoch_is_not_taken_for_all(tmp_path: Path) -> None:
+    """It has fewer rows than a step has: they stay as many as the Trainer was asked for."""
+    from tests.trainer.tiny import make_trainer, rows
+
+    trainer = make_trainer(tmp_path, data=rows((5, 9, 4, 7, 6)))
+
+    def fails(*_: object) -> None:
+        if trainer.state.global_step == 1:
+            raise RuntimeError(TEXT)
+
+    trainer.model.lm_head.register_forward_hook(fails)
+    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+
+    assert {move.batch * move.accumulation for move in session.moves} == {4}
+
+
+def test_what_an_earlier_error_still_held_may_be_free(tmp_path: Path) -> None:
+    """Then nothing is said not to fit, which would fit once that is gone."""
+    of = replace(training(gpt2, length=63), room=1.0, spare=1e12)
+
+    listed = moves(of)
+    assert {move.fits for move in listed} == {None}
+    assert 4 in {move.batch for move in listed}
+
+
+def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
+    """Its rows have what each change needs, and no arguments of a Trainer."""
+    listed = moves(replace(training(gpt2, length=63), loss="loop"))
+
+    assert {move.changes for move in listed} == {()}
+    assert "the same loss, if each batch's is divided by 2" in {move.cost for move in listed}
 
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ class Forecasts(list[Forecast]):
     """The newest forecasts of this process, the oldest first."""
 
 
+class LastTraining:
+    """The session that watched a training last, if any."""
+
+    session: Session | None = None
+
+
 def remember(forecast: Forecast) -> None:
     """Keep a forecast for the cards of trainings to come."""
     kept = process_state(Forecasts)
@@ -123,9 +129,9 @@ def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
     return optimizers[-1]
 
 
-def shape_of(session: Session, device: str) -> dict[str, float]:
-    """Return the shape of the largest batch of the worst step on a device."""
-    groups = [group for group in session.steps if device in group.devices]
+def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:
+    """Return the shape of the largest batch of the worst step on a device, since some second."""
+    groups = [group for group in session.steps if device in group.devices and group.start >= since]
     if not groups:
         raise OptionError(f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}")
     worst = max(groups, key=lambda group: group.devices[device].peak)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfmem_widget.features.fit.beside import Forecasts, beside_text, ran_out
+from hfmem_widget.features.fit.beside import Forecasts, LastTraining, beside_text, ran_out
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
@@ -19,10 +19,13 @@ class Fits(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
-        if any(ran_out(each) for each in session.findings):
+        errors = [each for each in session.findings if ran_out(each) and each.span_id == span.id]
+        if errors or any(phase.kind == "step" for phase in session.phases(span.id)):
+            process_state(LastTraining).session = session
+        if errors:
             from hfmem_widget.features.fit.moves import moves_after_an_error
 
-            session.moves = moves_after_an_error(session, span)
+            session.moves = moves_after_an_error(session, errors[-1])
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text

@@ -169,9 +169,10 @@ def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
 
     None where a Trainer gives it none, which then divides the loss itself.
     """
-    takes = inspect.signature(model.forward).parameters.values()
+    base = getattr(model, "get_base_model", lambda: model)()
+    takes = inspect.signature(base.forward).parameters.values()
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
-    if not getattr(model, "accepts_loss_kwargs", takes_any):
+    if not getattr(base, "accepts_loss_kwargs", takes_any):
         return None
     model.train()
     with undisturbed(), torch.no_grad(), LiveBytes(), AsOnDevice(device):

@@ -243,6 +243,11 @@ class Batch:
         }
 
 
+def base_of(model: Any) -> Any:
+    """Return the model below PEFT's adapters, whose `forward` has the names of what it takes."""
+    return getattr(model, "get_base_model", lambda: model)()
+
+
 def batch_for(
     model: Any, batch: int, length: int, *, with_labels: bool, image: int | None = None
 ) -> Batch:
@@ -251,6 +256,7 @@ def batch_for(
     `batch` are rows, and `length` the tokens of each; samples where the model takes raw sound. `image` is the
     side of an image in pixels, where the model takes any size.
     """
+    model = base_of(model)
     names = getattr(model, "main_input_name", "input_ids")
     name = names[0] if isinstance(names, list) else names
     takes = inspect.signature(model.forward).parameters

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
@@ -27,8 +27,9 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.session import HELD, Change, Device, Move, Session, Span
-from hfmem_widget.text import checkpointing_option, format_count, format_counted
+from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span
+from hfmem_widget.sources.procfs import address_space
+from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
 
 SECONDS_AFTER_AN_ERROR: Final = 4.0
 SECONDS_IF_ASKED: Final = 30.0
@@ -42,6 +43,9 @@ LEAST_LENGTH: Final = 32
 
 ON_THE_HOST: Final = 2.0
 """Times what tensors take that malloc may map for them, as a limit counts it: 1.4 to 1.9 times was seen."""
+
+LEAST_LEFT: Final = 256 * MIB
+"""What this process must still be allowed to map: with less, PyTorch itself may crash in a dry run."""
 
 NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "save", "load"})
 
@@ -59,24 +63,21 @@ class Training:
     optimizer: Any
     setting: Setting
     forecast: Forecast
-    by_trainer: bool
+    loss: Literal["loop", "model", "own", "smoothed"]
+    """Who makes a step's loss of those of its batches: a loop of the user's, or a Trainer in its ways."""
     room: float
     """Bytes that it may have on the device, with what it has already; NaN if unknown."""
+    spare: float = 0.0
+    """Bytes that something else had when it began, which may be free by now."""
 
     @property
     def margin(self) -> float:
         """Times what is forecast that it may take, but for what forecasts are off."""
         return 1.0 if ":" in self.device.key else ON_THE_HOST
 
-    def expected(self, forecast: Forecast) -> tuple[float, float]:
-        """Return between how many bytes a step is expected to take."""
-        low, high = forecast.interval
-        return low, high * self.margin
-
-    def fits(self, forecast: Forecast) -> bool | None:
-        """Return whether a step fits; None where that is not sure."""
-        low, high = self.expected(forecast)
-        return True if high <= self.room else False if low > self.room else None
+    def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
+        """Return whether a step is sure to fit, if so much is free as well."""
+        return forecast.interval[1] * self.margin <= self.room + spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,10 @@ class Option:
 
 
 class DryRuns:
-    """The forecasts of a training with changes, each made once, for some seconds from now on."""
+    """The forecasts of a training with changes, each made once, up to some second of a monotonic clock."""
 
-    def __init__(self, training: Training, seconds: float) -> None:
-        self._training, self._until = training, time.monotonic() + seconds
+    def __init__(self, training: Training, until: float) -> None:
+        self._training, self._until = training, until
         self._known = {training.setting: training.forecast}
 
     def __call__(self, setting: Setting) -> Forecast:
@@ -117,17 +118,34 @@ def training_of(session: Session, headroom: float) -> Training:
     """
     if session.ranks is not None or _has_ranks():
         raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
-    error = next((each for each in reversed(session.findings) if ran_out(each)), None)
+    if (left := _left_on_the_host()) < LEAST_LEFT:
+        why = f"this process may map {format_bytes(left)} more, too little for a dry run"
+        raise OptionError(f"{CANNOT}{why}; %memholders --free errors may help")
+    root = _newest_training(session)
+    errors = [each for each in session.findings if ran_out(each) and each.span_id == root.id]
+    error = errors[-1] if errors else None
     devices = {device.key: device for device in session.devices}
     key = "" if error is None else str(error.evidence.get("device", ""))
     device = devices.get(key) or active_devices(session)[0]
     key = device.key
     model, optimizer = live_model()
-    root = session.span(session.spans[0].id if error is None else error.span_id or 0)
-    counts = shape_of(session, key) if error is None else _failed_shape(session, root)
-    from hfmem_widget.features.fit.predict import changed_forecast, live_setting  # they need torch
+    trainings = [
+        span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
+    ]
+    counts = dict(trainings[-1].counts) if trainings else {}
+    if error is None:
+        shape = shape_of(session, key, root.start)
+    else:
+        shape = _failed_shape(session, root, by_trainer=bool(trainings))
+    # The last batch of an epoch has fewer rows.
+    tokens = max(shape["largest_batch"], counts.get("rows", 0.0) * shape["longest"])
+    batches = counts.get("batches", shape["batches"])
+    from hfmem_widget.features.fit.on_meta import uncompiled  # they need torch
+    from hfmem_widget.features.fit.predict import changed_forecast, live_setting
 
-    setting = live_setting(model, optimizer, counts, key.partition(":")[0])
+    model = uncompiled(model)
+    shape = {"largest_batch": tokens, "longest": shape["longest"], "batches": batches}
+    setting = live_setting(model, optimizer, shape, key.partition(":")[0])
     forecast = changed_forecast(model, setting, optimizer)
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
@@ -136,15 +154,46 @@ def training_of(session: Session, headroom: float) -> Training:
     }
     # Of other models, which stay beside this one.
     foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in ("weights", "buffers"))
+    spare = 0.0
     if error is None:
         available = next((room.available for room in rooms()[0] if room.device == key), math.nan)
         room = (1 - headroom) * available + sum(held.values())
     else:
         figures = (error.evidence.get(name) for name in ("room", "allocated"))
         known = (float(value) if isinstance(value, int) else math.nan for value in figures)
-        room = sum(known) - others_of(session, root, device)
-    by_trainer = any(span.kind == "train" for span in session.coarse_spans)
-    return Training(device, model, optimizer, setting, forecast, by_trainer, room - foreign)
+        spare = others_of(session, root, device)
+        room = sum(known) - spare
+    loss: Any = (
+        "own" if "own_loss" in counts else "smoothed" if "smoothed_loss" in counts else "model"
+    )
+    return Training(
+        device,
+        model,
+        optimizer,
+        setting,
+        forecast,
+        loss if trainings else "loop",
+        room - foreign,
+        spare,
+    )
+
+
+def _newest_training(session: Session) -> Span:
+    """Return the outermost span that has trained or run out of memory last."""
+    ended = {each.span_id for each in session.findings if ran_out(each)}
+    roots = [span for span in session.coarse_spans if span.parent is None]
+    trained = (
+        span
+        for span in reversed(roots)
+        if span.id in ended or any(each.kind == "step" for each in session.phases(span.id))
+    )
+    return next(trained, session.spans[0])
+
+
+def _left_on_the_host() -> float:
+    """Return the bytes that this process may still map; infinite without a limit."""
+    limit, used, _ = address_space()
+    return math.inf if math.isnan(limit) else limit - used
 
 
 def _has_ranks() -> bool:
@@ -153,15 +202,18 @@ def _has_ranks() -> bool:
     return bool(is_up and module.get_world_size() > 1)
 
 
-def _failed_shape(session: Session, root: Span) -> dict[str, float]:
+def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str, float]:
     """Return the size of the batch of the step that an error has ended, or raise OptionError."""
     failed = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
     kinds = {span.kind for span in failed}
-    if "step" not in kinds or kinds & NOT_TRAINING:
+    if kinds & NOT_TRAINING:
         raise OptionError(f"{CANNOT}memory did not run out in a step of a training")
     counts = {name: span.counts[name] for span in failed for name in SHAPE if name in span.counts}
-    if not counts.get("longest", 0) > 0:
-        raise OptionError(f"{CANNOT}the size of the batch was not seen; {HOW_TO_RECORD}")
+    if "step" not in kinds or not counts.get("longest", 0) > 0:
+        why = (
+            "the batch has no tokens, or the model had not got it" if by_trainer else HOW_TO_RECORD
+        )
+        raise OptionError(f"{CANNOT}the size of the batch was not seen; {why}")
     return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
 
 
@@ -171,15 +223,16 @@ OF_THE_TRAINING: Final = frozenset(
 """The causes of an out-of-memory error after which a training with less is the answer."""
 
 
-def moves_after_an_error(session: Session, span: Span) -> list[Move]:
-    """Return what would fit where a training has ended for want of memory; nothing where that is unknown."""
-    for finding in session.findings:
-        is_its = ran_out(finding) and finding.span_id == span.id
-        if is_its and finding.evidence.get("cause") in OF_THE_TRAINING:
-            with suppress(OptionError):
-                training = training_of(session, headroom=0.0)
-                dry = DryRuns(training, SECONDS_AFTER_AN_ERROR)
-                return moves_of(training, dry)
+def moves_after_an_error(session: Session, error: Finding) -> list[Move]:
+    """Return what would fit where a training has ended for want of memory; nothing where that is unknown.
+
+    An interrupt ends the dry runs, and nothing else.
+    """
+    until = time.monotonic() + SECONDS_AFTER_AN_ERROR
+    if error.evidence.get("cause") in OF_THE_TRAINING:
+        with suppress(OptionError, KeyboardInterrupt):
+            training = training_of(session, headroom=0.0)
+            return moves_of(training, DryRuns(training, until))
     return []
 
 
@@ -188,8 +241,9 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
 
     Raise OptionError where that is unknown. After so many seconds no further dry run is begun.
     """
+    until = time.monotonic() + seconds
     training = training_of(session, headroom)
-    dry = DryRuns(training, seconds)
+    dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
     known: dict[int, float] = {training.setting.batch: forecast.total}
@@ -198,7 +252,10 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         at = partial(_at_batch, dry, training.setting)
         rows = largest_batch(at, room / training.margin, known)
     there = Room(device.key, device.name, device.total, room)
-    verdict = Verdict(there, 0, training.fits(forecast), rows)
+    fits = training.fits(forecast) or (
+        None if not forecast.interval[0] > room + training.spare else False
+    )
+    verdict = Verdict(there, 0, fits, rows)
     measured = {}
     if not any(map(ran_out, session.findings)):
         peak = session.anatomy("peak", device.key)
@@ -238,13 +295,13 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
 
 
 def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
-    low, high = training.expected(forecast)
+    low, high = forecast.interval
     setting = forecast.setting
     return Move(
         name=" and ".join(each.name for each in options),
         changes=tuple(
             Change(each.target, name, value)
-            for each in options
+            for each in (() if training.loss == "loop" else options)
             for name, value in each.changes.items()
         ),
         batch=setting.batch,
@@ -253,8 +310,9 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
         cost="; ".join(filter(None, (each.cost for each in options))),
         peak=forecast.total,
         low=low,
-        high=high,
+        high=high * training.margin,
         room=training.room,
+        spare=training.spare,
     )
 
 
@@ -262,9 +320,12 @@ def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple
     """Yield what to try, alone and in twos, by what was `found` so far to fit."""
     setting = training.setting
     checkpointing = _checkpointing(training)
+    if checkpointing:
+        yield (checkpointing,)
     smaller = _accumulated(training, dry, setting)
     same_loss = [each for each in (smaller, checkpointing) if each]
-    yield from ((each,) for each in same_loss)
+    if smaller:
+        yield (smaller,)
     if len(same_loss) == 2 and not any(move.fits for move in found):
         both = _accumulated(training, dry, replace(setting, checkpointing=True))
         same_loss = [each for each in (both, checkpointing) if each]
@@ -276,7 +337,9 @@ def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple
             yield (other, same_loss[-1])
     if setting.length >= 2 * LEAST_LENGTH:
         length = setting.length // 2
-        while length > LEAST_LENGTH and not training.fits(dry(replace(setting, length=length))):
+        while length > LEAST_LENGTH and not training.fits(
+            dry(replace(setting, length=length)), training.spare
+        ):
             length //= 2
         yield (
             Option(
@@ -308,14 +371,17 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         accumulation = setting.accumulation * (setting.batch // batch)
         return replace(setting, batch=batch, accumulation=accumulation)
 
-    # The first that fits is between the two; if none does, it is the last.
-    low, high = 0, len(rows) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if training.fits(dry(at(rows[middle]))):
-            high = middle
-        else:
-            low = middle + 1
+    # The largest that is sure to fit; if none is, the largest that would if the spare were free.
+    for spare in (0.0, training.spare):
+        low, high = 0, len(rows) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if training.fits(dry(at(rows[middle])), spare):
+                high = middle
+            else:
+                low = middle + 1
+        if training.fits(dry(at(rows[low])), spare):
+            break
     chosen = at(rows[low])
     return Option(
         f"{format_counted(chosen.batch, 'row')} in a batch, {chosen.accumulation} batches accumulated",
@@ -340,17 +406,19 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
 
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
-    if not training.by_trainer:
-        return f"the same loss, if each batch's is divided by {chosen.accumulation}"
+    if training.loss != "model":
+        return {
+            "loop": f"the same loss, if each batch's is divided by {chosen.accumulation}",
+            "own": "depends on your own loss",
+            "smoothed": "",
+        }[training.loss]
     ghost, setting = copy_of(training.model), training.setting
     inputs = batch_for(ghost, 1, min(setting.length, 2 * LEAST_LENGTH), with_labels=True)
     counts = counts_items(ghost, inputs, setting.device)
     if counts is None:
         return "the loss is the mean of the batches' means"
     times = chosen.accumulation // setting.accumulation
-    return (
-        "" if counts else f"a loss {times} times as large: this model does not average over batches"
-    )
+    return "" if counts else f"logged loss and gradients {times} times as large"
 
 
 def _others(training: Training) -> Iterator[Option]:
