@@ -398,11 +398,9 @@ def _loss_and_batch(trainer: Any, args: Any) -> dict[str, float]:
     is_own = base is None or getattr(kind, "compute_loss", None) is not base.compute_loss
     is_own |= getattr(trainer, "compute_loss_func", None) is not None
     is_smoothed = getattr(trainer, "label_smoother", None) is not None
-    return {
-        "rows": float(args.per_device_train_batch_size),
-        "batches": float(args.gradient_accumulation_steps),
-        **({"own_loss": 1.0} if is_own else {"smoothed_loss": 1.0} if is_smoothed else {}),
-    }
+    options = ("rows", "per_device_train_batch_size"), ("batches", "gradient_accumulation_steps")
+    counts = {name: float(getattr(args, option, 1)) for name, option in options}
+    return counts | ({"own_loss": 1.0} if is_own else {"smoothed_loss": 1.0} if is_smoothed else {})
 
 
 def _epochs_of(state: Any) -> int:

@@ -28,6 +28,9 @@ from tests.trainer.tiny import (
     session_of,
 )
 
+A_STEP = {"rows": 4, "batches": 1}
+"""What a training says of the size of each of its steps."""
+
 
 def text(block: str) -> str:
     return dedent(block).strip("\n")
@@ -180,7 +183,12 @@ def test_epochs_are_counted(tmp_path: Path) -> None:
 
     labels = [span.label for span in of_kind(session, "epoch")]
     assert labels == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
-    assert of_kind(session, "train")[0].counts == {"steps": 6, "done_before": 0, "epochs": 3}
+    assert of_kind(session, "train")[0].counts == {
+        "steps": 6,
+        "done_before": 0,
+        "epochs": 3,
+        **A_STEP,
+    }
 
 
 class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is not checked here
@@ -205,7 +213,7 @@ def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None
           epoch 3
             step 5
     """)
-    assert of_kind(session, "train")[0].counts == {"steps": 5, "done_before": 0}
+    assert of_kind(session, "train")[0].counts == {"steps": 5, "done_before": 0, **A_STEP}
 
 
 def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
@@ -223,7 +231,12 @@ def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
             step 4
             save at step 4
     """)
-    assert of_kind(session, "train")[0].counts == {"steps": 4, "done_before": 3, "epochs": 2}
+    assert of_kind(session, "train")[0].counts == {
+        "steps": 4,
+        "done_before": 3,
+        "epochs": 2,
+        **A_STEP,
+    }
     assert [group.first for group in session.steps] == [4]
 
 
