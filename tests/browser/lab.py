@@ -272,6 +272,9 @@ class Lab:
 
     def restart_kernel(self) -> None:
         """Restart the kernel, and wait until it is idle again."""
+        # A page that has not yet heard from the kernel may never hear from the one that follows.
+        self.page.evaluate("() => notebook().sessionContext.ready")
+        self.wait_for("() => kernel()?.status === 'idle' || kernel()?.status === 'busy'")
         self.page.evaluate("() => notebook().sessionContext.restartKernel()")
         self.page.evaluate("() => { window.running = false }")
         self.wait_until_idle()
