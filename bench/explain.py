@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 import transformers
-from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.architectures import CASES, Case, built, config_of, loss_of, smaller
 from common.checked import Checked
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.real_step import real_batch
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.workspaces import within
 
@@ -151,14 +152,14 @@ def real_step(case: Case, config: Any, device: str) -> tuple[Moments, float, flo
         )
         if number < 2:
             with Checked():
-                loss = loss_of(case, model, given_to(batch, device), device)
+                loss = loss_of(case, model, real_batch(batch, device), device)
             loss.backward()
             clean = float(torch.cuda.max_memory_allocated()) if device == "cuda" else 0.0
         else:
             with mode:
                 mode.moments.phase = "forward"
                 with Checked():
-                    loss = loss_of(case, model, given_to(batch, device), device)
+                    loss = loss_of(case, model, real_batch(batch, device), device)
                 mode.moments.phase = "backward"
                 loss.backward()
         optimizer.step()

@@ -24,7 +24,7 @@ from typing import Any, Final
 import torch
 import transformers
 from common import measure
-from common.architectures import CASES, Case, built, config_of, given_to, loss_of, smaller
+from common.architectures import CASES, Case, built, config_of, loss_of, smaller
 from common.checked import Checked
 from common.more_architectures import MORE
 
@@ -32,6 +32,7 @@ from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
+from hfmem_widget.features.fit.real_step import real_batch
 from hfmem_widget.features.fit.setting import Setting
 
 STEPS: Final = 3
@@ -64,13 +65,13 @@ def on_gpu(case: Case, config: Any) -> tuple[float, float]:
     if not case.options.get("training", True):
         torch.cuda.reset_peak_memory_stats()
         with Checked():
-            forward(model, given_to(batch, "cuda"))
+            forward(model, real_batch(batch, "cuda"))
         return float(torch.cuda.max_memory_allocated() - left), float(torch.cuda.memory_reserved())
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for _ in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
         with Checked():
-            loss = loss_of(case, model, given_to(batch, "cuda"), "cuda")
+            loss = loss_of(case, model, real_batch(batch, "cuda"), "cuda")
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -84,7 +85,7 @@ def on_cpu(case: Case, config: Any) -> tuple[float, float]:
     live = LiveBytes(device="cpu")
     live.leave_out([*model.parameters(), *model.buffers()])
     held = sum(one.untyped_storage().nbytes() for one in {*model.parameters(), *model.buffers()})
-    given = given_to(batch, "cpu")
+    given = real_batch(batch, "cpu")
     with live:
         copy = {
             name: one.clone() if isinstance(one, torch.Tensor) else one

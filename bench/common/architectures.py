@@ -361,19 +361,6 @@ def ghost_of(case: Case, config: Any) -> Any:
     return from_config(config, dtype, for_training=training)
 
 
-def given_to(batch: Batch, device: str) -> dict[str, Any]:
-    """Return a batch like the forecast's, with random images and sounds."""
-
-    def real(one: Any) -> Any:
-        if not isinstance(one, torch.Tensor):
-            return one
-        if one.is_meta:
-            return torch.randn(one.shape, dtype=one.dtype, device=device)
-        return one.to(device, copy=True)
-
-    return {name: real(one) for name, one in batch.given.items()}
-
-
 def built(case: Case, config: Any, device: str) -> tuple[Any, Batch]:
     """Return the model with random weights, and its batch."""
     training = case.options.get("training", True)

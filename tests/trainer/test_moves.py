@@ -358,7 +358,11 @@ def test_a_training_that_ended_well_is_asked_about(tmp_path: Path, trainer: Any)
 
 @pytest.mark.parametrize(
     ("how", "cost"),
-    [("own", "depends on your own loss"), ("smoothed", ""), ("given", "depends on your own loss")],
+    [
+        ("own", "depends on the Trainer's own loss"),
+        ("smoothed", ""),
+        ("given", "depends on the Trainer's own loss"),
+    ],
 )
 def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
     tmp_path: Path, how: str, cost: str

@@ -64,7 +64,7 @@ class Training:
     setting: Setting
     forecast: Forecast
     loss: Literal["loop", "model", "own", "smoothed"]
-    """Who makes a step's loss of those of its batches: a loop of the user's, or a Trainer in its ways."""
+    """Who combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
     room: float
     """Bytes that it may have on the device, with what it has already; NaN if unknown."""
     spare: float = 0.0
@@ -210,9 +210,8 @@ def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str
         raise OptionError(f"{CANNOT}memory did not run out in a step of a training")
     counts = {name: span.counts[name] for span in failed for name in SHAPE if name in span.counts}
     if "step" not in kinds or not counts.get("longest", 0) > 0:
-        why = (
-            "the batch has no tokens, or the model had not got it" if by_trainer else HOW_TO_RECORD
-        )
+        unseen = "it has no tokens, or the error came before the model saw it"
+        why = unseen if by_trainer else HOW_TO_RECORD
         raise OptionError(f"{CANNOT}the size of the batch was not seen; {why}")
     return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
 
@@ -252,9 +251,8 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         at = partial(_at_batch, dry, training.setting)
         rows = largest_batch(at, room / training.margin, known)
     there = Room(device.key, device.name, device.total, room)
-    fits = training.fits(forecast) or (
-        None if not forecast.interval[0] > room + training.spare else False
-    )
+    does_not = forecast.interval[0] > room + training.spare
+    fits = training.fits(forecast) or (False if does_not else None)
     verdict = Verdict(there, 0, fits, rows)
     measured = {}
     if not any(map(ran_out, session.findings)):
@@ -398,7 +396,7 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
 
     A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
-    those do not care.
+    those ignore it.
     """
     from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
     from hfmem_widget.features.fit.inputs import batch_for
@@ -409,7 +407,7 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     if training.loss != "model":
         return {
             "loop": f"the same loss, if each batch's is divided by {chosen.accumulation}",
-            "own": "depends on your own loss",
+            "own": "depends on the Trainer's own loss",
             "smoothed": "",
         }[training.loss]
     ghost, setting = copy_of(training.model), training.setting
@@ -422,7 +420,7 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
 
 
 def _others(training: Training) -> Iterator[Option]:
-    """Yield what changes more than the memory."""
+    """Yield what changes the training as well."""
     setting = training.setting
     parameters = list(training.model.parameters())
     in_float = {str(each.dtype) for each in parameters} <= {"torch.float32"}

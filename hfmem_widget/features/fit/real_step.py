@@ -113,12 +113,12 @@ def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
 def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: str) -> None:
     if optimizer is None:
         with torch.no_grad():
-            model(**_real(batch, device), **generation_options(model))
+            model(**real_batch(batch, device), **generation_options(model))
         return
     autocast = HALVES.get(setting.precision)
     for _ in range(setting.accumulation):
         with torch.autocast(device, autocast, enabled=autocast is not None):
-            outputs = model(**_real(batch, device))
+            outputs = model(**real_batch(batch, device))
         if autocast is not None:
             cast_to_float(outputs)
         loss = loss_of(outputs)
@@ -189,7 +189,7 @@ def _optimizer(name: str, model: Any) -> Any:
     return getattr(optim, kind)(trained, optim_bits=bits, **options)
 
 
-def _real(batch: Batch, device: str) -> dict[str, Any]:
+def real_batch(batch: Batch, device: str) -> dict[str, Any]:
     """Return a batch with values, random where they are not whole numbers."""
 
     def real(tensor: Any) -> Any:
