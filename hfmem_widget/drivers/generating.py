@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import Any, Self
 from weakref import WeakSet
 
-from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import entry
+from hfmem_widget.monitor.batch import see_batch, shape_of
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import is_compiling, is_traced, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
@@ -157,11 +157,34 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     if owner is not None:
         surround(owner, STEP, stepping, whole_call=True)
     prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
-    shape = shape_of((), {**kwargs, "input_ids": prompt}) if prompt is not None else {}
+    given = {} if prompt is None else {**kwargs, "input_ids": prompt}
+    shape = shape_of((), given)
+    if shape:
+        tensors = {name: one for name, one in given.items() if hasattr(one, "shape")}
+        tensors.pop("inputs", None)
+        see_batch(model, (), tensors, shape, is_training=False)
     wanted = ("samples", "longest", "tokens")
-    return Generation(
-        monitor, session, model, {name: shape[name] for name in wanted if name in shape}
-    )
+    counts = {name: shape[name] for name in wanted if name in shape}
+    return Generation(monitor, session, model, counts | _asked_of(model, kwargs, shape))
+
+
+def _asked_of(
+    model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
+) -> dict[str, float]:
+    """Return how long rows may become and how many are made of each prompt, where that is usual and known."""
+    own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+
+    def asked(name: str) -> Any:
+        return kwargs.get(name) or getattr(own, name, None)
+
+    new, whole = asked("max_new_tokens"), asked("max_length") or 20
+    is_usual = not (asked("cache_implementation") or asked("past_key_values"))
+    if not is_usual or not shape.get("longest") or getattr(model, "_is_stateful", False):
+        return {}
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    prompt = 1 if is_encoder_decoder else int(shape["longest"])
+    each = (asked("num_beams") or 1, asked("num_return_sequences") or 1)
+    return {"made_of_each": float(max(each)), "whole": float(prompt + new if new else whole)}
 
 
 def stepping(
@@ -224,7 +247,7 @@ def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
         try:
             # In a training nothing is to be done, which needs no guard.
             if not grads_enabled() and not is_compiling():
-                here = _begin(self) if _is_wanted() else None
+                here = _begin(self, args, kwargs) if _is_wanted() else None
             result = base(self, *args, **kwargs)
             if here is not None:
                 _ended(result)
@@ -253,11 +276,12 @@ def _undo(*_: object) -> None:
 
 
 @entry(undo=_undo)
-def _begin(model: object) -> GenerateContext | None:
+def _begin(model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateContext | None:
     monitor, here = running_monitor(), process_state(GenerateContext)
     if monitor is None:
         return None
     here.in_call = True
+    see_batch(model, args, kwargs, shape_of(args, kwargs), is_training=False)
     monitor.attribution.called(model)
     monitor.rebase()
     return here

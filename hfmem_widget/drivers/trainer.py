@@ -234,11 +234,13 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._watch = None
 
     @contextlib.contextmanager
-    def apart(self, run: TrainingRun, kind: SpanKind) -> Iterator[None]:
+    def apart(
+        self, run: TrainingRun, kind: SpanKind, counts: Mapping[str, float]
+    ) -> Iterator[None]:
         """Keep an evaluation, a prediction or a save open that is no part of a training, and log for it."""
         before, self._run = self._run, run
         try:
-            with run.aside(kind, kind):
+            with run.aside(kind, kind, counts):
                 yield
         finally:
             self._run = before
@@ -464,9 +466,9 @@ class _Following:
 
 def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run = process_state(_ActiveRuns).runs.get(trainer)
+    run, counts = process_state(_ActiveRuns).runs.get(trainer), _of_an_evaluation(trainer, kind)
     if run is not None:
-        return run.aside(kind, f"{kind} at step {trainer.state.global_step}")
+        return run.aside(kind, f"{kind} at step {trainer.state.global_step}", counts)
     if (watch := current_watch()) is None:
         return contextlib.nullcontext()
     monitor, session = watch
@@ -475,7 +477,20 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
             return contextlib.nullcontext()
     own, run = callback_of(trainer), TrainingRun(monitor, session)
     run.follow(getattr(trainer, "model", None))
-    return run.aside(kind, kind) if own is None else own.apart(run, kind)
+    return run.aside(kind, kind, counts) if own is None else own.apart(run, kind, counts)
+
+
+def _of_an_evaluation(trainer: Any, kind: SpanKind) -> dict[str, float]:
+    """Return the rows of its batches, and whether predictions stay on the device until its end."""
+    args: Any = getattr(trainer, "args", None)
+    if kind not in {"evaluate", "predict"} or not hasattr(args, "per_device_eval_batch_size"):
+        return {}
+    wants = kind == "predict" or getattr(trainer, "compute_metrics", None) is not None
+    is_moved = args.prediction_loss_only or args.eval_accumulation_steps
+    return {
+        "rows": float(args.per_device_eval_batch_size),
+        "keeps": float(wants and not is_moved),
+    }
 
 
 _MODULE = "transformers.trainer"

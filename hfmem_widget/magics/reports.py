@@ -321,7 +321,7 @@ class ReportMagics(Magics):
         move = moves[number - 1]
         if not move.changes:
             raise UsageError(
-                f"a loop of your own has no call to change; change {number} is: {move.name}"
+                f"no call of yours takes change {number}; make it by hand: {plain(move.name)}"
             )
         history: Any = self._shell.history_manager
         text = written(history.input_hist_raw[1:], move.changes)

@@ -432,7 +432,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A way to run a training in less memory: what to change, and what a step would take.
+    """A way to run a training, an evaluation or a generation in less memory.
 
     Attributes
     ----------
@@ -442,9 +442,9 @@ class Move:
     batch, length, accumulation : int
         Rows of a batch, tokens of a row, and batches of a step.
     cost : str
-        What else it changes, in a few words; empty where the loss stays the same up to rounding.
+        What else it changes, in a few words; empty where the result stays the same up to rounding.
     peak : int
-        Bytes allocated at the peak of a step, by a dry run of the user's own model.
+        Bytes allocated at the peak, of a step where it is a training, by a dry run of the user's own model.
     low, high : float
         Bytes between which the real peak is expected.
     room : float

@@ -77,7 +77,6 @@ def card_bundle(
     others = tuple(each for each in findings if each not in ran_out)
     what_fits = moves_table(
         session.moves if ran_out else (),
-        with_code=any(phase.kind == "train" for phase in session.phases(span.id)),
         frees_first=any(FREES in advice for each in ran_out for advice in each.advice),
     )
     if lead is not None:

@@ -16,20 +16,17 @@ _FITS = {
     None: (palette.RESERVED, "may fit"),
     False: (palette.BAD, "does not fit"),
 }
-_WRITES = "puts a new cell below, with change 1 made in your code."
 _HEADS = {True: "What fits", None: "What may fit", False: "Nothing that was tried fits"}
 FREES = "%memholders --free errors"
 _COLUMNS = (
     Column("change", is_bold=True),
-    Column("peak of a step"),
+    Column("peak"),
     Column("", is_words=True),
     Column("what else changes", is_words=True, is_quiet=True),
 )
 
 
-def moves_table(
-    moves: Sequence[Move], *, with_code: bool = True, frees_first: bool = False
-) -> kit.Fragment:
+def moves_table(moves: Sequence[Move], *, frees_first: bool = False) -> kit.Fragment:
     """Return the changes as a table, those after the first few folded; nothing without any.
 
     With `frees_first`, what an error still holds is counted as free.
@@ -40,26 +37,32 @@ def moves_table(
     within = f" in {format_bytes(room)}" if room > 0 else ""
     best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
     source = f"(by dry runs of this model{f'; run {FREES} first' if frees_first else ''})"
-    rows = [_row(number, move, with_code=with_code) for number, move in enumerate(moves, 1)]
+    rows = [_row(number, move) for number, move in enumerate(moves, 1)]
+    written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
     more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(_COLUMNS, rows[:IN_SIGHT], size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
-        kit.Fragment(kit.note(kit.code("%memfit --write 1"), _WRITES).html if with_code else ""),
+        kit.Fragment(_how_to_write(written).html if written else ""),
         between="\n",
     )
 
 
-def _row(number: int, move: Move, *, with_code: bool) -> TableRow:
+def _how_to_write(number: int) -> kit.Fragment:
+    text = f"puts a new cell below, with change {number} made in your code."
+    return kit.note(kit.code(f"%memfit --write {number}"), text)
+
+
+def _row(number: int, move: Move) -> TableRow:
     colour, word = _FITS[move.fits]
     return TableRow(
         (
             f"{number}. {move.name}",
             format_bytes(move.peak),
             kit.marked(colour, word, kit.BULLET),
-            move.cost or "nothing: the same loss",
+            move.cost or "nothing: the same result",
         ),
-        below=(kit.code(move.code),) if with_code else (),
+        below=(kit.code(move.code),) if move.changes else (),
     )

@@ -24,7 +24,7 @@ def run(**options):
     torch.cuda.empty_cache()
     return session, error
 
-session, error = run(logging_strategy="steps", logging_steps=1)
+session, error = run()
 tried = []
 for move in session.moves:
     options = {{change.name: eval(change.value) for change in move.changes}}

@@ -273,14 +273,125 @@ def test_where_one_change_is_not_enough_two_are_combined() -> None:
     assert both[0].changes == alone[0].changes
 
 
-def test_nothing_is_foretold_of_a_model_whose_inputs_are_unknown(tmp_path: Path) -> None:
-    """One of the user's own class: one sentence says why."""
-    from tests.trainer.tiny import Plain, make_trainer
+def vit() -> Any:
+    from transformers import ViTConfig, ViTForImageClassification
 
-    trainer = make_trainer(tmp_path, model=Plain(), remove_unused_columns=False)
+    return ViTForImageClassification(
+        ViTConfig(
+            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=48,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )
+    )  # fmt: skip
+
+
+def resnet() -> Any:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}
+    return ResNetForImageClassification(ResNetConfig(**sizes))
+
+
+def t5() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=64, d_model=64, d_ff=128, d_kv=32, num_layers=1, num_heads=2, dropout_rate=0.0,
+            decoder_start_token_id=0, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def whisper() -> Any:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder")
+             for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
+    return WhisperForConditionalGeneration(
+        WhisperConfig(
+            vocab_size=64, d_model=64, max_source_positions=100, max_target_positions=64, dropout=0.0,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **sides,
+        )
+    )  # fmt: skip
+
+
+def plain_module() -> Any:
+    from tests.trainer.tiny import Plain
+
+    return Plain()
+
+
+def row_of(**sizes: Any) -> dict[str, Any]:
+    """Return a row of whole numbers, or of numbers where the last size is no whole number's."""
+    import torch
+
+    return {
+        name: torch.ones(size, dtype=torch.int64)
+        if name in {"input_ids", "labels"}
+        else torch.rand(*size)
+        for name, size in sizes.items()
+    }
+
+
+BATCHES: dict[str, tuple[Make, dict[str, Any]]] = {
+    "images of the model's size": (vit, {"pixel_values": (3, 48, 48), "labels": ()}),
+    "images of any size": (resnet, {"pixel_values": (3, 96, 96), "labels": ()}),
+    "labels shorter than rows": (t5, {"input_ids": (64,), "labels": (9,)}),
+    "labels longer than rows": (t5, {"input_ids": (9,), "labels": (64,)}),
+    "sound": (whisper, {"input_features": (80, 200), "labels": (33,)}),
+    "a class of the user's own": (plain_module, {"input_ids": (64,), "labels": (64,)}),
+}
+
+
+@pytest.mark.parametrize(("make", "sizes"), BATCHES.values(), ids=BATCHES)
+def test_dry_runs_have_batches_like_those_of_the_training(
+    tmp_path: Path, make: Make, sizes: dict[str, Any]
+) -> None:
+    """The forecast is the peak of a real step of such a batch, within 3 %."""
+    import torch
+
+    from hfmem_widget.features.fit.live_bytes import LiveBytes
+    from tests.trainer.tiny import make_trainer
+
+    model = make()
+    trainer = make_trainer(
+        tmp_path, model=model, data=[row_of(**sizes)] * 12, collate=torch.utils.data.default_collate,
+        remove_unused_columns=False,
+    )  # fmt: skip
     with hfmem_widget.watch("fit", quiet=True) as session:
         trainer.train()
-    with pytest.raises(OptionError, match="cannot be worked out: The inputs of Plain are unknown"):
+    fitted = hfmem_widget.fit(session)
+    optimizer = trainer.optimizer.optimizer
+    batch = torch.utils.data.default_collate([row_of(**sizes)] * 4)
+    live = LiveBytes(device="cpu")
+    live.leave_out([*model.parameters(), *model.buffers(), *states_of(optimizer), *batch.values()])
+    with live:
+        given = {name: each.clone() for name, each in batch.items()}
+        result = model(**given)
+        loss = result["loss"]
+        del result
+        loss.backward()
+        optimizer.step()
+    held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    states = sum(one.nbytes for one in states_of(optimizer) if one.ndim)
+
+    assert fitted.forecast.setting.batch == 4
+    assert fitted.forecast.total == pytest.approx(live.peak + held + states, rel=0.03)
+
+
+def test_nothing_is_foretold_of_a_model_that_returns_no_loss(tmp_path: Path) -> None:
+    """What is computed outside of a model of the user's own is unknown: one sentence says so."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        hfmem_widget.follow(model)
+        for _ in range(3):
+            with hfmem_widget.span("step", tokens=64, longest=16):
+                model(torch.ones(4, 16, dtype=torch.int64)).mean().backward()
+                optimizer.step()
+    with pytest.raises(OptionError, match="cannot be worked out: "):
         hfmem_widget.fit(session)
 
 

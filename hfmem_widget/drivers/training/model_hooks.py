@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import CodeType, MethodType
 from typing import Any
 
-from hfmem_widget.drivers.training.batch import shape_of
 from hfmem_widget.guard import NO_THREADS, entry, is_for_user
+from hfmem_widget.monitor.batch import see_batch, shape_of
 from hfmem_widget.monitor.patch import Place, restore_with, surround
 from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
@@ -131,26 +131,33 @@ class _Hook:
 
 class _Before(_Hook):
     unguarded_on: Mapping[int, object] = NO_THREADS
+    largest = 0.0  # tokens of a batch so far, or samples
 
     def __call__(
-        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+        self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         # torch leaves them out where another thread is putting the hook on, or taking it off.
         if kwargs is None or self._compiled() or self._unless() or self._traced():
             return
         if not self.unguarded_on.get(threading.get_ident()):
-            self._report_guarded(args, kwargs)
+            self._report_guarded(module, args, kwargs)
             return
         # Holding signals back takes longer than all that a short step needs.
         try:
-            self._report(shape_of(args, kwargs))
+            self._report_batch(module, args, kwargs)
         except Exception as error:
             if is_for_user(error):
                 raise
 
-    @entry()
-    def _report_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._report(shape_of(args, kwargs))
+    def _report_batch(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        counts = shape_of(args, kwargs)
+        size = counts.get("tokens") or counts.get("samples", 0.0)
+        if size > self.largest and sys.modules["torch"].is_grad_enabled():
+            self.largest = size
+            see_batch(module, args, kwargs, counts, is_training=True)
+        self._report(counts)
+
+    _report_guarded = entry()(_report_batch)
 
 
 class _After(_Hook):

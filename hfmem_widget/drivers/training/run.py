@@ -304,13 +304,15 @@ class TrainingRun:
             self._recorder.off_step(self._remember)
 
     @contextmanager
-    def aside(self, kind: SpanKind, label: str) -> Iterator[None]:
+    def aside(
+        self, kind: SpanKind, label: str, counts: Mapping[str, float] = NO_COUNTS
+    ) -> Iterator[None]:
         """Keep an evaluation, a prediction or a save open for a ``with`` block; none of it counts as a step.
 
         One may lie in another: an evaluation on several data sets consists of one for each.
         """
         try:
-            self._begin_aside(kind, label)
+            self._begin_aside(kind, label, counts)
             yield
         except BaseException as error:
             self._end_aside(outcome_of(error))
@@ -373,10 +375,12 @@ class TrainingRun:
         ] or keys[-1:]
 
     @_harmless
-    def _begin_aside(self, kind: SpanKind, label: str) -> None:
+    def _begin_aside(self, kind: SpanKind, label: str, counts: Mapping[str, float]) -> None:
         if self.in_group:
             self._close("step")
-        self._asides[self._monitor.open_span(self.session, kind, label).id] = kind
+        span = self._monitor.open_span(self.session, kind, label)
+        self._asides[span.id] = kind
+        self._monitor.recorder(self.session).count(span.id, counts)
 
     @_harmless
     def _end_aside(self, outcome: str) -> None:

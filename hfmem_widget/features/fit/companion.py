@@ -24,8 +24,11 @@ class Fits(Companion):
             process_state(LastTraining).session = session
         if errors:
             from hfmem_widget.features.fit.moves import moves_after_an_error
+            from hfmem_widget.features.fit.passes import PASSES, failed_kinds, moves_of_passes
 
-            session.moves = moves_after_an_error(session, errors[-1])
+            is_of_passes = failed_kinds(session, span) & PASSES
+            after = moves_of_passes if is_of_passes else moves_after_an_error
+            session.moves = after(session, span, errors[-1])
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text

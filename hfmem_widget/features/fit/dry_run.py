@@ -53,6 +53,7 @@ class Step:
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
+    has_loss: bool = True  # whether the model computes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def training_step(
         outputs = model(**batch)
         del batch
         # Without one, the user's loss may well reach what the first result does not.
-        has_loss = getattr(outputs, "loss", None) is not None
+        has_loss = _own_loss(outputs) is not None
         mode.leave_autocast()
         if autocast is not None:
             cast_to_float(outputs)
@@ -121,7 +122,7 @@ def training_step(
         backward = ReplayPeak(live.peak, live.marked_at_peak)
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
-    return Step(forward, backward, kept, live.marked, unused, routes, assumed, events)
+    return Step(forward, backward, kept, live.marked, unused, routes, assumed, events, has_loss)
 
 
 def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tuple[Step, int]:
@@ -140,8 +141,36 @@ def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tupl
     return replace(step, forward=forward, backward=backward, gradients=second.marked), of_states
 
 
-def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
-    """Run one batch forward through a model on the meta device, as the first step of `generate` does."""
+def inference(
+    model: Any,
+    inputs: MakeInputs,
+    *,
+    device: str = "cuda",
+    options: Mapping[str, Any] | None = None,
+    autocast: torch.dtype | None = None,
+) -> Inference:
+    """Run one batch forward through a model on the meta device, as the first step of `generate` does.
+
+    With other `options` it is called with these beside the batch.
+    """
+    live = LiveBytes(GRANULARITY[device])
+    live.leave_out(chain(model.parameters(), model.buffers()))
+    model.eval()
+    given = generation_options(model) if options is None else options
+    mode = AsOnDevice(device, autocast)
+    with undisturbed(), torch.no_grad(), live, mode:
+        batch = dict(inputs())
+        outputs = model(**batch, **given)
+        mode.leave_autocast()
+        if autocast is not None:
+            cast_to_float(outputs)
+        kept = _bytes_of(_caches_in(outputs), live)
+        events = tuple(live.events)
+        return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
+
+
+def last_token(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
+    """Run the last step of a `generate` on the meta device: one token after a batch of all the others."""
     live = LiveBytes(GRANULARITY[device])
     live.leave_out(chain(model.parameters(), model.buffers()))
     model.eval()
@@ -150,13 +179,28 @@ def inference(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Infere
     with undisturbed(), torch.no_grad(), live, mode:
         batch = dict(inputs())
         outputs = model(**batch, **options)
-        # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
-        named = outputs.items() if isinstance(outputs, Mapping) else ()
-        tensors = tensors_of([each for name, each in named if name in _CACHES])
-        cache = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
-        kept = sum(map(live.rounded, cache.values()))
-        events = tuple(live.events)
-        return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
+        (name, cache), *_ = _caches_in(outputs).items()
+        ids = batch["input_ids"]
+        step = {"input_ids": torch.ones_like(ids[:, :1]), name: cache}
+        if "attention_mask" in batch:
+            step["attention_mask"] = torch.ones_like(ids)
+        del batch, outputs, ids
+        live.restart()
+        outputs = model(**step, **options)
+        kept = _bytes_of(_caches_in(outputs), live)
+        return Inference(live.peak, kept, mode.routes, live.knowing.assumed)
+
+
+def _caches_in(outputs: Any) -> dict[str, Any]:
+    # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
+    named = outputs.items() if isinstance(outputs, Mapping) else ()
+    return {name: each for name, each in named if name in _CACHES and each is not None}
+
+
+def _bytes_of(caches: Mapping[str, Any], live: LiveBytes) -> int:
+    tensors = tensors_of([*caches.values()])
+    sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
+    return sum(map(live.rounded, sizes.values()))
 
 
 def mixes_rows(model: Any) -> bool:
@@ -248,9 +292,18 @@ def cast_to_float(outputs: Any) -> None:
             outputs[name] = value.float()
 
 
+def _own_loss(outputs: Any) -> torch.Tensor | None:
+    """Return the loss that a Trainer finds in what a model returns; None if it has none."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss")
+    first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
+    is_loss = isinstance(first, torch.Tensor) and first.numel() == 1 and first.requires_grad
+    return first if is_loss else getattr(outputs, "loss", None)
+
+
 def loss_of(outputs: Any) -> torch.Tensor:
     """Return a model's own loss, or the mean of its first result."""
-    loss = getattr(outputs, "loss", None)
+    loss = _own_loss(outputs)
     if loss is not None:
         return loss
     first = next(

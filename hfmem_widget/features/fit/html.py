@@ -76,7 +76,8 @@ def _title(fit: Fit) -> str:
 def _facts(forecast: Forecast) -> list[str]:
     setting = forecast.setting
     is_partly_trained = setting.training and forecast.trainable != forecast.parameters
-    shape = f"batch {setting.batch} {TIMES} {format_count(setting.length)}"
+    tokens = f" {TIMES} {format_count(setting.length)}" if setting.length > 1 else ""
+    shape = f"batch {setting.batch}{tokens}"
     facts = (
         f"{_millions(forecast.parameters)} parameters",
         f"{_millions(forecast.trainable)} trained" if is_partly_trained else "",
@@ -192,5 +193,6 @@ def _batch_text(rows: int | None, fit: Fit) -> str:
         return f"At least {format_count(MOST_ROWS)} rows fit" if rows else "Largest batch unknown"
     if not rows:
         return "Not even one row fits"
-    length = format_count(fit.forecast.setting.length)
-    return f"Largest batch {format_count(rows)}{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{length}"
+    length = fit.forecast.setting.length
+    tokens = f"{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{format_count(length)}" if length > 1 else ""
+    return f"Largest batch {format_count(rows)}{tokens}"

@@ -22,6 +22,7 @@ from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import undisturbed
 from hfmem_widget.features.fit.live_bytes import LiveBytes, spread
 from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.text import plain
 
 ANY_SIZE: Final = 448  # pixels of an image's side, where a model takes any
@@ -216,6 +217,8 @@ def _dtype(model: Any) -> torch.dtype:
 
 KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
 
+LABELS = {"labels", "start_positions", "end_positions", "return_loss"}
+
 CANNOT_RUN = "cannot run on PyTorch's meta device, so its activations are unknown"
 
 _PARTS = ("text_config", "thinker_config", "vision_config", "audio_config")
@@ -241,6 +244,42 @@ class Batch:
             name: spread(one) if isinstance(one, torch.Tensor) else one
             for name, one in self.given.items()
         }
+
+
+def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Batch:
+    """Return a batch of what a model was called with, which may have other rows and another length.
+
+    Where one was `made` for the model, it is kept as far as it has these shapes: its tokens mean nothing
+    special to the model. Images and sounds within a text are kept as they were made.
+    """
+    if made is not None and made.notes:
+        return made
+    usual = {} if made is None else made.given
+    given: dict[str, Any] = {}
+    for name, value in seen.given.items():
+        if isinstance(value, bool):
+            given[name] = value
+            continue
+        (first, *others), dtype = value
+        lengths = others[:1] if dtype.is_floating_point else others  # the rest are widths
+        rows = batch if first == seen.rows else first
+        shape = (
+            rows,
+            *(length if size == seen.length else size for size in lengths),
+            *others[len(lengths) :],
+        )
+        own = usual.get(name)
+        if isinstance(own, torch.Tensor) and tuple(own.shape) == shape:
+            given[name] = own
+        elif dtype.is_floating_point:
+            given[name] = torch.empty(shape, dtype=dtype, device="meta")
+        else:
+            given[name] = torch.ones(shape, dtype=dtype)
+    if (
+        not given.keys() & LABELS
+    ):  # a loss that is computed outside of the model takes about as much
+        given |= {name: usual[name] for name in LABELS & usual.keys()}
+    return Batch(given)
 
 
 def base_of(model: Any) -> Any:

@@ -27,6 +27,7 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
@@ -51,6 +52,7 @@ NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "sa
 
 SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
 
+LISTED: Final = "; the card of that cell lists what fits, and %memfit --write N writes it"
 CANNOT: Final = "What would fit cannot be worked out: "
 
 
@@ -69,6 +71,8 @@ class Training:
     """Bytes that it may have on the device, with what it has already; NaN if unknown."""
     spare: float = 0.0
     """Bytes that something else had when it began, which may be free by now."""
+    seen: SeenBatch | None = None
+    """The largest batch of it."""
 
     @property
     def margin(self) -> float:
@@ -106,7 +110,9 @@ class DryRuns:
             if time.monotonic() > self._until:
                 raise TimeoutError
             training = self._training
-            self._known[setting] = changed_forecast(training.model, setting, training.optimizer)
+            self._known[setting] = changed_forecast(
+                training.model, setting, training.optimizer, training.seen
+            )
         return self._known[setting]
 
 
@@ -133,20 +139,23 @@ def training_of(session: Session, headroom: float) -> Training:
         span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
     ]
     counts = dict(trainings[-1].counts) if trainings else {}
-    if error is None:
+    from hfmem_widget.features.fit.on_meta import uncompiled  # they need torch
+    from hfmem_widget.features.fit.predict import changed_forecast, live_setting
+
+    model = uncompiled(model)
+    seen = seen_batch(model, is_training=True)
+    if seen is not None and not seen.length:  # as of images: its rows alone can change
+        shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
+    elif error is None:
         shape = shape_of(session, key, root.start)
     else:
         shape = _failed_shape(session, root, by_trainer=bool(trainings))
     # The last batch of an epoch has fewer rows.
     tokens = max(shape["largest_batch"], counts.get("rows", 0.0) * shape["longest"])
     batches = counts.get("batches", shape["batches"])
-    from hfmem_widget.features.fit.on_meta import uncompiled  # they need torch
-    from hfmem_widget.features.fit.predict import changed_forecast, live_setting
-
-    model = uncompiled(model)
     shape = {"largest_batch": tokens, "longest": shape["longest"], "batches": batches}
     setting = live_setting(model, optimizer, shape, key.partition(":")[0])
-    forecast = changed_forecast(model, setting, optimizer)
+    forecast = changed_forecast(model, setting, optimizer, seen)
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
     held = {
@@ -175,6 +184,7 @@ def training_of(session: Session, headroom: float) -> Training:
         loss if trainings else "loop",
         room - foreign,
         spare,
+        seen,
     )
 
 
@@ -207,7 +217,9 @@ def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str
     failed = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
     kinds = {span.kind for span in failed}
     if kinds & NOT_TRAINING:
-        raise OptionError(f"{CANNOT}memory did not run out in a step of a training")
+        raise OptionError(
+            f"{CANNOT}memory did not run out in a step of a training{LISTED if session.moves else ''}"
+        )
     counts = {name: span.counts[name] for span in failed for name in SHAPE if name in span.counts}
     if "step" not in kinds or not counts.get("longest", 0) > 0:
         unseen = "it has no tokens, or the error came before the model saw it"
@@ -222,7 +234,7 @@ OF_THE_TRAINING: Final = frozenset(
 """The causes of an out-of-memory error after which a training with less is the answer."""
 
 
-def moves_after_an_error(session: Session, error: Finding) -> list[Move]:
+def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[Move]:
     """Return what would fit where a training has ended for want of memory; nothing where that is unknown.
 
     An interrupt ends the dry runs, and nothing else.
@@ -399,8 +411,8 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     those ignore it.
     """
     from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
-    from hfmem_widget.features.fit.inputs import batch_for
     from hfmem_widget.features.fit.on_meta import copy_of
+    from hfmem_widget.features.fit.predict import inputs_of
 
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
@@ -411,7 +423,8 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
             "smoothed": "",
         }[training.loss]
     ghost, setting = copy_of(training.model), training.setting
-    inputs = batch_for(ghost, 1, min(setting.length, 2 * LEAST_LENGTH), with_labels=True)
+    length = min(setting.length, 2 * LEAST_LENGTH)
+    inputs = inputs_of(ghost, replace(setting, batch=1, length=length), training.seen)
     counts = counts_items(ghost, inputs, setting.device)
     if counts is None:
         return "the loss is the mean of the batches' means"

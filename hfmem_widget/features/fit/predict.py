@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
@@ -25,7 +26,7 @@ from hfmem_widget.features.fit.dry_run import (
     second_step,
     training_step,
 )
-from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, idle
+from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, as_seen, batch_for, idle
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import (
     RULES,
@@ -39,6 +40,7 @@ from hfmem_widget.features.fit.optimizers import Needs, Trained
 from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
+from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.text import format_bytes, plain, wrong_value
 
 KV_BITS: Final = {"fp8": 8, "int8": 8, "int4": 4, "int2": 2}
@@ -46,6 +48,7 @@ KV_BITS: Final = {"fp8": 8, "int8": 8, "int4": 4, "int2": 2}
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+NO_LOSS: Final = "The model returns no loss, and what its loss takes is unknown."
 UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are unknown too."
 NO_INPUT: Final = (
     "gets no input in this forecast: its weights are counted, its activations are not.",
@@ -147,7 +150,7 @@ def live_setting(
     return Setting(
         batch=max(1, round(counts.get("largest_batch", 0) / length)),
         length=length,
-        precision=_precision_of_accelerate(),
+        precision=precision_of_accelerate(),
         optimizer=type(optimizer).__name__,
         checkpointing=is_checkpointed(model),
         accumulation=int(max(1.0, counts.get("batches", 1))),
@@ -155,10 +158,13 @@ def live_setting(
     )
 
 
-def changed_forecast(model: Any, setting: Setting, optimizer: Any) -> Forecast:
+def changed_forecast(
+    model: Any, setting: Setting, optimizer: Any, seen: SeenBatch | None = None
+) -> Forecast:
     """Return the memory that a live model should need in a setting like its own, or raise OptionError.
 
-    The rule is the optimizer's unless the setting names one of a Trainer's.
+    The rule is the optimizer's unless the setting names one of a Trainer's. Batches are like the one that
+    was `seen`.
     """
     ghost = copy_of(model)
     if setting.precision.startswith("pure"):
@@ -167,7 +173,7 @@ def changed_forecast(model: Any, setting: Setting, optimizer: Any) -> Forecast:
         rule = optimizers.by_name(setting.optimizer, setting.device)
     else:
         rule = optimizers.of_live(optimizer, setting.device)
-    return _forecast(ghost, setting, rule)
+    return _forecast(ghost, setting, rule, seen=seen)
 
 
 def _forecast(
@@ -176,9 +182,10 @@ def _forecast(
     optimizer: optimizers.Optimizer | None,
     *,
     partial: bool = False,
+    seen: SeenBatch | None = None,
 ) -> Forecast:
     name = type(model).__name__
-    has_inputs = hasattr(getattr(model, "config", None), "model_type")
+    has_inputs = seen is not None or _is_of_transformers(model)
     allocator = allocator_of(setting.device)
     sizes: Mapping[int, tuple[int, ...]] = {}
     unpacked = 0
@@ -207,13 +214,7 @@ def _forecast(
         return _without_a_run(model, held, optimizer, UNKNOWN_INPUTS.format(plain(name)))
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
-            inputs = batch_for(
-                bare,
-                setting.batch,
-                setting.length,
-                with_labels=setting.training,
-                image=setting.image,
-            )
+            inputs = inputs_of(bare, setting, seen)
             forecast = _dry(model, inputs, held, optimizer, allocator, unpacked=unpacked)
             if not setting.shards:
                 return forecast
@@ -223,6 +224,22 @@ def _forecast(
         if not partial or error.__cause__ is None:
             raise
         return _without_a_run(model, held, optimizer, f"{error}.")
+
+
+def _is_of_transformers(model: Any) -> bool:
+    return hasattr(getattr(model, "config", None), "model_type")
+
+
+def inputs_of(model: Any, setting: Setting, seen: SeenBatch | None) -> Batch:
+    """Return a batch for a model: like one that was seen, or what is usual for its class."""
+    usual = partial(batch_for, model, setting.batch, setting.length, with_labels=setting.training)
+    if seen is None:
+        return usual(image=setting.image)
+    made = None
+    if _is_of_transformers(model):
+        with suppress(OptionError):
+            made = usual(image=setting.image)
+    return as_seen(made, seen, setting.batch, setting.length)
 
 
 def _trained(model: Any) -> list[torch.nn.Parameter]:
@@ -338,6 +355,8 @@ def _dry(
         step, states = second_step(step, allocator, needs.sizes)
         forecast = _of_training(held, unpacked, step, needs, states)
         forecast = replace(forecast, notes=(*forecast.notes, *cached))
+        if not step.has_loss and not hasattr(model, "config"):
+            forecast = replace(forecast, notes=(NO_LOSS,), left_out=("the loss",))
     # What is unpacked or quantised as it goes is in no event.
     is_whole = setting.device == "cuda" and not (unpacked or setting.kv)
     reserved = max(allocator.reserved, forecast.total) if is_whole else 0
@@ -364,9 +383,10 @@ def _larger(
     """Return a step with or without a cache of keys and values, whichever takes more, and which that is."""
     step = run()
     # transformers makes none with checkpointing.
-    if getattr(model.config, "use_cache", None) is not True or checkpointing:
+    config: Any = getattr(model, "config", None)
+    if getattr(config, "use_cache", None) is not True or checkpointing:
         return step, ()
-    model.config.use_cache = False
+    config.use_cache = False
     model.zero_grad()
     other = run()
     peaks = [max(one.forward.bytes, one.backward.bytes) for one in (step, other)]
@@ -482,7 +502,7 @@ def _own_precision(model: Any) -> str:
     return {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(most, "fp32")
 
 
-def _precision_of_accelerate() -> str:
+def precision_of_accelerate() -> str:
     """Return the autocast of a training that accelerate prepared, or fp32."""
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     precision = str(getattr(state, "_shared_state", {}).get("_mixed_precision", "no"))

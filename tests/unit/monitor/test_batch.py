@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.drivers.training.batch import shape_of
+from hfmem_widget.monitor.batch import shape_of
 
 
 class FakeTensor:

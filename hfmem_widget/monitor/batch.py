@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hfmem_widget.guard import raised_by_handler
+from hfmem_widget.monitor.process import process_state
 
 SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
 """Arguments of transformers' models whose second dimension is a length."""
@@ -15,6 +19,72 @@ MOST_SUMMED = 2**20
 """Elements of a mask that is summed at most: within a millisecond."""
 
 SAMPLES_ONLY = ("pixel_values", "images", "x")
+
+MOST_SEEN = 8  # models whose batches are kept
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBatch:
+    """What a model was called with: shapes and types, and no tensor.
+
+    Attributes
+    ----------
+    model : weakref.ref
+    given : mapping of str to tuple of (shape, dtype), or bool
+        By argument of its ``forward``.
+    rows, length : int
+        Length in tokens, 0 of images and sounds; rows are 0 where it is not made of any.
+    """
+
+    model: weakref.ref[Any]
+    given: Mapping[str, Any]
+    rows: int
+    length: int
+
+
+class SeenBatches(dict[tuple[int, bool], SeenBatch]):
+    """By the model's `id`, and whether it was trained; the newest last."""
+
+
+def see_batch(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    counts: Mapping[str, float],
+    *,
+    is_training: bool,
+) -> None:
+    """Keep the shapes of a batch in place of those seen before; `counts` are those of `shape_of`."""
+    inner = model
+    while (wrapped := getattr(inner, "_modules", {}).get("module")) is not None:
+        inner = wrapped  # of DistributedDataParallel and the like
+    named = args[0] if args and isinstance(args[0], Mapping) else {}
+    if args and not named:
+        takes = inspect.signature(inner.forward).parameters.values()
+        names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
+        named = dict(zip(names, args, strict=False))
+    given = {
+        name: value if isinstance(value, bool) else (_sizes(value), value.dtype)
+        for name, value in {**named, **kwargs}.items()
+        if isinstance(value, bool) or (_sizes(value) and hasattr(value, "dtype"))
+    }
+    seen = process_state(SeenBatches)
+    seen.pop((id(model), is_training), None)
+    rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
+    if "input_features" in given:  # the second size may be one of frequencies
+        length = 0
+    seen[id(model), is_training] = SeenBatch(weakref.ref(model), given, rows, length)
+    while len(seen) > MOST_SEEN:
+        del seen[next(iter(seen))]
+
+
+def seen_batch(model: Any, *, is_training: bool) -> SeenBatch | None:
+    """Return the newest batch that a model, or what it is in, was called with; None if none was seen."""
+    for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
+        outermost = seen.model() if was_training is is_training else None
+        if outermost is not None and any(each is model for each in outermost.modules()):
+            return seen
+    return None
 
 
 def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]:

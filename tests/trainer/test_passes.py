@@ -1,0 +1,175 @@
+"""What would fit of an evaluation or a generation that ran out of memory, by dry runs of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.features.fit.passes import moves_of_passes
+from hfmem_widget.session import Move, Session
+from tests.trainer.test_moves import bert_masked, gpt2, llama, qwen3
+from tests.trainer.test_out_of_memory import TEXT
+from tests.trainer.tiny import make_trainer
+
+MODELS: dict[str, Callable[[], Any]] = {
+    each.__name__: each for each in (gpt2, llama, qwen3, bert_masked)
+}
+ROWS, TOKENS, WHOLE = 8, 16, 96
+
+
+def failing_after(model: Any, passes: int) -> None:
+    """Have the forward passes of a model run out of memory after so many."""
+    counted: list[object] = []
+
+    def fails(*_: object) -> None:
+        counted.append(None)
+        if len(counted) > passes:
+            raise RuntimeError(TEXT)
+
+    model.get_output_embeddings().register_forward_hook(fails)
+
+
+def watched(run: Callable[[], object]) -> Session:
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        hfmem_widget.watch("run", quiet=True) as session,
+    ):
+        run()
+    return session
+
+
+def moves_with(session: Session, room: float) -> list[Move]:
+    """Return the moves where so many bytes are free beside what was allocated as it began."""
+    root, error = session.spans[0], session.findings[-1]
+    began = next(span for span in session.spans if span.kind in {"prefill", "evaluate"})
+    base = session.value(began.before, "cpu/allocated")
+    allocated = error.evidence["allocated"]
+    assert isinstance(allocated, int)
+    evidence = {**error.evidence, "room": int(base + room) - allocated}
+    return moves_of_passes(session, root, replace(error, evidence=evidence))
+
+
+def rows(count: int = 4 * ROWS) -> list[dict[str, Any]]:
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 60, (count, TOKENS), generator=generator)
+    return [{"input_ids": each, "labels": each} for each in ids]
+
+
+def evaluated(folder: Path, model: Any, metrics: Any = None) -> Session:
+    """Return a session of an evaluation that ran out of memory in its third batch."""
+    trainer = make_trainer(folder, model=model, per_device_eval_batch_size=ROWS)
+    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+    failing_after(model, 2)
+    return watched(trainer.evaluate)
+
+
+def peak_above(model: Any, run: Callable[[], object]) -> int:
+    """Return the bytes of all tensors at the peak of something, beside a model's own."""
+    from hfmem_widget.features.fit.live_bytes import LiveBytes
+
+    live = LiveBytes(device="cpu")
+    live.leave_out([*model.parameters(), *model.buffers()])
+    with live:
+        run()
+    return live.peak
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_an_evaluation_with_fewer_rows_takes_what_was_said(
+    tmp_path: Path, make: Callable[[], Any]
+) -> None:
+    """The largest batch that fits is listed, and a real pass of it takes no more than the row says."""
+    import torch
+
+    model = make()
+    session = evaluated(tmp_path, model)
+    whole = peak_above(real := make().eval(), lambda: passed(real, ROWS))
+    [move] = moves_with(session, room=1.1 * whole)
+    peak = peak_above(real, lambda: passed(real, move.batch))
+    base = move.peak - peak
+
+    assert move.cost == ""
+    assert move.code == f"per_device_eval_batch_size={move.batch}"
+    assert 1 < move.batch < ROWS
+    assert move.fits
+    assert torch.is_grad_enabled()
+    assert base + peak <= move.high
+
+
+def passed(model: Any, count: int) -> object:
+    """Run the forward pass of an evaluation."""
+    import torch
+
+    batch = {
+        name: torch.stack([row[name] for row in rows(count)]) for name in ("input_ids", "labels")
+    }
+    with torch.no_grad():
+        return model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
+
+
+def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path) -> None:
+    """What keeps none is listed, with what it costs; on the host nothing can be moved elsewhere."""
+    model = gpt2()
+    session = evaluated(tmp_path, model, metrics=lambda _: {})
+    [move] = moves_with(session, room=1e9)
+
+    assert move.name == "no predictions kept"
+    assert move.code == "prediction_loss_only=True"
+    assert move.cost == "no metrics, the loss alone"
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, qwen3], ids=["gpt2", "llama", "qwen3"])
+def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any]) -> None:
+    """Both fit as a real one does, with what its cache takes at the end."""
+    import torch
+
+    model, ids = make(), torch.stack([row["input_ids"] for row in rows(ROWS)])
+    options = {"max_new_tokens": WHOLE - TOKENS, "do_sample": False, "eos_token_id": None}
+
+    def generates(given: Any = ids, **changed: Any) -> None:
+        real.generate(input_ids=given, **{**options, **changed})
+
+    real = model
+    whole = peak_above(model, generates)
+    failing_after(model, 3)
+    session = watched(generates)
+    fewer, shorter = moves_with(session, room=1.1 * whole)
+    base = session.value(session.spans[1].before, "cpu/allocated")
+    real = make()
+    took = peak_above(real, lambda: generates(ids[: fewer.batch]))
+    tokens = int(shorter.changes[0].value)
+    shortened = peak_above(real, lambda: generates(max_new_tokens=tokens))
+
+    assert fewer.name == f"{fewer.batch} sequences at a time instead of {ROWS}"
+    assert (fewer.cost, shorter.cost) == ("", "longer answers lose their end")
+    assert 1 < fewer.batch < ROWS
+    assert 1 < tokens < WHOLE - TOKENS
+    assert fewer.peak - base == pytest.approx(took, rel=0.05)
+    assert shorter.peak - base == pytest.approx(shortened, rel=0.05)
+
+
+def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
+    """A callback that generates: what is listed is about the generation."""
+    import torch
+    from transformers import TrainerCallback
+
+    class Samples(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+        def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
+            model.generate(input_ids=torch.ones(ROWS, TOKENS, dtype=torch.int64), max_new_tokens=40)
+
+    model = gpt2()
+    trainer = make_trainer(tmp_path, model=model, callbacks=[Samples()])
+    failing_after(model, 3)
+    session = watched(trainer.train)
+    listed = moves_with(session, room=5e5)
+
+    assert listed
+    assert all(move.accumulation == 1 for move in listed)
+    assert {change.target for move in listed for change in move.changes} <= {"generate"}
