@@ -125,8 +125,12 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
     assert move.cost == "no metrics, the loss alone"
 
 
-@pytest.mark.parametrize("make", [gpt2, llama, qwen3], ids=["gpt2", "llama", "qwen3"])
-def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(
+    ("make", "room"),
+    [(gpt2, 2.5), (llama, 2.0), (qwen3, 2.5)],
+    ids=["gpt2", "llama", "qwen3"],
+)
+def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], room: float) -> None:
     """Both fit as a real one does, with what its cache takes at the end."""
     import torch
 
@@ -140,7 +144,7 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any]) ->
     whole = peak_above(model, generates)
     failing_after(model, 3)
     session = watched(generates)
-    fewer, shorter = moves_with(session, room=1.1 * whole)
+    fewer, shorter = moves_with(session, room=room * whole)
     base = session.value(session.spans[1].before, "cpu/allocated")
     real = make()
     took = peak_above(real, lambda: generates(ids[: fewer.batch]))
