@@ -11,8 +11,9 @@ TRIED = """
 GIB = 2**30
 torch.cuda.set_per_process_memory_fraction({gib} * GIB / torch.cuda.mem_get_info()[1])
 
-def run(**options):
-    trainer = make_trainer([{length}] * 3, **{{"size": {rows}, "layers": {layers}, **options}})
+def run(size={rows}, **options):
+    # Three steps, however many batches each has: from the second one on there are optimizer states.
+    trainer = make_trainer([{length}] * (3 * {rows} // size), size=size, layers={layers}, **options)
     error = None
     try:
         with hfmem_widget.watch("fit", quiet=True) as session:
@@ -30,7 +31,7 @@ for move in session.moves:
     options = {{change.name: eval(change.value) for change in move.changes}}
     if move.fits and all(change.target == "arguments" for change in move.changes):
         rows = options.pop("per_device_train_batch_size", None)
-        again, failed = run(**options, **({{"size": rows}} if rows else {{}}))
+        again, failed = run(**options, size=rows or {rows})
         tried.append([move.name, move.peak, again.peak("cuda:0/allocated"), failed])
 report([error, [move.name for move in session.moves], tried])
 """
