@@ -425,7 +425,8 @@ class Finding:
 class Change:
     """One thing to change in the user's code: an option and its value, as Python code."""
 
-    target: Literal["arguments", "model", "generate", "peft", "data"]  # the call that takes it
+    # The call that takes it; of an "evaluation", the arguments of the Trainer that is there.
+    target: Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
     name: str
     value: str
 
@@ -446,7 +447,8 @@ class Move:
     peak : int
         Bytes allocated at the peak, of a step where it is a training, by a dry run of the user's own model.
     low, high : float
-        Bytes between which the real peak is expected.
+        Bytes that are needed at least, and at most as far as is known: `high` has the pieces that an
+        allocator leaves between its blocks where they would not fit.
     room : float
         Bytes that the training may have on its device, with what it has already.
     spare : float
@@ -475,7 +477,11 @@ class Move:
     @property
     def code(self) -> str:
         """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
-        calls = {"model": "from_pretrained(\u2026, {})", "peft": "LoraConfig({})"}
+        calls = {
+            "model": "from_pretrained(\u2026, {})",
+            "peft": "LoraConfig({})",
+            "evaluation": "trainer.args.{}",
+        }
         return ", ".join(
             calls.get(change.target, "{}").format(f"{change.name}={change.value}")
             for change in self.changes

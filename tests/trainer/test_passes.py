@@ -51,7 +51,7 @@ def moves_with(session: Session, room: float) -> list[Move]:
     allocated = error.evidence["allocated"]
     assert isinstance(allocated, int)
     evidence = {**error.evidence, "room": int(base + room) - allocated}
-    return moves_of_passes(session, root, replace(error, evidence=evidence))
+    return moves_of_passes(session, root, replace(error, evidence=evidence), seconds=60)
 
 
 def rows(count: int = 4 * ROWS) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def test_an_evaluation_with_fewer_rows_takes_what_was_said(
     base = move.peak - peak
 
     assert move.cost == ""
-    assert move.code == f"per_device_eval_batch_size={move.batch}"
+    assert move.code == f"trainer.args.per_device_eval_batch_size={move.batch}"
     assert 1 < move.batch < ROWS
     assert move.fits
     assert torch.is_grad_enabled()
@@ -121,7 +121,7 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
     [move] = moves_with(session, room=1e9)
 
     assert move.name == "no predictions kept"
-    assert move.code == "prediction_loss_only=True"
+    assert move.code == "trainer.args.prediction_loss_only=True"
     assert move.cost == "no metrics, the loss alone"
 
 

@@ -9,8 +9,11 @@ with default settings, where the device has room.
 
 from __future__ import annotations
 
+import math
+import os
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -41,11 +44,15 @@ class CachingAllocator:
     Attributes
     ----------
     allocated, reserved : int
-        Bytes of the blocks that are given, and of all segments. Segments are kept.
+        Bytes of the blocks that are given, and of all segments. Segments are kept, until no other may be had.
+    most : int
+        The highest bytes reserved so far.
     """
 
-    def __init__(self) -> None:
-        self.allocated = self.reserved = 0
+    def __init__(self, limit: float = math.inf) -> None:
+        self._limit = limit  # bytes that may be reserved
+        self.allocated = self.reserved = self.most = 0
+        self._end = 0
         # Of the large pool and the small one, by size and address.
         self._free: tuple[list[tuple[int, int]], ...] = [], []
         self._at: dict[int, ReplayBlock] = {}
@@ -87,10 +94,25 @@ class CachingAllocator:
             whole = LARGE_SEGMENT
         else:
             whole = -(-size // MULTIPLE) * MULTIPLE
-        # Later segments lie above: it only matters where free blocks are of one size.
-        block = ReplayBlock(self.reserved, whole, size <= SMALL)
+        if self.reserved + whole > self._limit:
+            self._release()
         self.reserved += whole
+        self.most = max(self.most, self.reserved)
+        if self.reserved > self._limit:
+            raise MemoryError
+        # Later segments lie above: it only matters where free blocks are of one size.
+        block = ReplayBlock(self._end, whole, size <= SMALL)
+        self._end += whole
         return block
+
+    def _release(self) -> None:
+        """Give the segments back of which nothing is in use."""
+        for free in self._free:
+            blocks = [self._at[address] for _, address in free]
+            for block in blocks:
+                if block.before is None and block.after is None:
+                    self._hold_back(block)
+                    self.reserved -= block.size
 
     def _cut(self, block: ReplayBlock, size: int) -> None:
         rest = ReplayBlock(block.address + size, block.size - size, block.is_small)
@@ -159,6 +181,34 @@ class ReplayPeak(NamedTuple):
 
     bytes: int
     marked: int
+
+
+def has_growing_segments() -> bool:
+    """Return whether PyTorch's allocator has expandable segments, which leave no pieces between blocks."""
+    names = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+    return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in names)
+
+
+class Replay(NamedTuple):
+    """What two steps of a training ask an allocator for: sizes in bytes, and what happens in each step."""
+
+    held: tuple[int, ...]
+    """Of what is there before the first."""
+    events: tuple[Event, ...]
+    states: tuple[int, ...]
+    """Of what the first one leaves."""
+
+    def needs(self, room: float) -> int:
+        """Return the bytes that are reserved where so many may be; more than these where it runs out."""
+        allocator = CachingAllocator(room)
+        with suppress(MemoryError):
+            given(allocator, self.held)
+            first = play(self.events, allocator)
+            given(allocator, self.states)
+            for block in first.left:
+                allocator.take_back(block)
+            play(self.events, allocator)
+        return allocator.most
 
 
 class Played(NamedTuple):

@@ -9,6 +9,7 @@ from typing import ClassVar, Final, Literal
 
 from hfmem_widget.analysis.parts import LABELS as OF_ANATOMIES
 from hfmem_widget.display import Shown
+from hfmem_widget.features.fit.allocator import Replay
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import Move
 
@@ -67,6 +68,8 @@ class Forecast:
     reserved : int
         Bytes that the allocator of a GPU takes from it by the end of the second step, if there is room;
         0 where that is unknown. Near the limit it gives back what it can first.
+    replay : Replay, optional
+        What that allocator is asked for; None where that is unknown.
     """
 
     model: str
@@ -80,6 +83,7 @@ class Forecast:
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     reserved: int = 0
+    replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def bytes(self, name: str) -> int:
         """Return the bytes of a part at the peak; 0 if there is none of it."""

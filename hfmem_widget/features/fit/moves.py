@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.allocator import has_growing_segments
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
     batches_of,
@@ -79,9 +80,16 @@ class Training:
         """Times what is forecast that it may take, but for what forecasts are off."""
         return 1.0 if ":" in self.device.key else ON_THE_HOST
 
+    def most(self, forecast: Forecast, spare: float = 0.0) -> float:
+        """Return the bytes that it needs at most, with the pieces that an allocator leaves between blocks."""
+        most, room = forecast.interval[1] * self.margin, self.room + spare
+        if forecast.replay is None or most > room or has_growing_segments():
+            return most
+        return max(most, forecast.replay.needs(room))
+
     def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
         """Return whether a step is sure to fit, if so much is free as well."""
-        return forecast.interval[1] * self.margin <= self.room + spare
+        return self.most(forecast, spare) <= self.room + spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +237,7 @@ def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str
 
 
 OF_THE_TRAINING: Final = frozenset(
-    {"training", "long rows", "full", "limit", "huge", "others", "machine"}
+    {"training", "long rows", "fragmentation", "full", "limit", "huge", "others", "machine"}
 )
 """The causes of an out-of-memory error after which a training with less is the answer."""
 
@@ -305,7 +313,6 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
 
 
 def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
-    low, high = forecast.interval
     setting = forecast.setting
     return Move(
         name=" and ".join(each.name for each in options),
@@ -319,8 +326,8 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
         accumulation=setting.accumulation,
         cost="; ".join(filter(None, (each.cost for each in options))),
         peak=forecast.total,
-        low=low,
-        high=high * training.margin,
+        low=forecast.interval[0],
+        high=training.most(forecast),
         room=training.room,
         spare=training.spare,
     )

@@ -8,23 +8,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import others_of
 from hfmem_widget.features.fit.model import MEASURED
 from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
-from hfmem_widget.text import format_count, format_counted
+from hfmem_widget.text import format_count, format_counted, plain
+
+if TYPE_CHECKING:
+    from hfmem_widget.features.fit.dry_run import Inference
 
 GENERATING: Final = frozenset({"prefill", "decode"})
 EVALUATING: Final = frozenset({"evaluate", "predict"})
 PASSES: Final = GENERATING | EVALUATING
+
+TRIES: Final = 4  # sizes that are looked at for the largest that fits,
+CLOSE: Final = 16  # down to this part of it
+AIM: Final = 0.98  # the share of the room that the next one should need
 
 COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""
@@ -56,6 +65,8 @@ class Passes:
     whole: int = 0  # tokens of a row at the end of a generation
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
+    target: Literal["arguments", "evaluation"] = "arguments"
+    """What takes a change: the training's arguments, or those of a Trainer that is there."""
 
     @property
     def margin(self) -> float:
@@ -69,18 +80,24 @@ def failed_kinds(session: Session, root: Span) -> frozenset[str]:
     return frozenset(span.kind for span in failed)
 
 
-def moves_of_passes(session: Session, root: Span, error: Finding) -> list[Move]:
-    """Return what would fit of an evaluation or a generation, best first; nothing where that is unknown."""
-    try:
-        passes = _passes_of(session, root, error)
-        found = [] if passes is None else list(_moves(passes))
-    except (OptionError, TimeoutError, KeyboardInterrupt):
-        return []
+def moves_of_passes(
+    session: Session, root: Span, error: Finding, *, seconds: float = SECONDS_AFTER_AN_ERROR
+) -> list[Move]:
+    """Return what would fit of an evaluation or a generation, best first; nothing where that is unknown.
+
+    After so many seconds no further dry run is begun.
+    """
+    until = time.monotonic() + seconds
+    found: list[Move] = []
+    with suppress(OptionError, TimeoutError, KeyboardInterrupt):
+        passes = _passes_of(session, root, error, until)
+        for move in _moves(passes) if passes else ():
+            found.append(move)  # noqa: PERF402  (what was found before the time is up is kept)
     fitting = [move for move in found if move.fits is not False]
     return sorted(fitting, key=lambda move: (move.fits is not True, bool(move.cost)))
 
 
-def _passes_of(session: Session, root: Span, error: Finding) -> Passes | None:
+def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Passes | None:
     kinds = failed_kinds(session, root)
     inside = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
     seen = next(
@@ -121,32 +138,78 @@ def _passes_of(session: Session, root: Span, error: Finding) -> Passes | None:
         room,
         spare,
         "fp32" if is_generation else precision_of_accelerate(),
-        time.monotonic() + SECONDS_AFTER_AN_ERROR,
+        until,
         rows=max(seen.rows, int(batch)),
         each=int(counts.get("made_of_each", 1.0)),
         whole=int(counts.get("whole", 0.0)),
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
+        target="arguments" if "train" in kinds else "evaluation",
     )
 
 
 def _moves(passes: Passes) -> Iterator[Move]:
-    @cache
-    def need(rows: int, whole: int = passes.whole) -> Need:
-        if time.monotonic() > passes.until:
+    dry = DryPasses(passes)
+    yield from _of_a_generation(passes, dry) if passes.whole else _of_an_evaluation(passes, dry)
+
+
+class DryPasses:
+    """What passes take with other rows and other lengths, each dry run made once."""
+
+    def __init__(self, passes: Passes) -> None:
+        from hfmem_widget.features.fit.on_meta import copy_of
+
+        self._passes, self._ghost = passes, copy_of(passes.model)
+        self._device = passes.device.key.partition(":")[0]
+        self._run = cache(self._run_once)
+
+    def evaluation(self, rows: int) -> Need:
+        """Return what a batch takes; of two, for what the first one leaves free."""
+        passes, (_, high) = self._passes, MEASURED
+        run = self._run(rows, passes.seen.length)
+        most = high * run.peak
+        if self._device == "cuda" and not has_growing_segments():
+            most = max(most, Replay((), run.events, ()).needs(passes.room - passes.base))
+        return Need(run.peak, most)
+
+    def generation(self, rows: int, whole: int) -> Need:
+        """Return what all of it takes, up to rows of so many tokens."""
+        _, high = MEASURED
+        made = rows * self._passes.each
+        prefill = self._run(made, self._passes.seen.length).peak
+        last = self._run(made, whole - 1, is_last=True)
+        logits = COPIES * 4 * made * _vocabulary(self._ghost)
+        # `generate` keeps the tokens and their mask, and makes both anew for each token.
+        tokens = COPIES * 8 * made * whole
+        peak = tokens + max(prefill, last.peak, last.kv_cache + logits)
+        return Need(peak, max(high * prefill, high * peak + last.kv_cache))
+
+    def _run_once(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
+        from hfmem_widget.features.fit.dry_run import inference, last_token
+        from hfmem_widget.features.fit.predict import HALVES, inputs_of
+
+        if time.monotonic() > self._passes.until:
             raise TimeoutError
-        return _need(passes, rows, whole)
+        passes, ghost = self._passes, self._ghost
+        setting = Setting(training=False, batch=rows, length=max(1, length))
+        with foreign(f"{plain(type(ghost).__name__)} cannot run on PyTorch's meta device"):
+            inputs = inputs_of(ghost, setting, passes.seen)
+            if is_last:
+                return last_token(ghost, inputs, device=self._device)
+            if passes.whole:
+                return inference(ghost, inputs, device=self._device)
+            autocast = HALVES.get(passes.precision)
+            return inference(ghost, inputs, device=self._device, options={}, autocast=autocast)
 
-    yield from _of_a_generation(passes, need) if passes.whole else _of_an_evaluation(passes, need)
 
-
-def _of_an_evaluation(passes: Passes, need: Callable[[int], Need]) -> Iterator[Move]:
-    rows = _most(passes, need, passes.rows)
+def _of_an_evaluation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
+    rows = _most(passes, dry.evaluation, passes.rows)
     fewer = {} if rows == passes.rows else {"per_device_eval_batch_size": str(rows)}
     name = f"{format_counted(rows, 'row')} in a batch" if fewer else ""
+    need = dry.evaluation(rows)
     if not passes.keeps:
         if fewer:
-            yield _move(passes, need(rows), rows, name, fewer)
+            yield _move(passes, need, rows, name, fewer)
         return
     ways = [("no predictions kept", {"prediction_loss_only": "True"}, "no metrics, the loss alone")]
     if ":" in passes.device.key:
@@ -154,54 +217,47 @@ def _of_an_evaluation(passes: Passes, need: Callable[[int], Need]) -> Iterator[M
         ways.insert(0, (moved, {"eval_accumulation_steps": "1"}, ""))
     for what, changes, cost in ways:
         names = " and ".join(filter(None, (what, name)))
-        yield _move(passes, need(rows), rows, names, {**changes, **fewer}, cost=cost)
+        yield _move(passes, need, rows, names, {**changes, **fewer}, cost=cost)
 
 
-def _of_a_generation(passes: Passes, need: Any) -> Iterator[Move]:
-    rows = _most(passes, need, passes.rows)
+def _of_a_generation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
+    rows = _most(passes, lambda rows: dry.generation(rows, passes.whole), passes.rows)
     if rows < passes.rows:
         options = {"per_device_eval_batch_size": str(rows)} if passes.is_of_trainer else {}
         name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
-        yield _move(passes, need(rows), rows, name, options)
+        yield _move(passes, dry.generation(rows, passes.whole), rows, name, options)
     prompt = passes.seen.length
     wanted = passes.whole - prompt
-    new = _most(passes, lambda new: need(passes.rows, prompt + new), wanted)
-    shorter = need(passes.rows, prompt + new)
+    new = _most(passes, lambda new: dry.generation(passes.rows, prompt + new), wanted)
+    shorter = dry.generation(passes.rows, prompt + new)
     if new < wanted and passes.base + shorter.peak <= passes.room:
         name = f"at most {format_count(new)} new tokens instead of {format_count(wanted)}"
         cost = "longer answers lose their end"
-        if passes.is_of_trainer:
-            options = {"generation_max_length": str(prompt + new)}
-            yield _move(passes, shorter, passes.rows, name, options, cost=cost)
-        else:
-            move = _move(passes, shorter, passes.rows, name, {}, cost=cost)
-            yield replace(move, changes=(Change("generate", "max_new_tokens", str(new)),))
+        move = _move(passes, shorter, passes.rows, name, {}, cost=cost)
+        in_trainer = Change("arguments", "generation_max_length", str(prompt + new))
+        by_hand = Change("generate", "max_new_tokens", str(new))
+        yield replace(move, changes=(in_trainer if passes.is_of_trainer else by_hand,))
 
 
 def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
-    """Return the largest size up to `most` that is sure to fit; 1 if none is."""
-
-    def fits(size: int, spare: float = 0.0) -> bool:
-        return passes.base + need(size).high * passes.margin <= passes.room + spare
-
+    """Return the largest size up to `most` that is sure to fit; 1 if none is seen to."""
     for spare in (0.0, passes.spare):
-        low, high = 0, most + 1
-        # What a batch takes is nearly a straight line in its size.
-        guess = most
-        while high - low > 1:
-            if fits(guess, spare):
-                low = guess
+        left = (passes.room + spare - passes.base) / passes.margin
+        low, high, size = 0, most + 1, most
+        before, there = 0, 0.0  # nearly a straight line, which begins near nothing
+        for _ in range(TRIES):
+            needed = need(size).high
+            if needed <= left:
+                low = size
             else:
-                high = guess
-            first, last = need(1).high, need(guess).high
-            slope = (last - first) / max(1, guess - 1)
-            left = (passes.room + spare - passes.base) / passes.margin - first
-            guess = 1 + int(left / slope) if slope > 0 else high - 1
-            if not low < guess < high:
-                close = guess <= low + max(1, low // 64)
-                if low and close:
-                    break
-                guess = (low + high) // 2
+                high = size
+            if high - low <= max(1, low // CLOSE):
+                break
+            slope = (needed - there) / (size - before) if size != before else 0.0
+            aim = AIM * left - needed
+            aimed = size + math.floor(aim / slope) if slope > 0 else (low + high) // 2
+            before, there = size, needed
+            size = min(max(aimed, low + 1), high - 1)
         if low:
             return low
     return 1
@@ -213,7 +269,7 @@ def _move(
     low, _ = MEASURED
     return Move(
         name=name,
-        changes=tuple(Change("arguments", key, value) for key, value in options.items()),
+        changes=tuple(Change(passes.target, key, value) for key, value in options.items()),
         batch=rows,
         length=passes.seen.length,
         accumulation=1,
@@ -224,32 +280,6 @@ def _move(
         room=passes.room,
         spare=passes.spare,
     )
-
-
-def _need(passes: Passes, rows: int, whole: int) -> Need:
-    """Return what one pass takes, or all of a generation."""
-    from hfmem_widget.features.fit.dry_run import inference, last_token
-    from hfmem_widget.features.fit.on_meta import copy_of
-    from hfmem_widget.features.fit.predict import HALVES, inputs_of
-    from hfmem_widget.features.fit.setting import foreign
-
-    ghost, device = copy_of(passes.model), passes.device.key.partition(":")[0]
-    setting = Setting(training=False, batch=rows * passes.each, length=max(1, passes.seen.length))
-    _, high = MEASURED
-    with foreign(f"{type(ghost).__name__} cannot run on PyTorch's meta device"):
-        inputs = inputs_of(ghost, setting, passes.seen)
-        if not whole:
-            autocast = HALVES.get(passes.precision)
-            run = inference(ghost, inputs, device=device, options={}, autocast=autocast)
-            return Need(run.peak, high * run.peak)
-        prefill = inference(ghost, inputs, device=device).peak
-        longer = inputs_of(ghost, replace(setting, length=whole - 1), passes.seen)
-        decode = last_token(ghost, longer, device=device)
-        logits = COPIES * 4 * setting.batch * _vocabulary(ghost)
-        # `generate` keeps the tokens and their mask, and makes both anew for each token.
-        tokens = COPIES * 8 * setting.batch * whole
-        peak = tokens + max(prefill, decode.peak, decode.kv_cache + logits)
-        return Need(peak, max(high * prefill, high * peak + decode.kv_cache))
 
 
 def _vocabulary(model: Any) -> int:

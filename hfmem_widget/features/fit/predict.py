@@ -9,14 +9,19 @@ from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import torch
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import optimizers
-from hfmem_widget.features.fit.allocator import Allocator, allocator_of, given, play
+from hfmem_widget.features.fit.allocator import (
+    Allocator,
+    Replay,
+    allocator_of,
+    given,
+    play,
+)
 from hfmem_widget.features.fit.backward import is_checkpointed
 from hfmem_widget.features.fit.dry_run import (
     GRANULARITY,
@@ -194,10 +199,9 @@ def _forecast(
         unpacked = largest * 2
     bare, model = model, as_trained(model, setting)
     parameters = list(storages(model.parameters()))
-    weights = given(
-        allocator, chain.from_iterable(sizes.get(id(one), (_bytes(one),)) for one in parameters)
-    )
-    buffers = given(allocator, map(_bytes, storages(model.buffers())))
+    of_weights = [size for one in parameters for size in sizes.get(id(one), (_bytes(one),))]
+    of_buffers = [*map(_bytes, storages(model.buffers()))]
+    weights, buffers = given(allocator, of_weights), given(allocator, of_buffers)
     held = Forecast(
         model=name,
         setting=setting,
@@ -215,6 +219,7 @@ def _forecast(
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
             inputs = inputs_of(bare, setting, seen)
+            held = replace(held, replay=Replay((*of_weights, *of_buffers), (), ()))
             forecast = _dry(model, inputs, held, optimizer, allocator, unpacked=unpacked)
             if not setting.shards:
                 return forecast
@@ -352,9 +357,13 @@ def _dry(
         )
         step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
         needs = _needs(optimizer, model, step.unused)
-        step, states = second_step(step, allocator, needs.sizes)
+        states_of = tuple(needs.sizes)
+        step, states = second_step(step, allocator, states_of)
         forecast = _of_training(held, unpacked, step, needs, states)
         forecast = replace(forecast, notes=(*forecast.notes, *cached))
+        if held.replay is not None and setting.device == "cuda":
+            blocks = *held.replay.held, *([of_cublas()[0]] * 2)
+            forecast = replace(forecast, replay=Replay(blocks, step.events, states_of))
         if not step.has_loss and not hasattr(model, "config"):
             forecast = replace(forecast, notes=(NO_LOSS,), left_out=("the loss",))
     # What is unpacked or quantised as it goes is in no event.

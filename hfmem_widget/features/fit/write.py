@@ -440,6 +440,9 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     wanted: dict[str, dict[str, str]] = {}
     for change in changes:
         wanted.setdefault(change.target, {})[change.name] = change.value
+    if options := wanted.pop("evaluation", None):
+        others = [_MISSING[target].format(_asked(wanted[target])) for target in wanted]
+        return "\n".join([_evaluating(read, options), *others])
     handed = _handed(read)
     of_data = _find("data", read, handed) if "data" in wanted else None
     if of_data and of_data == _find("arguments", read, handed):
@@ -472,6 +475,21 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
             notes.append(f"# The cells that use {used} must run again.")
         parts += rest or []
     return _joined(sorted(parts, key=lambda part: part[0]), cells, notes)
+
+
+def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
+    """Return the newest statement that evaluates, below what sets its Trainer's arguments."""
+    for index in sorted(cells, reverse=True):
+        cell = cells[index]
+        for call in _nodes(cell.tree):
+            match call:
+                case ast.Call(ast.Attribute(trainer, "evaluate" | "predict")):
+                    statement, _ = _within(cell, call)
+                    magic = [first[1].rstrip()] if (first := _FIRST_LINE.match(cell.text)) else []
+                    name = cell.source(trainer)
+                    sets = [f"{name}.args.{option} = {value}" for option, value in wanted.items()]
+                    return "\n".join([*magic, *sets, cell.source(statement)])
+    return f"# Set in trainer.args: {_asked(wanted)}"
 
 
 def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Sequence[str]) -> str:
