@@ -52,7 +52,12 @@ GPT2: Final = {
     "attn_pdrop": 0.0,
     "eos_token_id": None,
 }
-BERT: Final = {**DEEP, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+BERT: Final = {
+    **DEEP,
+    "max_position_embeddings": 514,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 SIDES: Final = {
     f"{side}_{name}": size
     for side in ("encoder", "decoder")
@@ -333,7 +338,7 @@ CASES: Final = (
         "generation",
         "GPT2LMHeadModel",
         GPT2,
-        6,
+        3.5,
         16,
         128,
         config="GPT2Config",
@@ -356,7 +361,7 @@ CASES: Final = (
         "generation",
         "Gemma3ForCausalLM",
         {**LLAMA, "vocab_size": 262144, "num_hidden_layers": 6},
-        5,
+        2,
         64,
         256,
         config="Gemma3TextConfig",
@@ -419,9 +424,13 @@ MOVES = """
 from hfmem_widget.features.fit.beside import LastTraining
 from hfmem_widget.monitor.process import process_state
 _session = process_state(LastTraining).session
-print(json.dumps([
+_moves = [
     {"name": each.name, "peak": each.peak, "low": each.low, "high": each.high, "fits": each.fits,
-     "cost": each.cost, "rows": each.batch, "changes": len(each.changes)} for each in _session.moves]))
+     "cost": each.cost, "rows": each.batch, "changes": len(each.changes)}
+    for each in (_session.moves if _session else ())
+]
+_causes = [each.evidence.get("cause") for each in (_session.findings if _session else ())]
+print(json.dumps([_moves, _causes]))
 """
 PEAK = "print(json.dumps(torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0))"
 RESETS = "gc.collect(); torch.cuda.is_available() and torch.cuda.reset_peak_memory_stats()"
@@ -538,8 +547,8 @@ def _tried(notebook: Notebook, case: Case, *, small: bool) -> dict[str, Any]:
     _, error, _ = notebook.run(last, may_fail=True)
     if not error:
         return {"problem": "memory did not run out"}
-    moves, _, _ = notebook.run(MOVES)
-    result: dict[str, Any] = {"error": error, "moves": moves}
+    (moves, causes), _, _ = notebook.run(MOVES)
+    result: dict[str, Any] = {"error": error, "moves": moves, "causes": causes}
     first = next((at for at, move in enumerate(moves, 1) if move["fits"]), 0)
     if not first:
         return {**result, "problem": "nothing is said to fit"}
@@ -550,6 +559,7 @@ def _tried(notebook: Notebook, case: Case, *, small: bool) -> dict[str, Any]:
     else:  # fewer sequences at a time
         text = f"%%memwatch\n%memholders --free errors\n{last.partition(chr(10))[2]}"
         text = text.replace("generate(prompts", f"generate(prompts[:{move['rows']}]")
+    notebook.run("%memholders --free errors")
     notebook.run(RESETS)
     _, error, _ = notebook.run(text, may_fail=True)
     peak, _, _ = notebook.run(PEAK)

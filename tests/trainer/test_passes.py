@@ -155,8 +155,9 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], ro
     assert (fewer.cost, shorter.cost) == ("", "longer answers lose their end")
     assert 1 < fewer.batch < ROWS
     assert 1 < tokens < WHOLE - TOKENS
-    assert fewer.peak - base == pytest.approx(took, rel=0.05)
-    assert shorter.peak - base == pytest.approx(shortened, rel=0.05)
+    # So small a model's own tensors are hardly larger than what `generate` keeps beside them.
+    assert fewer.peak - base == pytest.approx(took, rel=0.05, abs=30_000)
+    assert shorter.peak - base == pytest.approx(shortened, rel=0.05, abs=30_000)
 
 
 def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
