@@ -2,6 +2,7 @@
 
     pip install pillow                                      # only for the moving picture
     python scripts/pictures.py                              # live.webp and panel.png, on this machine
+    python scripts/pictures.py quickstart                   # quickstart.webp, of all cells of notebook 01
     python scripts/pictures.py report                       # report.png: a report of a scripted run
     python scripts/pictures.py ranks                        # ranks.png: that of 1,024 simulated ranks
     python scripts/pictures.py done RUN.ipynb 5             # done.png: cell 5 of an executed notebook
@@ -39,6 +40,7 @@ from tests.scenes import scripted_run  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 NOTEBOOK = ROOT / "notebooks" / "02-trainer.ipynb"
 EXTENSION, MODEL, TRAINING = 1, 3, 5
+QUICKSTART = ROOT / "notebooks" / "01-quickstart.ipynb"
 
 # A larger model and fewer steps, so that activations and single steps are visible.
 CHANGES = {
@@ -51,8 +53,9 @@ CHANGES = {
 WAIT = 0.3
 """Seconds between two frames, in addition to the time of a screenshot."""
 
-MOVING = {"width": 960, "every": 2, "milliseconds": 350, "last": 4000, "quality": 60}
+MOVING = {"width": 960, "milliseconds": 350, "last": 4000, "quality": 60}
 
+BUSY = "() => window.running === true || kernel().status !== 'idle'"
 TO_THE_TOP = """index => {
     const page = document.querySelector('.jp-WindowedPanel-outer');
     const cell = document.querySelector(`.jp-Notebook .jp-Cell[data-windowed-list-index='${index}']`);
@@ -90,7 +93,7 @@ def film(shots: Path) -> list[Path]:
         # A notebook that was left behind has a hint of its own, out of sight.
         lab.page.locator("#hfmem-panel .hfmem-panel-dismiss:visible").click(timeout=20_000)
         frames: list[Path] = []
-        while lab.page.evaluate("() => window.running === true || kernel().status !== 'idle'"):
+        while lab.page.evaluate(BUSY):
             lab.page.evaluate(TO_THE_TOP, TRAINING)
             frames.append(lab.screenshot(f"frame-{len(frames):03d}"))
             time.sleep(WAIT)
@@ -100,11 +103,40 @@ def film(shots: Path) -> list[Path]:
         return [*frames, lab.screenshot(f"frame-{len(frames):03d}")]
 
 
-def move(frames: list[Path], path: Path) -> None:
-    """Write a moving picture."""
+def film_quickstart(shots: Path) -> list[Path]:
+    """Run all cells of the quickstart one after the other, and return pictures of the page.
+
+    What a cell ended with stays in sight for a moment; the last picture shows the training's card.
+    """
+    cells = json.loads(QUICKSTART.read_text(encoding="utf-8"))["cells"]
+    frames: list[Path] = []
+    with opened(1280, 800, shots) as lab:
+        shutil.copy(QUICKSTART, lab.server.folder)
+        lab.open_path(QUICKSTART.name)
+        lab.command("application:toggle-left-area")
+        for at, cell in enumerate(cells):
+            if cell["cell_type"] != "code":
+                continue
+            lab.run_cell(at, wait=False)
+            while lab.page.evaluate(BUSY):
+                lab.page.evaluate(TO_THE_TOP, at)
+                frames.append(lab.screenshot(f"frame-{len(frames):03d}"))
+                time.sleep(WAIT)
+            if at == TRAINING:
+                lab.wait_for_text(at, "stay")
+            time.sleep(2)
+            lab.page.evaluate(TO_THE_TOP, at)
+            frames += [lab.screenshot(f"frame-{len(frames):03d}")] * (12 if at == TRAINING else 4)
+        lab.page.evaluate(TO_THE_TOP, TRAINING)
+        time.sleep(1)
+        return [*frames, lab.screenshot(f"frame-{len(frames):03d}")]
+
+
+def move(frames: list[Path], path: Path, every: int = 2) -> None:
+    """Write a moving picture of every second frame, or fewer."""
     from PIL import Image
 
-    width, every = MOVING["width"], MOVING["every"]
+    width = MOVING["width"]
     chosen = [*frames[every:-1:every], frames[-1]]
     pictures = []
     for one in chosen:
@@ -193,7 +225,7 @@ def main() -> None:
         "name",
         nargs="?",
         default="live",
-        help="live, report or ranks; of a notebook, the name of the picture",
+        help="live, quickstart, report or ranks; of a notebook, the name of the picture",
     )
     parser.add_argument("notebook", nargs="?", type=Path)
     parser.add_argument("cell", nargs="?", type=int)
@@ -207,6 +239,8 @@ def main() -> None:
             frames = film(shots)
             move(frames, IMAGES / "live.webp")
             shutil.copy(frames[2 * len(frames) // 3], IMAGES / "panel.png")
+        elif wanted.name == "quickstart":
+            move(film_quickstart(shots), IMAGES / "quickstart.webp", every=4)
         elif wanted.name in {"report", "ranks"}:
             shutil.copy({"report": report, "ranks": ranks}[wanted.name](shots), IMAGES)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.session import HELD, Anatomy, Contents, Device
+from hfmem_widget.session import HELD, Anatomy, Contents, Device, Part
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
@@ -134,11 +134,16 @@ def bar_html(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
     return _bar(anatomy, names, full, height=18, style=ground) if full > 0 else ""
 
 
+def colour_of(part: Part) -> str:
+    """Return the colour of a part, or of what a name keeps."""
+    return palette.PARTS.get(part.name, palette.KEPT)
+
+
 def _bar(
     anatomy: Anatomy, names: Sequence[str], full: float, *, height: int = 16, style: str = ""
 ) -> str:
     pieces = (
-        (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        (colour_of(part), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in anatomy.parts
         if part.name in names and part.bytes >= LEAST_DRAWN * full
     )

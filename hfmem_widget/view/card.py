@@ -29,7 +29,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
-from hfmem_widget.view.headline import bar_of, headline, holder_of_rest, worst_of
+from hfmem_widget.view.headline import bar_of, headline, kept_of, worst_of
 from hfmem_widget.view.kv_cache import kv_cache_text
 from hfmem_widget.view.line import (
     NAME,
@@ -171,7 +171,7 @@ def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment
 
 def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
     peak = anatomies.peak_of(session, span, device)
-    return bar_of(peak, capacity, holder_of_rest(session, span, peak))
+    return bar_of(peak, capacity, kept_of(session, span, peak))
 
 
 def _all_figures(notes: Sequence[kit.Fragment]) -> str:

@@ -23,7 +23,9 @@ MARKS = {
 }
 """The sign before a finding of each severity, its colour, and the word for screen readers."""
 
-_TYPED = re.compile(r"%%?mem\w+(?: --?[a-z]+)*|(?<!\S)--[a-z][a-z-]+")
+_TYPED = re.compile(
+    r"%%?mem\w+(?: --free (?:errors|outputs|garbage|all)\b| --?[a-z]+)*|(?<!\S)--[a-z][a-z-]+"
+)
 """A magic or an option in a sentence: something to type."""
 
 _CODE = "display:inline-block;background:none;padding:0;color:inherit"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, findings_of
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import Anatomy, Peak, Ranks, Session, Span
+from hfmem_widget.session import Anatomy, Part, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
 from hfmem_widget.view import html as kit
-from hfmem_widget.view import palette
-from hfmem_widget.view.anatomy import BESIDE, bar_html, drawn_parts, full_width
+from hfmem_widget.view.anatomy import BESIDE, bar_html, colour_of, drawn_parts, full_width
 from hfmem_widget.view.line import FEW, NAME, in_unit_of
 from hfmem_widget.view.phases import phase_rows, where_text
 
@@ -28,10 +28,12 @@ ALL = 0.99
 MOST_NAMED = 3
 
 AS_MUCH = 0.1
-"""Share by which what a name has added may differ from what is not attributed, to be most of it."""
+"""Share by which what is not attributed may differ from the end's, where a name's part of that is told."""
 
 LEAST_SEEN = 0.02
 """Share of what the process has from which on a part has a label below the bar."""
+
+KEPT = "kept"
 
 _MADE_BEFORE = {"before", "rounding"}
 """Parts that say when memory was allocated, or how, and not what it is for."""
@@ -149,8 +151,8 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
     return kit.words(peak, f"Of {format_counted(ranks.world, 'rank')}: {', '.join(others)}.")
 
 
-def holder_of_rest(session: Session, span: Span, peak: Anatomy) -> str:
-    """Return the name that a search found to have added about all that is not attributed; empty if none has.
+def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
+    """Return what a search found a name to have added, of what is not attributed; None if it found none.
 
     The search was at the end of the span. So it counts only where as much was not attributed then as at the
     peak.
@@ -159,19 +161,21 @@ def holder_of_rest(session: Session, span: Span, peak: Anatomy) -> str:
         grown = finding.evidence.get("holder_grown")
         if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
             continue
-        end = anatomies.end_of(session, span, peak.device)
-        rests = (peak.bytes("unattributed"), end.bytes("unattributed"))
-        if all(abs(grown - rest) <= AS_MUCH * rest for rest in rests):
-            return str(finding.evidence["holder"])
-    return ""
+        end = anatomies.end_of(session, span, peak.device).bytes("unattributed")
+        rest = peak.bytes("unattributed")
+        if abs(rest - end) <= AS_MUCH * end and grown <= (1 + AS_MUCH) * rest:
+            holder = plain(str(finding.evidence.get("holder", "")), NAME)
+            return Part(KEPT, f"kept by {holder}", min(grown, rest))
+    return None
 
 
-def bar_of(anatomy: Anatomy, capacity: float, holder: str = "") -> kit.Fragment:
+def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.Fragment:
     """Return the memory at the peak as one bar with its labels; nothing where that is not known.
 
-    A `holder` has most of what is not attributed.
+    What is `kept` is a part of what is not attributed.
     """
-    names = drawn_parts([anatomy])
+    names = (*drawn_parts([anatomy]), KEPT)
+    anatomy = replace(anatomy, parts=_with(anatomy.parts, kept))
     known = [part for part in anatomy.parts if part.name != "free"]
     parts = [part for part in known if part.name in names]
     used = sum(part.bytes for part in parts)
@@ -180,12 +184,8 @@ def bar_of(anatomy: Anatomy, capacity: float, holder: str = "") -> kit.Fragment:
     if not bar:
         return kit.NOTHING
     of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
-    mostly = {"unattributed": f", mostly {plain(holder, NAME)}"} if holder else {}
     labels: list[kit.Content] = [
-        kit.marked(
-            palette.PARTS[part.name],
-            f"{part.label}{mostly.get(part.name, '')} {format_bytes(part.bytes)}",
-        )
+        kit.marked(colour_of(part), f"{part.label} {format_bytes(part.bytes)}")
         for part in parts
         if part.bytes >= LEAST_SEEN * of_process
     ]
@@ -196,3 +196,14 @@ def bar_of(anatomy: Anatomy, capacity: float, holder: str = "") -> kit.Fragment:
     free = anatomy.bytes("free")
     labels += [f"free {format_bytes(free)}"] if free > 0 else []
     return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")
+
+
+def _with(parts: Iterable[Part], kept: Part | None) -> tuple[Part, ...]:
+    """Return the parts with what is kept taken out of what is not attributed, below the rest of it."""
+    found: list[Part] = []
+    for part in parts:
+        if kept and part.name == "unattributed":
+            found += [kept, replace(part, bytes=part.bytes - kept.bytes)]
+        else:
+            found.append(part)
+    return tuple(found)

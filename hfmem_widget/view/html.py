@@ -87,7 +87,7 @@ def strong(content: Content) -> Fragment:
     return _tag("strong", "", content)
 
 
-def code(text: str, limit: int = PATH_LENGTH, style: str = "") -> Fragment:
+def code(text: Content, limit: int = PATH_LENGTH, style: str = "") -> Fragment:
     """Return a name or a path as code, which MathJax leaves alone."""
     return _tag("code", f"{_CODE};{style}" if style else _CODE, text, limit=limit)
 

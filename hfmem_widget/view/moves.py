@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("change", is_bold=True),
     Column("peak"),
     Column("", is_words=True),
-    Column("what else changes", is_words=True, is_quiet=True),
+    Column("what else changes", letters=12, is_words=True, is_quiet=True),
 )
 
 
@@ -43,7 +43,7 @@ def moves_table(moves: Sequence[Move], *, frees_first: bool = False) -> kit.Frag
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
-        table(_COLUMNS, rows[:IN_SIGHT], size=12),
+        table(_COLUMNS, rows[:IN_SIGHT], scrolls="changes", size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
         kit.Fragment(_how_to_write(written).html if written else ""),
         between="\n",
@@ -61,8 +61,15 @@ def _row(number: int, move: Move) -> TableRow:
         (
             f"{number}. {move.name}",
             format_bytes(move.peak),
-            kit.marked(colour, word, kit.BULLET),
+            kit.marked(colour, kit.Fragment(word.replace(" ", kit.UNBROKEN), word), kit.BULLET),
             move.cost or "nothing: the same result",
         ),
-        below=(kit.code(move.code),) if move.changes else (),
+        below=(_code(move.code),) if move.changes else (),
     )
+
+
+def _code(text: str) -> kit.Fragment:
+    """Return code that breaks between arguments, and in one only where there is little room."""
+    pieces = (kit.shown(piece).html.replace("_", "_<wbr>") for piece in text.split(" "))
+    html = " ".join(f'<span style="display:inline-block">{piece}</span>' for piece in pieces)
+    return kit.code(kit.Fragment(html, text))

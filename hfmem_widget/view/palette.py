@@ -42,6 +42,9 @@ STROKES: dict[str, str] = {
 PARTS = {name: row.color for name, row in series.PARTS.items()}
 """Colours of the parts; greys for those that nobody chose, and sand for what was there before."""
 
+KEPT = "#7E57A8"
+"""What a search found a name to keep, of what is not attributed."""
+
 BLOCKS: dict[str, str] = {
     "used": "#5F6875",
     "rounding": "#B4BBC3",

@@ -12,7 +12,7 @@ from hfmem_widget.view import html as kit
 
 GAP = "  "
 LINE = 300  # characters in one cell, at most
-MOST_LETTERS = 28  # of a name or some words: what is longer breaks where there is little room
+MOST_LETTERS = 28
 
 _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
@@ -30,9 +30,13 @@ Cell = kit.Content | tuple[kit.Content, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: figures stand at the right, words at the left."""
+    """A column of a table: figures stand at the right, words at the left.
+
+    A name or words of more `letters` break where there is little room.
+    """
 
     head: kit.Content = ""
+    letters: int = MOST_LETTERS
     is_words: bool = False
     is_quiet: bool = False
     is_bold: bool = False
@@ -109,7 +113,7 @@ def _head_html(at: int, columns: Sequence[Column], rows: Sequence[TableRow], siz
         longest = max(
             (len(_figure(row.cells[at])) for row in rows if at < len(row.cells)), default=0
         )
-        place += f";min-width:{min(0.62 * longest, MOST_LETTERS / 2) * size:.0f}px"
+        place += f";min-width:{min(0.62 * longest, column.letters / 2) * size:.0f}px"
     faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
     # A head without words would be read out as one; so it is none.
     tag = 'th scope="col"' if column.head else "td"

@@ -24,6 +24,20 @@ for name in {names!r}:
 """
 RUNS = ["training", "cpu", "eight gpus", "hour with gaps"]
 
+LONG_LEGENDS = """from IPython.display import display
+from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
+from hfmem_widget.view.chart.figure import chart_bundle
+from tests.data.drawn_scenes import compared
+from tests.scenes.stage import Stage
+stage = Stage("host", gpus=0, interval=0.5)
+parts = ("weights", "buffers", "optimizer", "gradients", "unattributed")
+with stage.span("cell", "cell"):
+    stage.hold({"cpu": 1 << 30}, 4.0, dict.fromkeys(parts, 100 << 20))
+session = stage.finish()
+display(chart_bundle(session, session.spans[0]), raw=True)
+display(comparison_bundle(compared()), raw=True)
+"""
+
 WATCHED = """%%memwatch
 import time
 kept = []
@@ -107,6 +121,25 @@ def test_no_width_lays_the_legend_over_anything(lab: Lab) -> None:
             assert whole[1] <= top, (width, box)
             assert right <= whole[2], (width, box)
             assert bottom <= whole[3], (width, box)
+
+
+def test_no_name_of_a_long_legend_is_cut_off(lab: Lab) -> None:
+    """Of a training on the host, and of a comparison by parts, in a window of 560 pixels."""
+    lab.open(LONG_LEGENDS)
+    lab.run_all()
+    lab.cell(0).locator(f"{CHART} .legend").nth(1).wait_for()
+    lab.resize(560, 1600)
+    lab.page.evaluate("() => jupyterapp.shell.collapseLeft()")
+    lab.wait_until_still(CHART)
+    lab.screenshot("still-long-legends", lab.cell(0))
+    names = lab.cell(0).locator(f"{CHART} .legend .legendtext")
+    cut_off = """all => {
+        const bottom = it => it.getBoundingClientRect().bottom;
+        return all.filter(it => bottom(it) > bottom(it.closest('svg'))).map(it => it.textContent);
+    }"""
+
+    assert names.count() > 12
+    assert names.evaluate_all(cut_off) == []
 
 
 def on(page: str, colour: str) -> str:

@@ -211,7 +211,7 @@ def _bars(name: str, scene: ComparisonScene) -> Trace:
 def _layout(scene: ComparisonScene) -> dict[str, Any]:
     rows = len(scene.cells) * _ROW
     lines, between, top, left = (_LINES, _TIMES, _TOP, _LEFT) if scene.curves else (0, 0, 4, 12)
-    bottom = 6 + legend_height(len(scene.part_names))
+    bottom = 6 + legend_height(len(scene.part_names), columns=2)
     plot = lines + between + rows
     layout: dict[str, Any] = {
         "height": top + plot + bottom,

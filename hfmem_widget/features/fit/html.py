@@ -142,7 +142,8 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
             rows.append(TableRow((name, *sizes, source)))
     total = format_bytes(forecast.total), *was("allocated"), "", _peak_text(forecast)
     columns = (
-        *map(Column, ("", "at the peak", *(["measured"] if measured else []), "in full")),
+        Column("", letters=34),
+        *map(Column, ("at the peak", *(["measured"] if measured else []), "in full")),
         Column("how known", is_words=True, is_quiet=True),
     )
     rows.append(TableRow(("allocated", *total), is_sum=True, is_ruled=True))
@@ -150,7 +151,7 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
         sizes = format_bytes(forecast.reserved), *([""] if measured else []), ""
         cached = "with what PyTorch's allocator keeps, if there is room"
         rows.append(TableRow(("reserved", *sizes, cached)))
-    return table(columns, rows, size=12)
+    return table(columns, rows, scrolls="parts", size=12)
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:

@@ -129,6 +129,8 @@ def named(
         "seconds": holders.seconds,
         "objects": holders.objects,
     }
+    if is_sure:
+        evidence |= {"holder": holding[0][0].path, "holder_grown": holding[0][1]}
     title = _title(left.bytes, holding, is_sure=is_sure)
     return Finding("left behind", "info", title, evidence, _advice(holding, holders), span_id)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Anatomy, Session, Span
+from hfmem_widget.session.series import HOST
 from hfmem_widget.text import for_plotly, format_duration, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import drawn_parts, moment_text
@@ -180,13 +181,15 @@ def _legend(plot: float) -> dict[str, Any]:
     return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": paint.CLEAR}
 
 
-def legend_height(entries: int) -> int:
+def legend_height(entries: int, columns: int = LEGEND_COLUMNS) -> int:
     """Return how many pixels a legend takes in the narrowest notebook."""
-    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
+    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / columns)
 
 
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:
-    bottom, lanes, frame = TICKS + legend_height(entries), scene.lanes, scene.frame
+    # The host's names are longer.
+    columns = 2 if scene.device.key == HOST else LEGEND_COLUMNS
+    bottom, lanes, frame = TICKS + legend_height(entries, columns), scene.lanes, scene.frame
     above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
     drawn = paint.axes(frame, top=round(1 - above, 4))
     drawn["xaxis"] |= {

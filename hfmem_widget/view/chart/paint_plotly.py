@@ -329,7 +329,9 @@ def growing(axis: Trace, frame: Frame, highest: float) -> Trace:
     """Return the vertical axis as one that reaches its frame's top, or up to `highest` once that is shown."""
     divisor, unit = frame.unit
     above = _ticks(value_ticks(highest / divisor, unit))
-    places = [at for at, value in enumerate(above["tickvals"]) if value > frame.top / divisor]
+    # Plotly leaves a twentieth of room above the frame's top: a tick there would be in sight.
+    seen = 1.06 * frame.top / divisor
+    places = [at for at, value in enumerate(above["tickvals"]) if value > seen]
     more = {name: axis[name] + [labels[at] for at in places] for name, labels in above.items()}
     fits = {"rangemode": "tozero", "autorangeoptions": {"include": axis["range"][1]}}
     return axis | more | fits | {"autorange": True}

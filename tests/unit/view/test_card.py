@@ -13,12 +13,14 @@ import pytest
 from hfmem_widget.analysis.facts import active_devices, facts_of, uses_a_gpu
 from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
+from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.one_line import compact_bundle, running_bundle
 from tests.data.parted import Script, training
 from tests.scenes import scripted_run, shared_run
+from tests.scenes.stage import Stage
 
 
 def card(name: str, *, with_chart: bool = True) -> str:
@@ -280,10 +282,16 @@ def test_what_is_not_known_has_no_certainty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grown", "is_named"), [(1.93 * GIB, True), (1.5 * GIB, False), (2.5 * GIB, False)]
+    ("grown", "labels"),
+    [
+        (1.93 * GIB, ["kept by &lt;losses&gt;[0..59] 1.90 GiB"]),
+        (1.5 * GIB, ["kept by &lt;losses&gt;[0..59] 1.50 GiB", "not attributed 405.6 MiB"]),
+        (2.5 * GIB, ["not attributed 1.90 GiB"]),
+    ],
+    ids=["all", "a part", "more than is there"],
 )
-def test_what_is_not_attributed_has_the_name_that_added_as_much(
-    grown: float, *, is_named: bool
+def test_what_a_name_keeps_is_a_part_of_what_is_not_attributed(
+    grown: float, labels: list[str]
 ) -> None:
     """As a search found at the end, when as much was not attributed as at the peak: 1.95 and 1.90 GiB."""
     session = scripted_run("leak")
@@ -292,5 +300,26 @@ def test_what_is_not_attributed_has_the_name_that_added_as_much(
     found = {"holder": "<losses>[0..59]", "holder_grown": grown}
     session.findings[at] = replace(finding, evidence={**finding.evidence, **found})
     html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+    shown = re.findall(r"(?:kept by|not attributed)[^<,]* [GM]iB", html.split("<details")[0])
 
-    assert ("not attributed, mostly &lt;losses&gt;[0..59] 1.90 GiB" in html) is is_named
+    assert [*dict.fromkeys(shown)] == labels
+    for label in labels:
+        colour = palette.KEPT if "kept" in label else palette.PARTS["unattributed"]
+        assert f'fill="{colour}"><title>{label}</title>' in html
+
+
+@pytest.mark.parametrize(("peak", "is_named"), [(2.1 * GIB, True), (3 * GIB, False)])
+def test_what_is_kept_at_the_end_is_told_of_the_peak_where_as_much_was_unknown(
+    peak: float, *, is_named: bool
+) -> None:
+    """At the end 1.5 of 2 GiB have a name; of the 3 GiB at another peak nobody knows whose they were."""
+    stage = Stage("kept", gpus=1, interval=0.5)
+    with stage.span("cell", "cell") as span:
+        stage.hold({"cuda:0": peak + GIB}, 1.0, {"weights": GIB, "unattributed": peak})
+        stage.hold({"cuda:0": 3 * GIB}, 1.0, {"weights": GIB, "unattributed": 2 * GIB})
+    session = stage.finish()
+    evidence = {"device": "cuda:0", "holder": "outputs", "holder_grown": 1.5 * GIB}
+    session.findings.append(Finding("left behind", "info", "Held", evidence, span_id=span.id))
+    html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
+
+    assert ("kept by outputs 1.50 GiB" in html) is is_named

@@ -127,10 +127,10 @@ def test_a_card_names_its_budget_once() -> None:
 
 
 def test_what_can_be_typed_is_code() -> None:
-    """A magic with its option, and an option; other words and what looks like markup are not."""
-    advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>."
+    """A magic with its option and its word, and an option; other words and what looks like markup are not."""
+    advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>; %memholders --all."
     html = findings_html([finding(1, "warn", advice)])
     typed = re.findall(r"<code[^>]*>(.*?)</code>", html)
 
-    assert typed == ["%memholders --free", "--budget"]
+    assert typed == ["%memholders --free errors", "--budget", "%memholders --all"]
     assert "<b>" not in html

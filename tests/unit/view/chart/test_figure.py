@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
-from hfmem_widget.text import GIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
@@ -23,6 +23,7 @@ from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.scenes import SCRIPTED_RUNS, shared_run
 from tests.scenes.contrast import contrast
+from tests.scenes.stage import Stage
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -184,6 +185,19 @@ def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
     """Grey print has no colours: each part's upper edge is drawn."""
     session = shared_run("training")
     assert '<g stroke="#000"' in chart_html(session, session.spans[0])
+
+
+@pytest.mark.parametrize("size", [340, 640, 840])
+def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
+    """Plotly leaves some there; ticks for a line that is shown on demand begin above it."""
+    stage = Stage("host", gpus=0, interval=0.5)
+    with stage.span("cell", "cell"):
+        stage.hold({"cpu": size * MIB}, 2.0)
+    axis = figure_dict(stage.finish())["layout"]["yaxis"]
+    top = axis["range"][1]
+
+    assert axis["autorange"] is True
+    assert [value for value in axis["tickvals"] if top < value <= 1.05 * top] == []
 
 
 def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
