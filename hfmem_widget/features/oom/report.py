@@ -36,9 +36,9 @@ class Report(NamedTuple):
     is_observed: bool  # whether the allocator was seen to run out
     time: float
 
-    def card(self, earlier: int, kept: str = "") -> dict[str, str]:
+    def card(self, earlier: int) -> dict[str, str]:
         """Return the card, as `out_of_memory_bundle` does."""
-        return out_of_memory_bundle(*self[:3], earlier=earlier, kept=kept)
+        return out_of_memory_bundle(*self[:3], earlier=earlier)
 
 
 def report_on(
