@@ -87,7 +87,6 @@ class Record:
     title: str = ""  # its name without that: its first line, or such as "cell [7]"
     identity: str  # the same for all runs of this cell, or of this label
     kind: str = "cell"  # or "block"
-    kernel: str = ""  # the process it ran in
     number: int | None = None  # the cell's; None outside a notebook
     outcome: str = "done"  # or "interrupted", or "raised TypeName"
     started_at: float = 0.0  # seconds since the epoch
