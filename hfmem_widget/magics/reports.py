@@ -205,7 +205,7 @@ class ReportMagics(Magics):
             return
         _refuse(arguments, ("last", "runs", "csv", "clear"), "goes without names")
         from hfmem_widget.features.compare.api import compare
-        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
+        from hfmem_widget.features.compare.html import whole_bundle
 
         comparison = compare(
             *arguments.names,
@@ -214,8 +214,7 @@ class ReportMagics(Magics):
             device=arguments.device,
             baseline=arguments.baseline,
         )
-        self._show(table_bundle(comparison))
-        self._show(chart_bundle(comparison))
+        self._show(whole_bundle(comparison))
         self._keep(arguments, comparison)
 
     def _list_cells(self, arguments: Namespace) -> None:
