@@ -55,11 +55,6 @@ class DeviceRecord(SpanCost):
     last of them, counted on where the numbers begin anew; the lowest and the highest of their peaks, and
     which has the highest."""
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether the cell left memory behind, or used more of it meanwhile."""
-        return abs(self.left_behind) >= NEXT_TO_NOTHING or self.above_start >= NEXT_TO_NOTHING
-
 
 UNUSED = DeviceRecord()
 """What a cell did to a device that it did not use."""
@@ -114,7 +109,11 @@ class Record:
         """The devices that it changed, or else the one with the highest peak; of ranks that of them all."""
         if self.worst_rank is not None:
             return self.devices[:1]
-        moved = tuple(device for device in self.devices if device.has_moved)
+        moved = tuple(
+            device
+            for device in self.devices
+            if max(abs(device.left_behind), device.above_start) >= NEXT_TO_NOTHING
+        )
         return moved or tuple(sorted(self.devices, key=lambda device: device.peak.value)[-1:])
 
     @property

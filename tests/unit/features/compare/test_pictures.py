@@ -138,6 +138,7 @@ def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
     cells = shown.scene.cells
     rows = shown.html.split('<div style="margin:5px 4px 0')[1:]
 
+    assert len(rows) == len(cells) > 0
     for cell, row in zip(cells, rows, strict=True):
         assert f'stroke="{cell.stroke.colour}"' in row.partition("<strong")[0]
         assert f">{cell.name}</strong>" in row
