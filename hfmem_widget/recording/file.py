@@ -107,11 +107,6 @@ def check_new(path: Path) -> None:
     for existing in dict.fromkeys((path, growing(path))):
         if os.path.lexists(existing):
             raise OptionError(f"{_is_there(existing)}, or a folder")
-    check_folder(path)
-
-
-def check_folder(path: Path) -> None:
-    """Raise `OptionError` if no file can be made in the folder of a path."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
         raise OptionError(f"{plain(path)} cannot be written: {there}")

@@ -54,12 +54,6 @@ class ComparisonScene:
     longest: float  # the upper end of the bars' axis, in bytes
     what: str  # a title of the lines, such as "allocated, highest of each step"
 
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        """The parts of all bars, in order."""
-        there = {name for cell in self.cells for name, _ in cell.parts}
-        return tuple(name for name in OF_ALLOCATED if name in there)
-
 
 def build_scene(comparison: Comparison) -> ComparisonScene:
     """Return the scene of a comparison."""
@@ -137,7 +131,9 @@ def _what(comparison: Comparison) -> str:
 def svg(scene: ComparisonScene) -> str:
     """Return the lines with axes, and below them a bar for each cell."""
     rows = "".join(_row(cell, scene) for cell in scene.cells)
-    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in scene.part_names)
+    there = {name for cell in scene.cells for name, _ in cell.parts}
+    names = (name for name in OF_ALLOCATED if name in there)
+    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in names)
     lines = _lines(scene) if scene.curves else ""
     return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
 

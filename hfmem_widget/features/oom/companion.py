@@ -97,6 +97,7 @@ class OutOfMemory(Companion):
         failure = self._failure
         if failure is None and not self._count:
             return NOTHING
+        from hfmem_widget.features.oom.html import out_of_memory_bundle
         from hfmem_widget.features.oom.report import caught_finding, finding_of, report_on
 
         if failure is None:
@@ -111,7 +112,7 @@ class OutOfMemory(Companion):
         session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
         if same(self.shown_within, failure.error_text):
             return NOTHING
-        return report.card(earlier=self._count - report.is_observed)
+        return out_of_memory_bundle(*report[:3], earlier=self._count - report.is_observed)
 
     def _note(self, event: OomEvent) -> None:
         session = self._recorder.session if self._recorder is not None else None
