@@ -112,7 +112,7 @@ class Record:
         moved = tuple(
             device
             for device in self.devices
-            if max(abs(device.left_behind), device.above_start) >= NEXT_TO_NOTHING
+            if abs(device.left_behind) >= NEXT_TO_NOTHING or device.above_start >= NEXT_TO_NOTHING
         )
         return moved or tuple(sorted(self.devices, key=lambda device: device.peak.value)[-1:])
 
