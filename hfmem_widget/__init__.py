@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.fit.room import max_memory
     from hfmem_widget.features.free.api import free
     from hfmem_widget.features.free.model import Release
-    from hfmem_widget.features.history.keep import history
-    from hfmem_widget.features.history.model import CellHistory
+    from hfmem_widget.features.history.model import CellHistory, history
     from hfmem_widget.features.holders.api import holders
     from hfmem_widget.features.memory_map.api import MemoryMap, memory_map
     from hfmem_widget.options import WatchOptions
@@ -70,8 +69,7 @@ _HOMES = {
         "features.fit.room": "max_memory",
         "features.free.api": "free",
         "features.free.model": "Release",
-        "features.history.keep": "history",
-        "features.history.model": "CellHistory",
+        "features.history.model": "CellHistory history",
         "features.holders.api": "holders",
         "features.memory_map.api": "MemoryMap memory_map",
         "options": "WatchOptions",

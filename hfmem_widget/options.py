@@ -12,7 +12,6 @@ from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeGuard, TypeVar, get_type_hints
 
@@ -250,7 +249,6 @@ class WatchKeywords(TypedDict, total=False):
     stacks: bool
     memory_map: bool
     record: str | os.PathLike[str]
-    oom_dump: str | os.PathLike[str]
     on_finding: Callable[..., object] | None
 
 
@@ -363,13 +361,6 @@ class WatchOptions(Options):
         "at the end. In a folder, each run gets a name of its own. hfmem_widget.open(PATH) shows it again.",
         path_text,
         heading="what is kept",
-    )
-    oom_dump: str = value(
-        "",
-        "--oom-dump DIR",
-        "If memory runs out, write the card, the session and the allocator's blocks to a new folder in DIR. "
-        "The newest five are kept.",
-        partial(path_text, name="oom_dump", what="a folder"),
     )
     on_finding: Callable[..., object] | None = value(  # noqa: RUF009  (a field, as the others)
         None,

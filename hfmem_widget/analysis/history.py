@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hfmem_widget.errors import OptionError
@@ -42,8 +41,6 @@ class History:
     """The newest `most` records, in the order in which the watches ended."""
 
     def __init__(self, most: int = MOST_RECORDS) -> None:
-        self.kernel = os.urandom(4).hex()
-        """What records of this process have as their `Record.kernel`."""
         self.latest: Session | None = None
         """The session that a magic began last, running or finished; None before the first."""
         self.records: list[Record] = []
@@ -51,19 +48,22 @@ class History:
         """How many records have gone, as there were too many."""
         self._most = most
 
-    def add(self, record: Record) -> bool:
-        """Add a record; return False where it was left out, as a watch within it has one."""
+    def add(self, record: Record) -> None:
+        """Add a record, unless a watch within it has one."""
         # A cell with a watch of its own under `%memwatch on`: as with the cards, its own counts.
         if any(_is_around(record, earlier) for earlier in self.records[-8:]):
-            return False
+            return
         self.records.append(record)
-        self._forget()
-        return True
-
-    def precede(self, earlier: Sequence[Record]) -> None:
-        """Put records of earlier kernels first, in place of those that came from another file."""
-        self.records = [*earlier, *self._own()]
-        self._forget()
+        too_many = max(0, len(self.records) - self._most)
+        self.forgotten += too_many
+        del self.records[:too_many]
+        excess = sum(record.size for record in self.records) - MOST_BYTES
+        for at, kept in enumerate(self.records):
+            if excess <= 0:
+                break
+            if kept.size:
+                excess -= kept.size
+                self.records[at] = kept.without_curves()
 
     def clear(self) -> None:
         """Forget all records."""
@@ -71,8 +71,8 @@ class History:
         self.forgotten = 0
 
     def runs_of(self, identity: str) -> tuple[Record, ...]:
-        """Return the runs of a label, or of a cell, in this kernel so far, oldest first."""
-        return tuple(record for record in self._own() if record.identity == identity)
+        """Return the runs of a label, or of a cell, so far, oldest first."""
+        return tuple(record for record in self.records if record.identity == identity)
 
     def find(self, name: str) -> tuple[Record, ...]:
         """Return all runs of a label, or the one run of a cell's number, oldest first.
@@ -80,7 +80,7 @@ class History:
         A name is a label, the beginning of one if no other begins so, or a number. Raises `OptionError` if
         there is none; the message lists what there is.
         """
-        wanted, records = plain(name), self._own()
+        wanted, records = plain(name), self.records
         by_label: dict[str, list[Record]] = {}
         for record in records:
             by_label.setdefault(record.label, []).append(record)
@@ -106,21 +106,6 @@ class History:
             message = f"No watched cell {wanted!r}. Available: {_listed(reversed(names))}."
         raise OptionError(message)
 
-    def _own(self) -> list[Record]:
-        return [record for record in self.records if record.kernel == self.kernel]
-
-    def _forget(self) -> None:
-        too_many = max(0, len(self.records) - self._most)
-        self.forgotten += too_many
-        del self.records[:too_many]
-        excess = sum(record.size for record in self.records) - MOST_BYTES
-        for at, record in enumerate(self.records):
-            if excess <= 0:
-                break
-            if record.size:
-                excess -= record.size
-                self.records[at] = record.without_curves()
-
 
 HISTORY = History()
 """What was watched in this process."""
@@ -128,8 +113,8 @@ HISTORY = History()
 
 def _is_around(record: Record, inner: Record) -> bool:
     """Return whether two records are of one run of a cell, and `inner`, which ended first, began last."""
-    are_of_one_kernel = record.kind == inner.kind == "cell" and record.kernel == inner.kernel
-    is_one_cell = are_of_one_kernel and inner.number == record.number is not None
+    are_cells = record.kind == inner.kind == "cell"
+    is_one_cell = are_cells and inner.number == record.number is not None
     return is_one_cell and inner.started_at >= record.started_at
 
 

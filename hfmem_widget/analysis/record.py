@@ -55,11 +55,6 @@ class DeviceRecord(SpanCost):
     last of them, counted on where the numbers begin anew; the lowest and the highest of their peaks, and
     which has the highest."""
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether the cell left memory behind, or used more of it meanwhile."""
-        return abs(self.left_behind) >= NEXT_TO_NOTHING or self.above_start >= NEXT_TO_NOTHING
-
 
 UNUSED = DeviceRecord()
 """What a cell did to a device that it did not use."""
@@ -87,7 +82,6 @@ class Record:
     title: str = ""  # its name without that: its first line, or such as "cell [7]"
     identity: str  # the same for all runs of this cell, or of this label
     kind: str = "cell"  # or "block"
-    kernel: str = ""  # the process it ran in
     number: int | None = None  # the cell's; None outside a notebook
     outcome: str = "done"  # or "interrupted", or "raised TypeName"
     started_at: float = 0.0  # seconds since the epoch
@@ -115,7 +109,11 @@ class Record:
         """The devices that it changed, or else the one with the highest peak; of ranks that of them all."""
         if self.worst_rank is not None:
             return self.devices[:1]
-        moved = tuple(device for device in self.devices if device.has_moved)
+        moved = tuple(
+            device
+            for device in self.devices
+            if abs(device.left_behind) >= NEXT_TO_NOTHING or device.above_start >= NEXT_TO_NOTHING
+        )
         return moved or tuple(sorted(self.devices, key=lambda device: device.peak.value)[-1:])
 
     @property

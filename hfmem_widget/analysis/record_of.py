@@ -39,9 +39,7 @@ _COLUMNS = (MOST_POINTS - 2) // 3
 """A curve's columns: each has two points at most, and one that breaks the line."""
 
 
-def record_of(
-    session: Session, span: Span, *, label: str = "", cell: Cell | None = None, kernel: str = ""
-) -> Record:
+def record_of(session: Session, span: Span, *, label: str = "", cell: Cell | None = None) -> Record:
     """Return what is kept of an outermost span that has ended, or of what `whole` made.
 
     It has no tie to its session. `cell` is the one that the span is in; without a label, it is called as
@@ -59,7 +57,6 @@ def record_of(
         title=title,
         identity=identity,
         kind=span.kind,
-        kernel=kernel,
         number=None if cell is None else cell.number,
         outcome=plain(span.outcome),
         started_at=session.started_at + span.start,

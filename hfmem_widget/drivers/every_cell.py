@@ -31,7 +31,7 @@ class EveryCell:
                 "with %memwatch on -o NAME and write NAME.save(PATH)"
             )
             raise OptionError(message)
-        # What cannot go along, such as a bundle in a folder that is not there, is said now.
+        # An option that cannot be followed is refused now.
         companions_for(options)
         self._options = options
         self._monitor = monitor

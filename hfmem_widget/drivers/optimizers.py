@@ -44,7 +44,7 @@ class _Hooks(Installed):
 def follow_optimizers() -> None:
     """Follow every optimizer from now on, if torch has been imported; doing so again does nothing."""
     module: Any = sys.modules.get(OPTIMIZER)
-    if module is None or not hasattr(module, "register_optimizer_step_pre_hook"):
+    if module is None:
         return
     # All of it: a fault may have kept some of it from being taken off, or put on.
     handles = process_state(_Hooks).handles

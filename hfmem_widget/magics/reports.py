@@ -20,7 +20,6 @@ from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 
 if TYPE_CHECKING:
-    from hfmem_widget.features.history.model import CellHistory
     from hfmem_widget.session import Session
     from hfmem_widget.sources.heap.model import Holders
 
@@ -175,13 +174,6 @@ class ReportMagics(Magics):
     @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
     @argument("--runs", action="store_true", help="Of the list: every run in a row of its own.")
     @argument("--csv", default="", metavar="PATH", help="Write the list to a new .csv file.")
-    @argument(
-        "--keep",
-        default="",
-        metavar="PATH",
-        help="From now on, add a line for each run to this file, and list the runs of earlier kernels that "
-        "are in it.",
-    )
     @argument("--clear", action="store_true", help="Forget all runs. Files stay as they are.")
     @output("comparison or the list")
     def memcompare(self, arguments: Namespace) -> None:
@@ -204,16 +196,16 @@ class ReportMagics(Magics):
         ``%memcompare`` alone lists every watched cell, block and training so far, with its duration, its
         peak, what it left behind, and what was found. The runs of a cell that was run again stand together,
         with how its peak and what it left behind moved from run to run: memory that leaks from run to run
-        shows there. The list ends with the kernel, unless ``--keep PATH`` names a file for it.
+        shows there. The list ends with the kernel.
 
         In code, use ``hfmem_widget.compare()`` and ``hfmem_widget.history()``.
         """
         if not arguments.names:
             self._list_cells(arguments)
             return
-        _refuse(arguments, ("last", "runs", "csv", "keep", "clear"), "goes without names")
+        _refuse(arguments, ("last", "runs", "csv", "clear"), "goes without names")
         from hfmem_widget.features.compare.api import compare
-        from hfmem_widget.features.compare.html import chart_bundle, table_bundle
+        from hfmem_widget.features.compare.html import whole_bundle
 
         comparison = compare(
             *arguments.names,
@@ -222,28 +214,19 @@ class ReportMagics(Magics):
             device=arguments.device,
             baseline=arguments.baseline,
         )
-        self._show(table_bundle(comparison))
-        self._show(chart_bundle(comparison))
+        self._show(whole_bundle(comparison))
         self._keep(arguments, comparison)
 
     def _list_cells(self, arguments: Namespace) -> None:
         from hfmem_widget.features.history.html import history_bundle
-        from hfmem_widget.features.history.keep import KEPT_HISTORY
+        from hfmem_widget.features.history.model import history
 
-        def listed() -> CellHistory:
-            return KEPT_HISTORY.table(
-                sort=arguments.sort, last=arguments.last, each_run=arguments.runs
-            )
-
-        cells = listed()  # the options are checked before anything is done
+        cells = history(sort=arguments.sort, last=arguments.last, each_run=arguments.runs)
         if arguments.clear:
             HISTORY.clear()
             print("The history is empty now. Files were left as they are.")  # noqa: T201
             return
-        if arguments.keep:
-            KEPT_HISTORY.keep(arguments.keep)
-            cells = listed()
-        if not cells.runs and not arguments.keep:
+        if not cells.runs:
             raise UsageError(HOW_TO_WATCH)
         self._keep(arguments, cells)
         if arguments.csv:

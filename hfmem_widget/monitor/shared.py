@@ -52,14 +52,14 @@ def running_monitor() -> Monitor | None:
     return None if watch is None else watch[0]
 
 
-def read_once(label: str = "now") -> Session:
+def read_once() -> Session:
     """Read everything once, now, and return it as a session that has ended; nothing is shown."""
     monitor = shared_monitor()
     with interrupts_deferred():
-        session = monitor.begin(WatchOptions(label=label), is_one_reading=True)
+        session = monitor.begin(WatchOptions(label="now"), is_one_reading=True)
         try:
             # A cell's edges count all tensors there are, whenever they were counted last.
-            monitor.close_span(session, monitor.open_span(session, "cell", label).id)
+            monitor.close_span(session, monitor.open_span(session, "cell", "now").id)
         finally:
             monitor.end(session)
     return session

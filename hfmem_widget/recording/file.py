@@ -107,11 +107,6 @@ def check_new(path: Path) -> None:
     for existing in dict.fromkeys((path, growing(path))):
         if os.path.lexists(existing):
             raise OptionError(f"{_is_there(existing)}, or a folder")
-    check_folder(path)
-
-
-def check_folder(path: Path) -> None:
-    """Raise `OptionError` if no file can be made in the folder of a path."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
         raise OptionError(f"{plain(path)} cannot be written: {there}")
@@ -272,7 +267,7 @@ def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
     return bytes(text), consumed - len(inflate.unused_data) if inflate.eof else None
 
 
-def name_of(label: str, now: float) -> str:
+def _name_of(label: str, now: float) -> str:
     """Return a name for a file, made of the label and the time: letters, digits and single hyphens."""
     words = "".join(char if char.isalnum() else " " for char in plain(label, 40)).split()
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
@@ -288,7 +283,7 @@ def path_for(path: str, label: str, now: float) -> Path:
     """
     place = Path(path).expanduser()
     if path.endswith(("/", os.sep)) or place.is_dir():
-        place /= f"{name_of(label, now)}{SUFFIX}"
+        place /= f"{_name_of(label, now)}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
     if expanded(os.fspath(place)) in _recorded:

@@ -59,7 +59,7 @@ class Recorder(Writer):
         self._roles: list[tuple[int, str]] = []
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
         self._unpublished: deque[Sample] = deque(maxlen=MOST_UNPUBLISHED)
-        self._subscribers: list[Listener] = []
+        self.subscribers: list[Listener] = []  # called after each tick
         self._step_listeners: list[StepListener] = []
 
     def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
@@ -175,23 +175,18 @@ class Recorder(Writer):
         The samples are those that came since the tick before, oldest first: the tick's own, and one for each
         edge of a span. There may be none if polling has stopped.
         """
-        self._subscribers.append(listener)
+        self.subscribers.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
         """Call it no longer; harmless if it was not called."""
-        _remove(self._subscribers, listener)
-
-    @property
-    def subscribers(self) -> tuple[Listener, ...]:
-        """The listeners that are called after each tick."""
-        return tuple(self._subscribers)
+        _remove(self.subscribers, listener)
 
     def publish(self) -> None:
         """Call the subscribers with what is new."""
         with self.lock:
             samples = tuple(self._unpublished)
             self._unpublished.clear()
-        self._call(self._subscribers, "The live view stopped", self.session, samples)
+        self._call(self.subscribers, "The live view stopped", self.session, samples)
 
     def on_step(self, listener: StepListener) -> None:
         """Call `listener(span)` with a step that has ended, or a group, on any thread; it must be quick."""
@@ -236,7 +231,9 @@ class Recorder(Writer):
             self._account_step(span, self._phase_peaks.pop(span.id, {}))
             return
         root, around = self._around(span.id, span.parent)
-        if not any(_is_like(span, other) for other in around):  # else its seconds would count twice
+        alike = [other for other in around if other.kind == span.kind]
+        # Within one of its kind, or a block in one of its name, its seconds would count twice.
+        if not any(span.kind != "block" or other.label == span.label for other in alike):
             self._phases.add(root, span)
         step = next((other.id for other in around if other.kind == "step"), None)
         if step is not None and (span.kind in PHASES or span.kind == "substep"):
@@ -274,10 +271,6 @@ def _widened(sample: Sample, width: int) -> Sample:
     if missing <= 0:
         return sample
     return replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
-
-
-def _is_like(span: Span, other: Span) -> bool:
-    return other.kind == span.kind and (span.kind != "block" or other.label == span.label)
 
 
 def _numbered(label: str, counts: dict[str, float], number: int) -> str:

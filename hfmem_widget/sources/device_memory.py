@@ -30,7 +30,7 @@ class DeviceMemorySource(Source):
     """Memory in use on AMD's and Intel's GPUs, as their driver reports it to PyTorch.
 
     On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this
-    process uses it: to ask before that would open it. `cpu` returns the CPU seconds of the calling thread.
+    process uses it: to ask before that would open it.
 
     What is in use of a GPU without memory but the machine's is read by `pool`; not of those `beside`, NVML's.
     """
@@ -43,14 +43,13 @@ class DeviceMemorySource(Source):
         allocators: Sequence[Allocator],
         *,
         pids: Callable[[], ProcessIds] = process_ids,
-        cpu: Callable[[], float] = time.thread_time,
         pool: Callable[[], Pool] | None = None,
         nvml: Source | None = None,
     ) -> None:
         super().__init__()
         self._allocators = allocators
         self._allocator: Allocator | None = None
-        self._pids, self._cpu = pids, cpu
+        self._pids = pids
         self._read_pool, self._nvml = pool, nvml
         self._pool: Pool | None = None
         self._pooled: Collection[int] = ()
@@ -109,9 +108,9 @@ class DeviceMemorySource(Source):
         try:
             for at in opened:
                 if self._looks[at].is_due(now, used[at]):
-                    started = self._cpu()
+                    started = time.thread_time()
                     self._shares[at][:3] = self._shares_of(allocator, at, used[at])
-                    self._looks[at].took(now, used[at], self._cpu() - started)
+                    self._looks[at].took(now, used[at], time.thread_time() - started)
         except Exception as error:  # noqa: BLE001
             self._is_left(error)
         if now >= self._busy_due and self._looks:

@@ -106,14 +106,9 @@ def running_shell() -> Any:
     return get_ipython() if get_ipython is not None else None
 
 
-def running_magics(name: str) -> Any:
-    """Return the magics of the shell this code runs in that have a class name; None without them."""
-    shell = running_shell()
-    return None if shell is None else shell.magics_manager.registry.get(name)
-
-
 def running_cell() -> Cell | None:
     """Return the cell that runs on this thread; None outside a notebook, or without the extension."""
-    magics = running_magics("MemwatchMagics")
+    shell = running_shell()
+    magics = None if shell is None else shell.magics_manager.registry.get("MemwatchMagics")
     cell: Cell | None = None if magics is None else magics.running_cell()
     return cell

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import BrowserContext, Page
 from plotly.offline import get_plotlyjs
 
-from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from tests.browser.contrast import below, contrasts
 from tests.browser.jupyter import ENOUGH
@@ -19,7 +18,7 @@ from tests.browser.kernels import Kernels
 from tests.browser.lab import TIMEOUT, busy, take
 from tests.browser.webview import THEMES, Webview
 from tests.data.drawn_cards import CARDS
-from tests.data.drawn_scenes import PAGES, compared
+from tests.data.drawn_scenes import PAGES
 from tests.kernel.drive import Kernel
 from tests.scenes import scripted_run
 
@@ -67,7 +66,6 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
     made: list[Any] = [one for make in {**PAGES, **CARDS}.values() for one in make()]
     still = [scripted_run(name) for name in ("training", "eight gpus", "hour with gaps")]
     made += [chart_bundle(one, one.spans[0]) for one in still]
-    made.append(comparison_bundle(compared()))
     for at, bundle in enumerate(made):
         view.show(f"html {at}", {"text/html": bundle["text/html"]})
         if PLOTLY_MIME in bundle:

@@ -11,7 +11,6 @@ from hfmem_widget.analysis.record import no_points, no_steps
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
-from hfmem_widget.features.compare.picture import build_scene, plotly
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
@@ -166,11 +165,7 @@ def compared_without_lines() -> Bundle:
         record = record_of(session, whole(session), label=name)
         bare = [replace(one, curve=no_points(), steps=no_steps()) for one in record.devices]
         records[name] = [replace(record, devices=tuple(bare))]
-    comparison = of_runs(records)
-    figure = "\n".join(
-        f"{key}: {value}" for key, value in plotly(build_scene(comparison))["layout"].items()
-    )
-    return {"text/html": whole_bundle(comparison)["text/html"], "text/plain": figure}
+    return whole_bundle(of_runs(records))
 
 
 CARDS: dict[str, Callable[[], list[Bundle]]] = {

@@ -12,7 +12,6 @@ from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.picture import build_scene, plotly
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
 from hfmem_widget.features.free.html import release_bundle
@@ -244,7 +243,5 @@ FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
     **{name: _span(one, figure_dict) for name, one in SESSIONS.items()},
     "too short": lambda: figure_dict(Session("short")),
     "anatomy": lambda: anatomy_dict(MOMENTS),
-    "comparison by step": lambda: plotly(build_scene(compared())),
-    "comparison by time": lambda: plotly(build_scene(compared(by="time", parts=False))),
 }
 """Name and figure of each."""

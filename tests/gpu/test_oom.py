@@ -577,38 +577,3 @@ report([[[one.kind, one.severity, one.title] for one in found], printed.getvalue
     assert (kind, severity) == ("oom", "info")
     assert "caught" in title
     assert "out of memory \u00b7" not in printed
-
-
-BUNDLE = """
-import pathlib, pickle, tempfile, torch, hfmem_widget
-from torch.cuda import _memory_viz as viz
-folder = pathlib.Path(tempfile.mkdtemp())
-kept = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-try:
-    with hfmem_widget.watch("too large", oom_dump=folder):
-        torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
-except torch.OutOfMemoryError as error:
-    name = type(error).__name__
-(bundle,) = folder.iterdir()
-snapshot = pickle.loads((bundle / "snapshot.pickle").read_bytes())
-own = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == 0]
-report({
-    "error": name, "files": sorted(one.name for one in bundle.iterdir()),
-    "sizes": [sum(each["allocated_size"] for each in every) for every in (snapshot["segments"], own)],
-    "summed": viz.segsum(snapshot),
-    "finding": hfmem_widget.open(bundle / "session.hfmem.jsonl.gz").findings[0].kind,
-})
-"""
-
-
-def test_a_bundle_has_the_blocks_of_the_gpu(run_python: Run) -> None:
-    """PyTorch's own tool reads them, and they add up to what is allocated."""
-    told = run_python(BUNDLE)
-
-    assert told["error"] == "OutOfMemoryError"
-    assert told["files"] == [
-        "about.json", "card.html", "card.txt", "session.hfmem.jsonl.gz", "snapshot.pickle"
-    ]  # fmt: skip
-    assert told["sizes"][0] == told["sizes"][1] >= 64 << 20
-    assert "64.0MiB" in told["summed"]
-    assert told["finding"] == "oom"

@@ -51,7 +51,6 @@ HOMES = {
     "msgspec": {
         "recording/fields.py",
         "recording/check.py",
-        "features/history/file.py",
         "ci/summary.py",
     },
     "transformers": {

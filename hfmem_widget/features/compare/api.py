@@ -77,7 +77,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
         records = _records(subject)
         name = _name(subject, records)
         if runs.get(name) != records:  # what is named twice stands there once
-            name = _free_name(name, runs)
+            names = chain([name], (f"{name} ({number})" for number in count(2)))
+            name = next(free for free in names if free not in runs)
         runs[name] = records
         baseline = name if subject == baseline else baseline
     return of_runs(runs, by=by, device=device, baseline=baseline)
@@ -103,11 +104,6 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
     if of_number and plain(subject) != newest.label:
         return f"{newest.name} [{newest.number}]"
     return newest.name
-
-
-def _free_name(name: str, names_in_use: Mapping[str, object]) -> str:
-    names = chain([name], (f"{name} ({number})" for number in count(2)))
-    return next(free for free in names if free not in names_in_use)
 
 
 def of_runs(

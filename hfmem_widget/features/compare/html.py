@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.picture import build_scene, plotly, svg
+from hfmem_widget.features.compare.picture import build_scene, svg
 from hfmem_widget.features.compare.text import (
     FigureRow,
     about,
@@ -20,7 +19,6 @@ from hfmem_widget.features.compare.text import (
 from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import PLOTLY_MIME, for_notebook
 from hfmem_widget.view.table import Cell, Column, TableRow, table
 
 CELL = "cell"
@@ -44,22 +42,10 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     ) | {"text/plain": text(comparison)}
 
 
-def chart_bundle(comparison: Comparison) -> dict[str, Any]:
-    """Return the picture by MIME type; the Plotly part stays below 60 kB."""
-    scene = build_scene(comparison)
-    cells = ", ".join(cell.name for cell in scene.cells)
-    return {
-        PLOTLY_MIME: for_notebook(plotly(scene)),
-        "text/html": svg(scene),
-        "text/plain": f"memcompare chart: {plain(scene.what)} of {plain(cells, 400)}",
-    }
-
-
 def whole_bundle(comparison: Comparison) -> dict[str, str]:
     """Return table and picture as one output."""
     table = table_bundle(comparison)
-    picture = chart_bundle(comparison)["text/html"]
-    return {"text/html": f"{table['text/html']}{picture}", "text/plain": table["text/plain"]}
+    return table | {"text/html": table["text/html"] + svg(build_scene(comparison))}
 
 
 def _table(comparison: Comparison, first: str, columns: Sequence[FigureRow]) -> kit.Fragment:

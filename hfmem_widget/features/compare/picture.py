@@ -1,11 +1,10 @@
-"""The picture of a comparison, as SVG and Plotly's JSON: lines by step or time, and a bar for each cell."""
+"""The picture of a comparison, as SVG: lines by step or time, and a bar for each cell."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,13 +13,11 @@ from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import AlignedLine, Comparison
 from hfmem_widget.features.compare.text import name_of, part_label
 from hfmem_widget.session import Peak
-from hfmem_widget.text import MIB, for_plotly, unit_for
+from hfmem_widget.text import MIB, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
-from hfmem_widget.view.chart.figure import CONFIG, legend_height
-from hfmem_widget.view.chart.paint_plotly import BASE, CLEAR, Trace, axes, curve_traces, short
 from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
 from hfmem_widget.view.line import peak_text
 
@@ -31,12 +28,7 @@ NAME_LENGTH = 24  # characters that fit beside a peak on a page of 360 pixels
 
 _ROOM_ABOVE = 1.06
 
-# Pixels: of the SVG's lines and bars; and of the figure's margins, lines, rows and swatches.
-_HEIGHT, _BAR_HEIGHT = 170, 12
-_LEFT, _RIGHT, _TOP = 56, 20, 22
-_LINES, _TIMES = 220, 34
-_ROW, _BAR = 36, 0.36
-_SWATCH = 22
+_HEIGHT, _BAR_HEIGHT = 170, 12  # pixels: of the lines together, and of each bar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +53,6 @@ class ComparisonScene:
     frame: Frame  # of the lines; its unit is that of the bars too
     longest: float  # the upper end of the bars' axis, in bytes
     what: str  # a title of the lines, such as "allocated, highest of each step"
-
-    @property
-    def part_names(self) -> tuple[str, ...]:
-        """The parts of all bars, in order."""
-        there = {name for cell in self.cells for name, _ in cell.parts}
-        return tuple(name for name in OF_ALLOCATED if name in there)
 
 
 def build_scene(comparison: Comparison) -> ComparisonScene:
@@ -97,7 +83,7 @@ def build_scene(comparison: Comparison) -> ComparisonScene:
     curves = (
         *(_band(cell, line) for cell, line in drawn if (line.high > line.low).any()),
         *(
-            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name, tip=cell.name)
+            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name)
             for cell, line in drawn
         ),
     )
@@ -111,7 +97,7 @@ def _stroke(at: int) -> Stroke:
 
 def _band(cell: Drawn, line: AlignedLine) -> Curve:
     edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
-    return Curve(edge, fill=cell.stroke.colour, opacity=0.2, is_closed=True, is_key=False)
+    return Curve(edge, fill=cell.stroke.colour, opacity=0.2, is_closed=True)
 
 
 def _points(at: np.ndarray, values: np.ndarray) -> Points:
@@ -143,9 +129,11 @@ def _what(comparison: Comparison) -> str:
 
 
 def svg(scene: ComparisonScene) -> str:
-    """Return the lines with axes, and below them a bar for each cell, for front ends without Plotly."""
+    """Return the lines with axes, and below them a bar for each cell."""
     rows = "".join(_row(cell, scene) for cell in scene.cells)
-    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in scene.part_names)
+    there = {name for cell in scene.cells for name, _ in cell.parts}
+    names = (name for name in OF_ALLOCATED if name in there)
+    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in names)
     lines = _lines(scene) if scene.curves else ""
     return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
 
@@ -172,88 +160,3 @@ def _row(cell: Drawn, scene: ComparisonScene) -> str:
         kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.faint(cell.peak)
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'
-
-
-def plotly(scene: ComparisonScene) -> dict[str, Any]:
-    """Return ``data``, ``layout`` and ``config``; below 60 kB for as many cells as are compared."""
-    # The legend of a line is its swatch before the cell's name.
-    data = [
-        trace | {"showlegend": False}
-        for curve in scene.curves
-        for trace in curve_traces(curve, scene.frame, digits=".4~g")
-    ]
-    data += [_bars(name, scene) for name in scene.part_names]
-    if any(name == "" for cell in scene.cells for name, _ in cell.parts):
-        data.append(_bars("", scene))
-    return {"data": data, "layout": _layout(scene), "config": dict(CONFIG)}
-
-
-def _bars(name: str, scene: ComparisonScene) -> Trace:
-    divisor, unit = scene.frame.unit
-    sizes = [dict(cell.parts).get(name, 0.0) for cell in scene.cells]
-    label = part_label(name) if name else "allocated"
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "xaxis": "x2",
-        "yaxis": "y2",
-        "name": label,
-        "x": [short(size / divisor) for size in sizes],
-        "y": list(range(len(sizes))),
-        "width": _BAR,
-        "offset": 0.04,
-        "hovertemplate": f"%{{x:.4~g}} {unit}<extra>{label}</extra>",
-        "showlegend": bool(name),
-        "marker": {"color": palette.PARTS.get(name, ALL_ALLOCATED), "line": {"width": 0}},
-    }
-
-
-def _layout(scene: ComparisonScene) -> dict[str, Any]:
-    rows = len(scene.cells) * _ROW
-    lines, between, top, left = (_LINES, _TIMES, _TOP, _LEFT) if scene.curves else (0, 0, 4, 12)
-    bottom = 6 + legend_height(len(scene.part_names), columns=2)
-    plot = lines + between + rows
-    layout: dict[str, Any] = {
-        "height": top + plot + bottom,
-        "margin": {"l": left, "r": _RIGHT, "t": top, "b": bottom, "autoexpand": False},
-        **BASE,
-        "hovermode": "closest",
-        "barmode": "stack",
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -6 / plot, "yanchor": "top"}
-        | {"bgcolor": CLEAR, "traceorder": "normal"},
-        "xaxis2": {"range": [0, short(scene.longest / scene.frame.unit[0])], "visible": False}
-        | {"anchor": "y2", "fixedrange": True},
-        "yaxis2": {"range": [len(scene.cells) - 0.5, -0.5], "domain": [0, round(rows / plot, 4)]}
-        | {"anchor": "x2", "visible": False, "fixedrange": True},
-        "shapes": [_swatch(at, cell) for at, cell in enumerate(scene.cells)],
-        "annotations": [_row_text(at, cell) for at, cell in enumerate(scene.cells)],
-    }
-    if lines:
-        layout |= axes(scene.frame, foot=round((rows + between) / plot, 4))
-        layout["annotations"].append(_title(scene))
-    return layout
-
-
-_TEXT = {"showarrow": False, "borderpad": 0}
-
-
-def _title(scene: ComparisonScene) -> dict[str, Any]:
-    left = {"xref": "paper", "x": 0, "xanchor": "left"}
-    top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
-    shifts = {"xshift": 12 - _LEFT, "yshift": 4}
-    return {"text": for_plotly(scene.what)} | left | top | _TEXT | shifts
-
-
-def _swatch(at: int, cell: Drawn) -> dict[str, Any]:
-    """Return the piece of its line before a cell's name, which is the legend of the lines."""
-    axes = {"type": "line", "xref": "x2", "yref": "y2", "xsizemode": "pixel", "xanchor": 0}
-    ends = {"x0": 0, "x1": _SWATCH, "y0": at - 0.2, "y1": at - 0.2}
-    return (
-        axes | ends | {"line": {"color": cell.stroke.colour, "width": 2, "dash": cell.stroke.dash}}
-    )
-
-
-def _row_text(at: int, cell: Drawn) -> dict[str, Any]:
-    text = f"<b>{for_plotly(cell.name)}</b>  {for_plotly(cell.peak)}"
-    left = {"xref": "x2", "x": 0, "xanchor": "left", "xshift": _SWATCH + 6}
-    return {"text": text} | left | {"yref": "y2", "y": at - 0.2, "yanchor": "middle"} | _TEXT

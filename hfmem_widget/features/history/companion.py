@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfmem_widget.analysis.history import Cell
+from hfmem_widget.analysis.history import HISTORY, Cell, History
 from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.analysis.record_of import UNNAMED, record_of
-from hfmem_widget.features.history.keep import KEPT_HISTORY, KeptHistory
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -28,10 +27,8 @@ LEAST_SECONDS = 1.0
 class Historian(Companion):
     """Notes one watch."""
 
-    def __init__(
-        self, options: WatchOptions | None = None, *, kept: KeptHistory = KEPT_HISTORY
-    ) -> None:
-        self._kept = kept
+    def __init__(self, options: WatchOptions | None = None, *, history: History = HISTORY) -> None:
+        self._history = history
         self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
@@ -39,15 +36,14 @@ class Historian(Companion):
         self._cell = running_cell()
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Add it; a file is written on another thread."""
-        history = self._kept.history
-        record = record_of(session, span, cell=self._cell, kernel=history.kernel)
+        """Add it."""
+        record = record_of(session, span, cell=self._cell)
         # Blocks without a label are not known to be the same code.
         is_known = span.kind == "cell" or record.label not in UNNAMED
-        if is_known and (earlier := history.runs_of(record.identity)):
+        if is_known and (earlier := self._history.runs_of(record.identity)):
             remarks = since_text(earlier[-1], record), session.remarks.get(span.id, "")
             session.remarks[span.id] = " ".join(filter(None, remarks))
-        self._kept.add(record)
+        self._history.add(record)
         return NOTHING
 
 

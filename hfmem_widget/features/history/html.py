@@ -54,9 +54,7 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
         parts: list[tuple[tuple[Record, ...], str]] = [(runs, count)]
         if history.each_run:
             parts = [((run,), f"run {at} of {len(runs)}") for at, run in enumerate(runs, 1)]
-        blocks += [
-            (runs, [*_rows(part, history, count, with_device=several)]) for part, count in parts
-        ]
+        blocks += [(runs, [*_rows(part, count, with_device=several)]) for part, count in parts]
     blocks = _that_fit(blocks, newest_last=history.sort == "cell")
     listed = tuple(runs for runs in listed if any(runs is shown_runs for shown_runs, _ in blocks))
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
@@ -90,19 +88,14 @@ def _notes(history: CellHistory, shown: Sequence[Record], left_out: int) -> Iter
         yield f"{format_counted(left_out, 'more cell')} not shown; to_pandas() has them."
     if history.forgotten:
         yield f"{format_counted(history.forgotten, 'older run')} not kept: the history is full."
-    if history.file:
-        yield f"Kept in {history.file}."
 
 
-def _rows(
-    runs: Sequence[Record], history: CellHistory, count: str, *, with_device: bool
-) -> Iterator[TableRow]:
+def _rows(runs: Sequence[Record], count: str, *, with_device: bool) -> Iterator[TableRow]:
     """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
     devices = [use.key for use in newest.moved]
     facts = [
         "" if newest.number is None else f"cell [{newest.number}]",
-        "" if newest.kernel == history.kernel else "earlier kernel",
         "" if newest.worst_rank is None else f"worst: rank {newest.worst_rank}",
         "" if newest.worst_rank is not None else devices[0] if with_device and devices else "",
         count,

@@ -1,4 +1,4 @@
-"""The watched cells of this process and of those before it, the runs of each together."""
+"""``hfmem_widget.history``: the watched cells of this process, the runs of each together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.display import Shown
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    *("cell", "name", "kind", "run", "kernel", "outcome", "started", "duration", "device"),
+    *("cell", "name", "kind", "run", "outcome", "started", "duration", "device"),
     *("peak", "certainty", "left_behind", "before", "after", "findings"),
 )
 
@@ -35,18 +36,18 @@ EVEN = 0.5  # of sampled peaks, the least rise from a run to the next as a share
 class Drift:
     """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
 
-    runs: int  # how many there were in the newest kernel, the first included
+    runs: int  # how many there were, the first included
     peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not show it
     left_behind: float  # bytes, on average
 
 
 def drift(runs: Sequence[Record], device: str) -> Drift | None:
-    """Return how runs of a cell moved on a device; None of fewer than two in the newest kernel.
+    """Return how runs of a cell moved on a device; None of fewer than two.
 
     Only runs that came to their end and moved the device are compared.
     """
-    newest = [run for run in runs if run.outcome == "done" and run.kernel == runs[-1].kernel]
-    used = [use for run in newest for use in run.moved if use.key == device]
+    ended = [run for run in runs if run.outcome == "done"]
+    used = [use for run in ended for use in run.moved if use.key == device]
     if len(used) < 2:
         return None
     later = used[1:] if len(used) > 2 else used
@@ -81,12 +82,8 @@ class CellHistory(Shown):
     ----------
     runs : tuple of Record
         In the order in which they ended.
-    kernel : str
-        This one's.
     forgotten : int
         Older runs that are not listed any more.
-    file : str
-        Where they are kept, if anywhere.
     sort : {"cell", "peak", "left", "time"}
         The order in which cells are listed: as they ran last; or by the figures of their newest run, highest
         first.
@@ -97,9 +94,7 @@ class CellHistory(Shown):
     """
 
     runs: tuple[Record, ...]
-    kernel: str = ""
     forgotten: int = 0
-    file: str = ""
     sort: str = "cell"
     last: int | None = None
     each_run: bool = False
@@ -157,7 +152,7 @@ class CellHistory(Shown):
         for runs in self.cells:
             for number, run in enumerate(runs, 1):
                 findings = " ".join(sentence for _, sentence in run.findings)
-                start = run.number, run.name, run.kind, number, run.kernel, run.outcome
+                start = run.number, run.name, run.kind, number, run.outcome
                 for use in run.moved:
                     sizes = (
                         use.peak.value,
@@ -167,3 +162,34 @@ class CellHistory(Shown):
                         use.after,
                     )
                     yield (*start, run.started_at, run.duration, use.key, *sizes, findings)
+
+
+def history(*, sort: str = "cell", last: int | None = None, each_run: bool = False) -> CellHistory:
+    """Return every cell, block and training that was watched in this process so far.
+
+    Parameters
+    ----------
+    sort : {"cell", "peak", "left", "time"}, optional
+        The order of the cells: as they ran last; or by the newest run's peak, by what it left behind, or by
+        its duration, highest first.
+    last : int, optional
+        Only so many cells, those that ran last.
+    each_run : bool, optional
+        Whether to show every run in a row of its own.
+
+    Returns
+    -------
+    CellHistory
+        Shows itself in a notebook; `CellHistory.to_pandas` and `CellHistory.save` have all figures.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed.
+
+    Examples
+    --------
+    >>> hfmem_widget.history(sort="peak", last=10)
+    >>> hfmem_widget.history().to_pandas().groupby("name")["left_behind"].sum()
+    """
+    return CellHistory(tuple(HISTORY.records), HISTORY.forgotten, sort, last, each_run)

@@ -76,10 +76,7 @@ def name_holders(session: Session, span: Span, names: NotedNames, *, raised: boo
         return
     longer = LONGER_AFTER_AN_ERROR if raised else 1
     holders = search(MOST_OBJECTS * longer, MOST_SECONDS * longer)
-    new, last = (
-        names.new(*names_now()),
-        process_state(LastSearch),
-    )
+    new, last = names.new(*names_now()), process_state(LastSearch)
     for left in much:
         before = Before(last.get(left.device, NOT_NOTED), new)
         finding = named(left, holders, before, span.id, raised=raised)

@@ -118,9 +118,9 @@ def goes_on(x: Floats, y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
     return bool(np.sort(steps)[-2:].sum() <= MOST_IN_TWO * grown)
 
 
-def thinned(x: Floats, y: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
-    """Return at most `most` points: medians of equally many neighbours."""
-    size = -(-len(x) // most)
+def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return at most `MOST_POINTS` points: medians of equally many neighbours."""
+    size = -(-len(x) // MOST_POINTS)
     if size <= 1:
         return x, y
     # The remainder is dropped at the beginning: the newest must be whole.

@@ -11,15 +11,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfmem_widget.features.oom.observer import OBSERVER, OomEvent, OomObserver
 from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Guide, LocalNote, Recorder, Sample, Session, Span, inside
+from hfmem_widget.session import Guide, Recorder, Sample, Session, Span, inside
 from hfmem_widget.session.model import NOT_AVAILABLE, same
 from hfmem_widget.text import size_text
 
@@ -48,16 +46,8 @@ class OutOfMemory(Companion):
     ) -> None:
         self._observer = observer
         self._shows = options is None or not options.quiet
-        self._name = "" if options is None else options.oom_dump
-        self._folder: Path | None = None
-        if self._name:
-            from hfmem_widget.features.oom.dump import folder_of
-
-            # At once: where nothing can be written, the watch is refused before the user's code has run.
-            self._folder = folder_of(self._name)
         self.shown_within: OutOfMemoryText | None = None
-        """The error that a watch within this one has shown, and that which one has dumped."""
-        self.dumped_within: OutOfMemoryText | None = None
+        """The error that a watch within this one has shown."""
         self._monitor: Monitor | None = None
         self._recorder: Recorder | None = None
         self._root = 0
@@ -98,17 +88,16 @@ class OutOfMemory(Companion):
             events = [event for event, *_ in self._events if belongs_to(failure.error_text, event)]
             device = device_of(session, failure.error_text, events[-1] if events else None, span)
             self._failure = replace(failure, seen=seen_in(error, device.key, optimizers))
-        for around in others:
-            if self._shows:
+        if self._shows:
+            for around in others:
                 around.shown_within = failure.error_text
-            if self._folder is not None:
-                around.dumped_within = failure.error_text
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add the finding to the session, and return the card; nothing if memory was not the reason."""
         failure = self._failure
         if failure is None and not self._count:
             return NOTHING
+        from hfmem_widget.features.oom.html import out_of_memory_bundle
         from hfmem_widget.features.oom.report import caught_finding, finding_of, report_on
 
         if failure is None:
@@ -121,22 +110,9 @@ class OutOfMemory(Companion):
                 session, incident.device.key, incident.asked, report.time, incident.allocated
             )
         session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
-        is_shown = not same(self.shown_within, failure.error_text)
-        folder = None if same(self.dumped_within, failure.error_text) else self._folder
-        if not is_shown and folder is None:
+        if same(self.shown_within, failure.error_text):
             return NOTHING
-        card = partial(report.card, self._count - report.is_observed)
-        kept = "" if folder is None else self._dump(folder, session, span, card())
-        if kept and not (is_shown and self._shows):
-            session.notes.append(LocalNote(kept))
-        return card(kept=kept) if is_shown else NOTHING
-
-    def _dump(self, folder: Path, session: Session, span: Span, lead: Mapping[str, str]) -> str:
-        from hfmem_widget.features.oom.dump import dump
-        from hfmem_widget.view.card import card_bundle
-
-        card = partial(card_bundle, session, span, with_chart=False, lead=lead)
-        return dump(folder, self._name, session, card, self._observer.segments)
+        return out_of_memory_bundle(*report[:3], earlier=self._count - report.is_observed)
 
     def _note(self, event: OomEvent) -> None:
         session = self._recorder.session if self._recorder is not None else None

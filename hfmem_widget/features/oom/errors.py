@@ -1,4 +1,4 @@
-"""Which errors are about memory, and what their texts say: those of PyTorch 1.0 to 2.15 and its libraries.
+"""Which errors are about memory, and what their texts say: those of PyTorch 2.0 to 2.15 and its libraries.
 
 An error counts only by its type, or if its text begins as theirs do: "out of memory" in the middle of
 somebody's sentence, or of a ValueError, means nothing. Sizes are as exact as the text, with two decimals.
@@ -73,13 +73,11 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "cuda async": (r"Allocation on device \d+ would exceed allowed memory\.",),
     "cuda runtime": (
         r"(?:CUDA|HIP)(?: driver)? error: out of memory",
-        r"(?:cuda|HIP) runtime error \(2\) ?: out of memory",
         r"std::bad_alloc: (?:out_of_memory: )?CUDA error",
     ),
     "cublas": (
         r"(?:CUDA|HIP) error: \w{1,20}_STATUS_ALLOC_FAILED when calling",
         r"CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
-        r"(?:cublas|hipblas|rocblas) runtime error : resource allocation failed",
     ),
     "cudnn": (
         r"(?:cuDNN|MIOpen) error: \w{0,60}ALLOC(?:ATION)?_?FAILED",
@@ -99,7 +97,6 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
         r"could not create a memory object",  # oneDNN's
         rf"\[enforce fail at .{{0,300}}\] .{{0,80}}?{_OF_THE_HOST}",
         _OF_THE_HOST,
-        r"\$ Torch: not enough memory: you tried to allocate",
         r"unable to (?:mmap|open|allocate) .{0,500}Cannot allocate memory \(12\)",
     ),
     "numpy": (r"Unable to allocate (?:array|.{1,40} for an array) with shape",),
@@ -133,7 +130,7 @@ _SIZES: Final[Mapping[str, tuple[re.Pattern[str], ...]]] = {
             r"MPS allocated: SIZE", r"SIZE allocated by PyTorch, with",
         ),
         "reserved": (r"SIZE reserved in total by PyTorch",),
-        "unallocated": (r"SIZE is reserved by PyTorch but unallocated", r"; SIZE cached\)"),
+        "unallocated": (r"SIZE is reserved by PyTorch but unallocated",),
         "in_use": (r"this process has SIZE memory in use",),
     }.items()
 }  # fmt: skip

@@ -54,12 +54,8 @@ def out_of_memory_bundle(
     advice: Sequence[Advice],
     *,
     earlier: int = 0,
-    kept: str = "",
 ) -> dict[str, str]:
-    """Return the card by MIME type.
-
-    `earlier` is how many such errors were caught before this one, and `kept` a sentence about the bundle.
-    """
+    """Return the card by MIME type; `earlier` is how many such errors were caught before this one."""
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),
@@ -76,7 +72,6 @@ def out_of_memory_bundle(
         _processes(incident),
         advice_list(advice),
         kit.note(_earlier(earlier)),
-        kit.note(kept),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
         frame=_FRAME,
     )

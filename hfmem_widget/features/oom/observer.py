@@ -134,12 +134,6 @@ class OomObserver:
         except (AttributeError, AssertionError, RuntimeError, ValueError):
             return NOT_AVAILABLE, ()
 
-    def segments(self) -> Sequence[Mapping[str, Any]]:
-        """Return what the allocator has reserved now; raise `SourceUnavailable` where that is not known."""
-        if not self._allocator.devices():
-            raise SourceUnavailable("no allocator is at work")
-        return self._allocator.snapshot(quick=True)
-
     def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:
         """Note the state of memory; the allocator calls this."""
         listeners = tuple(self._listeners)

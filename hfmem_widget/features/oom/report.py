@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
-from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.features.oom.incident import belongs_to, incident_of
 from hfmem_widget.features.oom.model import Advice, Failure, Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import OomEvent, OomObserver
@@ -35,10 +34,6 @@ class Report(NamedTuple):
     advice: tuple[Advice, ...]
     is_observed: bool  # whether the allocator was seen to run out
     time: float
-
-    def card(self, earlier: int, kept: str = "") -> dict[str, str]:
-        """Return the card, as `out_of_memory_bundle` does."""
-        return out_of_memory_bundle(*self[:3], earlier=earlier, kept=kept)
 
 
 def report_on(

@@ -7,7 +7,6 @@ import itertools
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded
 from hfmem_widget.ranks.directory import is_run, refusal
 from hfmem_widget.ranks.environment import Lent
+from hfmem_widget.ranks.identity import this_host
 from hfmem_widget.session import LocalNote, Rank, Recorder, Sample, Session, Span
 from hfmem_widget.text import plain
 
@@ -193,8 +193,7 @@ class Engines:
 
 def join(directory: str, rank: int, world: int) -> None:
     """Be a rank of a run, if this process is none; called in an engine."""
-    host, pid = plain(socket.gethostname(), 64), os.getpid()
-    rank_of_engine = Rank(rank, rank, world, host=host, pid=pid, engine=ENGINE)
+    rank_of_engine = Rank(rank, rank, world, host=this_host(), pid=os.getpid(), engine=ENGINE)
     resolve("hfmem_widget.drivers.follow:begin")(directory, rank_of_engine)
 
 

@@ -253,10 +253,7 @@ class OperatorTracker:
     def begin(self) -> bool:
         """Follow the calling thread's operators; False if torch is not there."""
         torch: Any = self._modules.get("torch")
-        if getattr(getattr(torch, "__spec__", None), "_initializing", False):
-            return False
-        dispatch = getattr(getattr(torch, "utils", None), "_python_dispatch", None)
-        if not hasattr(dispatch, "TorchDispatchMode"):
+        if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return False
         self._mode = mode_class(torch)(self.before, self.after)
         self._thread = threading.get_ident()

@@ -51,7 +51,9 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     """
     traces = snapshot.get("device_traces", ())
     events: Sequence[Event] = traces[device] if device < len(traces) else ()
-    blocks = _blocks_at_end(snapshot, device)
+    segments = snapshot.get("segments", ())
+    own = (segment["blocks"] for segment in segments if segment.get("device", 0) == device)
+    blocks = {block["address"]: block for each in own for block in each}  # those at the end
     highest, active, position = _highest(events, blocks)
     live = _live_after(events, blocks, position)
     times = [event.get("time_us") for event in events[position - 1 : position]]
@@ -63,12 +65,6 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
         first_us=events[0].get("time_us") if events else None,
         events=len(events),
     )
-
-
-def _blocks_at_end(snapshot: Snapshot, device: int) -> dict[int, Mapping[str, Any]]:
-    segments = snapshot.get("segments", ())
-    own = (segment["blocks"] for segment in segments if segment.get("device", 0) == device)
-    return {block["address"]: block for blocks in own for block in blocks}
 
 
 def _size_of(block: Mapping[str, Any]) -> int:

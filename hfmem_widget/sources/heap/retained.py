@@ -56,11 +56,7 @@ class Reach:
 
 
 def reach(
-    groups: Sequence[Group],
-    others: Sequence[object],
-    *,
-    most_objects: int = MOST_OBJECTS,
-    most_seconds: float = MOST_SECONDS,
+    groups: Sequence[Group], others: Sequence[object], *, most_seconds: float = MOST_SECONDS
 ) -> Reach:
     """Return what would be freed if one of several groups were freed, and `others` and user modules stayed.
 
@@ -72,7 +68,7 @@ def reach(
     for group in groups:
         numbers[group.name] = len(parents)
         parents.append(numbers[group.within])
-    search = _SearchForRetained(parents, most_objects, most_seconds)
+    search = _SearchForRetained(parents, most_seconds)
     roots = [(numbers[group.name], value) for group in groups for value in group.values]
     fields = (
         item for module in search.modules.values() for item in list(fields_of(module).items())
@@ -100,8 +96,8 @@ def _key_of(value: object) -> Key:
 
 
 class _SearchForRetained(Search):
-    def __init__(self, parents: Sequence[int], most_objects: int, most_seconds: float) -> None:
-        super().__init__(most_objects, most_seconds)
+    def __init__(self, parents: Sequence[int], most_seconds: float) -> None:
+        super().__init__(MOST_OBJECTS, most_seconds)
         self.memory: dict[Key, tuple[int, int]] = {}
         """By what has it, and its device: which group reaches it, and its bytes."""
         self.may_be_shared: set[Key] = set()

@@ -60,7 +60,7 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(tensors.in_tensor, "tensor")
         elif tensors.is_node(type_):
             traits = Traits(unnamed(tensors.in_node))
-        elif tensors.is_saved(type_):
+        elif type_ is tensors.type_in("torch", "_C._autograd.SavedTensor"):
             traits = Traits(unnamed(tensors.in_saved))
         elif (role_and_kind := arrays.role_of(type_))[0]:
             traits = Traits(

@@ -99,12 +99,6 @@ def in_node(node: Any) -> Iterator[Any]:
     yield from fields_of(node).values()
 
 
-def is_saved(kind: type) -> bool:
-    """Return whether a type is the wrapper of a tensor saved by autograd or a checkpoint."""
-    # Some versions of torch have no such type.
-    return kind is type_in("torch", "_C._autograd.SavedTensor")
-
-
 def in_saved(saved: Any) -> Iterator[Any]:
     """Yield the saved tensor, or what a hook made of it, and what hooks keep to unpack it.
 

@@ -96,13 +96,11 @@ def _up(value: float, frame: Frame) -> float:
     return short(value / frame.unit[0])
 
 
-def curve_traces(curve: Curve, frame: Frame, digits: str = "") -> list[Trace]:
+def curve_traces(curve: Curve, frame: Frame) -> list[Trace]:
     """Return a curve as one trace, or an area with breaks and its line as two."""
-    # By default as many digits as the labels of the axis have.
-    digits = digits or (".1f" if frame.top >= 100 * frame.unit[0] else ".2f")
     is_broken = len(curve.runs) > 1
     line = {"line": _line(curve.stroke)} | ({"visible": "legendonly"} if curve.is_aside else {})
-    hover = _hover(curve, frame, digits)
+    hover = _hover(curve, frame)
     if not curve.fill:
         points = curve.points
         if not curve.is_key and curve.tip and len(points) == 2:
@@ -132,8 +130,9 @@ def _points(points: Points, frame: Frame, count: int = 2) -> Trace:
     }
 
 
-def _hover(curve: Curve, frame: Frame, digits: str) -> Trace:
+def _hover(curve: Curve, frame: Frame) -> Trace:
     divisor, unit = frame.unit
+    digits = ".1f" if frame.top >= 100 * divisor else ".2f"  # as the labels of the axis
     hover: Trace = {"name": for_plotly(curve.name)} if curve.name else {}
     if not curve.is_key:
         hover["showlegend"] = False
@@ -311,8 +310,8 @@ def word_annotation(word: Word, frame: Frame) -> Trace:
     return annotation | box | {"font": {"size": WORD, **ink}}
 
 
-def axes(frame: Frame, foot: float = 0, top: float = 1) -> Trace:
-    """Return both axes, the vertical one between two shares of the height."""
+def axes(frame: Frame, top: float) -> Trace:
+    """Return both axes, the vertical one up to a share of the height."""
     return {
         "xaxis": AXIS
         | _ticks(frame.ticks, frame.across[0])
@@ -321,7 +320,7 @@ def axes(frame: Frame, foot: float = 0, top: float = 1) -> Trace:
         "yaxis": AXIS
         | _ticks(frame.levels)
         | {"range": [0, _up(frame.top, frame)]}
-        | {"domain": [foot, top], "fixedrange": True},
+        | {"domain": [0, top], "fixedrange": True},
     }
 
 

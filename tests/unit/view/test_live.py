@@ -532,7 +532,7 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     card, chart = publisher.shown
     assert publisher.order[-2:] == [(card, True), (chart, True)]
     assert "running" not in publisher.shown[card]["text/plain"]
-    assert recorder.subscribers == ()
+    assert recorder.subscribers == []
     assert gone() is None
 
 

@@ -206,7 +206,7 @@ def test_nothing_listens_afterwards() -> None:
     watched = Watched(stop=True)
     watched.hold(22.0)
     watched.end()
-    assert watched.recorder.subscribers == ()
+    assert watched.recorder.subscribers == []
     assert not should_end(1, alone=True)
 
 

@@ -28,7 +28,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
         session = scripted_run("steps")
         span = replace(whole(session), kind="cell", label=label, start=float(number))
         cell = Cell(number, "", "trainer.train()")
-        history.add(record_of(session, span, cell=cell, kernel=history.kernel))
+        history.add(record_of(session, span, cell=cell))
     return history
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, read back: SVG and figure have what was compared, where it belongs."""
+"""The picture of a comparison, read back: it has what was compared, where it belongs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hfmem_widget.features.compare.api import of_runs
-from hfmem_widget.features.compare.html import chart_bundle
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.picture import ComparisonScene, build_scene
-from hfmem_widget.features.compare.text import part_label
+from hfmem_widget.features.compare.picture import ComparisonScene, build_scene, svg
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import PLOTLY_MIME
-from tests.data.plotly_words import plain_words
 from tests.data.svg import Drawing
 from tests.unit.features.compare.test_html import kept, two
-from tests.unit.view.chart.test_figure import unpacked
 from tests.unit.view.chart.test_still_svg import PLOT, check_run
 
 Make = Callable[[], Comparison]
@@ -44,16 +38,13 @@ EACH = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
 class Shown:
-    """A comparison, its scene, and both its pictures."""
+    """A comparison, its scene and its picture."""
 
     def __init__(self, comparison: Comparison) -> None:
-        bundle = chart_bundle(comparison)
         self.scene: ComparisonScene = build_scene(comparison)
         self.lines = [one.line for one in comparison.cells if one.line is not None]
-        self.html: str = bundle["text/html"]
+        self.html = svg(self.scene)
         self.drawing = Drawing(self.html)
-        self.figure = plain_words(bundle[PLOTLY_MIME])
-        self.layout: dict[str, Any] = self.figure["layout"]
 
     def x(self, at: float) -> float:
         scene = self.scene
@@ -64,13 +55,10 @@ class Shown:
     def y(self, value: float) -> float:
         return PLOT * (1 - value / self.scene.frame.top)
 
-    def traces(self, kind: str) -> list[dict[str, Any]]:
-        return [one for one in self.figure["data"] if one["type"] == kind]
-
 
 @cache
 def shown_of(make: Make) -> Shown:
-    """Return the pictures of a comparison, drawn once for all tests, none of which changes it."""
+    """Return the picture of a comparison, drawn once for all tests, none of which changes it."""
     return Shown(make())
 
 
@@ -87,7 +75,7 @@ def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
 
 @EACH
 def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
-    """In the SVG, a break as a break; in its own colour and dash."""
+    """A break as a break; in its own colour and dash."""
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
     assert len(drawn) == 2
@@ -100,29 +88,10 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
 
 
 @EACH
-def test_plotly_has_the_same_lines(make: Make) -> None:
-    """With all their points, in the unit of the axis; a point alone is a mark."""
-    shown = shown_of(make)
-    lines = [one for one in shown.traces("scatter") if "fill" not in one]
-    divisor, unit = shown.scene.frame.unit
-
-    assert [one["name"] for one in lines] == [cell.name for cell in shown.scene.cells]
-    for cell, line, one in zip(shown.scene.cells, shown.lines, lines, strict=True):
-        assert unpacked(one["x"]) == pytest.approx(line.at, rel=1e-5)
-        assert np.allclose(unpacked(one["y"]) * divisor, line.middle, rtol=1e-5, equal_nan=True)
-        assert one["line"]["color"] == cell.stroke.colour
-        assert one["line"]["dash"] == cell.stroke.dash
-        assert one["mode"] == "lines"
-        assert f" {unit}<" in one["hovertemplate"]
-        assert one["showlegend"] is False
-
-
-@EACH
 def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
-    """One part after the other, from zero; the longest bar takes the whole width, in both pictures."""
+    """One part after the other, from zero; the longest bar takes the whole width."""
     shown = shown_of(make)
     scene = shown.scene
-    divisor, _ = scene.frame.unit
     rows = [
         [
             (float(left), float(width), colour)
@@ -132,13 +101,12 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
         ]
         for row in shown.html.split('<div style="margin:5px 4px 0')[1:]
     ]
-    bars = {one["name"]: one for one in shown.traces("bar")}
 
     assert len(rows) == len(scene.cells)
     assert max(left + width for row in rows for left, width, _ in row) == pytest.approx(
         100, abs=0.1
     )
-    for at, (cell, row) in enumerate(zip(scene.cells, rows, strict=True)):
+    for cell, row in zip(scene.cells, rows, strict=True):
         assert len(row) == len(cell.parts) > 0
         end = 0.0
         for (name, size), (left, width, colour) in zip(cell.parts, row, strict=True):
@@ -146,47 +114,35 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
             assert width == pytest.approx(100 * size / scene.longest, abs=0.01)
             assert colour == palette.PARTS.get(name, "#7D8794")
             end = left + width
-            label = next(one for one in bars if bars[one]["marker"]["color"] == colour)
-            assert label == (part_label(name) if name else "allocated")
-            assert bars[label]["x"][at] * divisor == pytest.approx(size, rel=1e-4)
-            assert bars[label]["showlegend"] is bool(name)
-    assert all(one["y"] == list(range(len(scene.cells))) for one in bars.values())
-    assert shown.layout["xaxis2"]["range"] == pytest.approx([0, scene.longest / divisor], rel=1e-4)
 
 
 def test_only_repeats_have_a_band_about_their_line() -> None:
     """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
     shown = shown_of(repeated)
-    (band,) = [one for one in shown.traces("scatter") if one.get("fill") == "toself"]
-    area, *_ = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
+    (area,) = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
     cell, line = shown.scene.cells[0], shown.lines[0]
     low, high = line.low[::-1], line.high
 
-    assert unpacked(band["x"]) == pytest.approx([*line.at, *line.at[::-1]])
-    assert unpacked(band["y"]) * shown.scene.frame.unit[0] == pytest.approx([*high, *low], rel=1e-5)
-    assert shown.figure["data"].index(band) == 0
+    edge = [*zip(line.at, high, strict=True), *zip(line.at[::-1], low, strict=True)]
+    (corners,) = area.runs
+    check_run([(shown.x(at), shown.y(value)) for at, value in edge], corners)
+    assert shown.drawing.frames()[0].index(area) == 0
     assert area.fill == cell.stroke.colour
-    assert not [one for one in shown_of(two).figure["data"] if one.get("fill") == "toself"]
     assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
 
 
 @EACH
 def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
-    """With its name and peak behind a piece of its line, in both pictures; the legend is below all."""
+    """With its name and peak behind a piece of its line."""
     shown = shown_of(make)
-    layout, cells = shown.layout, shown.scene.cells
+    cells = shown.scene.cells
     rows = shown.html.split('<div style="margin:5px 4px 0')[1:]
-    words = layout["annotations"][: len(cells)]
 
-    assert layout["yaxis2"]["domain"][1] < layout["yaxis"]["domain"][0]
-    assert layout["legend"]["y"] < 0
-    for cell, row, word, piece in zip(cells, rows, words, layout["shapes"], strict=True):
+    assert len(rows) == len(cells) > 0
+    for cell, row in zip(cells, rows, strict=True):
         assert f'stroke="{cell.stroke.colour}"' in row.partition("<strong")[0]
         assert f">{cell.name}</strong>" in row
         assert f">{cell.peak}</span>" in row
-        assert word["text"] == f"<b>{cell.name}</b>  {cell.peak}"
-        assert (piece["line"]["color"], piece["y0"]) == (cell.stroke.colour, word["y"])
-        assert word["xshift"] > piece["x1"]
 
 
 def test_what_the_lines_are_is_said() -> None:

@@ -20,9 +20,7 @@ from hfmem_widget.analysis.record import DeviceRecord, Record
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.companion import Historian
-from hfmem_widget.features.history.file import read_records
 from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
-from hfmem_widget.features.history.keep import KeptHistory
 from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.session import Certainty, Finding, Peak
 from hfmem_widget.text import MIB
@@ -46,7 +44,7 @@ def run(
     use = use_of("cuda:0", before * MIB, (before + left) * MIB, peak * MIB)
     use = replace(use, peak=Peak(peak * MIB, certainty))
     known: dict[str, Any] = {"number": 1, "kind": "cell", "outcome": "done", "duration": 1.0}
-    known |= {"started_at": float(next(CLOCK)), "devices": (use,), "kernel": "k"}
+    known |= {"started_at": float(next(CLOCK)), "devices": (use,)}
     return Record(label=name, identity=name, **(known | more))
 
 
@@ -55,9 +53,9 @@ def use_of(key: str, before: float, after: float, peak: float) -> DeviceRecord:
     return DeviceRecord(key=key, before=before, after=after, peak=Peak(peak, "exact"))
 
 
-def kept_history(most: int = 100) -> KeptHistory:
-    """Return a history of its own, with what keeps it in a file."""
-    return KeptHistory(History(most))
+def table(kept: History, **how: Any) -> CellHistory:
+    """Return what is shown of a history."""
+    return CellHistory(tuple(kept.records), kept.forgotten, **how)
 
 
 def names(history: CellHistory) -> list[str]:
@@ -85,13 +83,13 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     """Sessions are large; what is kept of one stands for itself."""
     session = scripted_run("leak")
     watched = weakref.ref(session)
-    kept = kept_history()
-    Historian(kept=kept).report(session, session.spans[0])
+    kept = History()
+    Historian(history=kept).report(session, session.spans[0])
     del session
     gc.collect()
 
     assert watched() is None
-    assert len(kept.history.records) == 1
+    assert len(kept.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,12 +130,12 @@ def test_what_others_found_in_the_session_is_not_this_cells() -> None:
 
 
 def test_the_companion_adds_a_row_and_shows_nothing() -> None:
-    """Whatever the watch was; a file is not asked for."""
-    kept, session = kept_history(), scripted_run("training")
-    watch = Historian(kept=kept)
+    """Whatever the watch was."""
+    kept, session = History(), scripted_run("training")
+    watch = Historian(history=kept)
 
     assert watch.report(session, session.spans[0]) == {}
-    assert names(kept.table()) == ["fine-tune"]
+    assert names(table(kept)) == ["fine-tune"]
 
 
 @pytest.mark.parametrize(
@@ -145,15 +143,15 @@ def test_the_companion_adds_a_row_and_shows_nothing() -> None:
 )
 def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
     """Highest first; what is not known comes last."""
-    kept = kept_history()
+    kept = History()
     kept.add(run("a", peak=5000, left=0.0))
     kept.add(run("a", peak=200, left=1.0, duration=9.0))
     kept.add(run("b", peak=100, left=2.0, duration=1.0))
     kept.add(run("c", peak=300, left=0.0, duration=2.0))
     kept.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
 
-    assert names(kept.table(sort=sort)) == list(order)
-    assert names(kept.table(sort=sort, last=2)) == [name for name in order if name in "cd"]
+    assert names(table(kept, sort=sort)) == list(order)
+    assert names(table(kept, sort=sort, last=2)) == [name for name in order if name in "cd"]
 
 
 @pytest.mark.parametrize(
@@ -163,12 +161,11 @@ def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
         ([run(peak=100, left=90), run(peak=130, left=10)], (2, 30, 10)),
         ([run(peak=100, left=90)] + [run(peak=100 + 10 * at, left=10) for at in range(9, 12)], (4, 10, 10)),
         ([run(), run(outcome="interrupted", peak=999), run(), run()], (3, 0, 0)),
-        ([replace(run(left=70), kernel="old"), run(), run()], (2, 0, 0)),
         ([replace(run(), devices=()), run()], None),
     ],
 )  # fmt: skip
 def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None) -> None:
-    """From run to run of this kernel, without the first and without those that were broken off."""
+    """From run to run, without the first and without those that were broken off."""
     moved = drift(runs, "cuda:0")
 
     assert (moved and (moved.runs, moved.peak / MIB, moved.left_behind / MIB)) == found
@@ -198,47 +195,46 @@ def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: 
 
 def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
     """What the runs left is read at their edges, and is told."""
-    kept = kept_history()
+    kept = History()
     for peak in (379.3, 356.0, 379.4):
         kept.add(run("same", peak, 12, certainty="sampled"))
-    lines = history_bundle(kept.table())["text/plain"].splitlines()
+    lines = history_bundle(table(kept))["text/plain"].splitlines()
 
     assert lines[3].split() == ["+12.0", "MiB", "a", "run"]
 
 
 def test_the_oldest_runs_go_and_it_says_so() -> None:
     """The history of a kernel that runs for weeks takes no more room."""
-    kept = kept_history(most=3)
+    kept = History(most=3)
     for name in "abcde":
         kept.add(run(name))
-    text = history_bundle(kept.table())["text/plain"]
+    text = history_bundle(table(kept))["text/plain"]
 
-    assert names(kept.table()) == ["c", "d", "e"]
+    assert names(table(kept)) == ["c", "d", "e"]
     assert "2 older runs not kept" in text
 
 
 def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
     """Under `%memwatch on` it is watched twice; as with the cards, its own watch counts."""
-    kept = kept_history()
+    kept = History()
     kept.add(run("own", number=4, started_at=10.1))
     kept.add(run("[4] own", number=4, started_at=10.0))
     kept.add(run("[5] next", number=5, started_at=11.0))
     kept.add(run("a block in it", number=6, started_at=12.1, kind="block"))
     kept.add(run("[6] another", number=6, started_at=12.0))
 
-    assert names(kept.table()) == ["own", "[5] next", "a block in it", "[6] another"]
+    assert names(table(kept)) == ["own", "[5] next", "a block in it", "[6] another"]
 
 
 def test_the_table_says_what_moved() -> None:
     """A row for a cell with its newest figures, below them the drift, and what was found."""
-    kept = kept_history()
-    kept.history.kernel = "k"
+    kept = History()
     for at in range(4):
         kept.add(
             run("leaky", 100 + 12 * at, 12, findings=(("rerun", "It leaves more."),) * (at == 3))
         )
     kept.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
-    shown = history_bundle(kept.table())
+    shown = history_bundle(table(kept))
     lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
 
     assert lines[:5] == [
@@ -255,9 +251,9 @@ def test_the_table_says_what_moved() -> None:
 
 def test_a_long_label_does_not_widen_the_table() -> None:
     """It is cut as first lines of code are."""
-    kept = kept_history()
+    kept = History()
     kept.add(run("x" * 300))
-    shown = history_bundle(kept.table())
+    shown = history_bundle(table(kept))
 
     assert max(map(len, shown["text/plain"].splitlines())) < 80
     assert "x" * 39 + "\N{HORIZONTAL ELLIPSIS}" in shown["text/html"]
@@ -265,11 +261,10 @@ def test_a_long_label_does_not_widen_the_table() -> None:
 
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
     """With its number among the runs of its cell."""
-    kept = kept_history()
-    kept.history.kernel = "k"
+    kept = History()
     for peak in (100, 120):
         kept.add(run("a", peak))
-    lines = history_bundle(kept.table(each_run=True))["text/plain"].splitlines()
+    lines = history_bundle(table(kept, each_run=True))["text/plain"].splitlines()
 
     assert [line.split(" \u00b7 ")[1] for line in lines[3:7:2]] == ["run 1 of 2", "run 2 of 2"]
 
@@ -277,9 +272,9 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
 def test_devices_that_moved_have_a_row_each() -> None:
     """Of eight only those."""
     session = scripted_run("two gpus")
-    kept = kept_history()
+    kept = History()
     kept.add(record_of(session, session.spans[0]))
-    lines = history_bundle(kept.table())["text/plain"].splitlines()
+    lines = history_bundle(table(kept))["text/plain"].splitlines()
 
     assert [word for line in lines for word in line.split() if ":" in word and "cuda" in word] == [
         "cuda:0",
@@ -297,7 +292,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
         return run(name, devices=uses)
 
     runs = on_many_gpus("a", 30), on_many_gpus("b", 20), on_many_gpus("c", 10)
-    text = history_bundle(CellHistory(runs, "k", sort=sort))["text/plain"]
+    text = history_bundle(CellHistory(runs, sort=sort))["text/plain"]
 
     shown = {line[0] for line in text.splitlines() if line.startswith(("a ", "b ", "c "))}
     assert shown == {"a", "b", "c"} - {missing}
@@ -306,7 +301,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
 def test_a_history_of_nothing_says_so() -> None:
     """And has an empty table with its columns."""
-    history = kept_history().table()
+    history = table(History())
 
     assert "No watched cell" in history_bundle(history)["text/plain"]
     assert list(history.to_pandas().columns)[:2] == ["cell", "name"]
@@ -315,10 +310,10 @@ def test_a_history_of_nothing_says_so() -> None:
 
 def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Path) -> None:
     """The file is CSV, and never written over another."""
-    kept = kept_history()
+    kept = History()
     for name in ("a", "b, or c", "a"):
         kept.add(run(name, left=3))
-    history = kept.table()
+    history = table(kept)
     frame = history.to_pandas()
 
     path = history.save(tmp_path / "h.csv")
@@ -339,12 +334,12 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
     ("ask", "says"),
     [
         (
-            lambda: kept_history().table(sort="pek"),
+            lambda: table(History(), sort="pek"),
             "sort must be cell, peak, left or time, not 'pek'",
         ),
-        (lambda: kept_history().table(last=0), "last must be a number of cells, 1 or more, not 0"),
-        (lambda: kept_history().table(last=True), "last must be"),
-        (lambda: kept_history().table().save("h.parquet"), "a name that ends in .csv"),
+        (lambda: table(History(), last=0), "last must be a number of cells, 1 or more, not 0"),
+        (lambda: table(History(), last=True), "last must be"),
+        (lambda: table(History()).save("h.parquet"), "a name that ends in .csv"),
         (lambda: hfmem_widget.history(sort="x"), "sort must be"),
     ],
 )
@@ -368,11 +363,8 @@ def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
     session = scripted_run("cpu")
     session.run = hfmem_widget.open(tmp_path / "run")
 
-    kept = kept_history()
-    row = record_of(session, session.spans[0], cell=CELL, kernel=kept.history.kernel)
-    history = CellHistory((row,), kept.history.kernel)
-    kept.add(row)
-    kept.keep(tmp_path / "history.jsonl")
+    row = record_of(session, session.spans[0], cell=CELL)
+    history = CellHistory((row,))
 
     assert [use.key for use in row.moved] == ["ranks"]
     assert (row.peak, row.worst_rank) == (session.run.ranks[2].peak, session.run.worst)
@@ -380,4 +372,3 @@ def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
     assert [kind for kind, _ in row.findings] == [one.kind for one in session.run.findings]
     assert "worst: rank 2 \u00b7 6.2 s \u00b7 rank outlier" in history_bundle(history)["text/plain"]
     assert "nan" not in history_bundle(history)["text/html"].lower()
-    assert read_records(tmp_path / "history.jsonl")[0].worst_rank == 2

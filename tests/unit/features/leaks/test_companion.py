@@ -235,7 +235,7 @@ def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
 
     assert 4 <= len(busy.looks) <= 6
     assert len(idle.looks) <= 1
-    assert busy.stage.recorder.subscribers == ()
+    assert busy.stage.recorder.subscribers == []
 
 
 def test_a_look_that_takes_long_is_taken_seldom() -> None:

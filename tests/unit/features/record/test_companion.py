@@ -367,20 +367,40 @@ def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> Non
 
 
 def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
-    """The card says where the recording and the bundle are; what is saved and sent does not."""
+    """The card says where the recording is; what is saved and sent does not."""
     place = tmp_path / "secret"
     place.mkdir()
     run, page, copy = place / "run.hfmem.jsonl", tmp_path / "run.html", tmp_path / "b.hfmem.jsonl"
     with (
         pytest.raises(MemoryError),
-        hfmem_widget.watch(quiet=True, record=run, oom_dump=place) as session,
+        hfmem_widget.watch(quiet=True, record=run) as session,
     ):
         raise MemoryError
 
     session.save(copy)
     session.report(page)
-    assert sum("secret" in note for note in session.notes) == 2
+    assert sum("secret" in note for note in session.notes) == 1
     assert not any("secret" in path.read_text("utf-8") for path in (run, copy, page))
+
+
+def test_a_run_that_ran_out_is_whole(tmp_path: Path) -> None:
+    """Its recording has the finding with its reason and figures, the spans, and every sample."""
+    path = tmp_path / "run.hfmem.jsonl"
+    with (
+        pytest.raises(MemoryError),
+        hfmem_widget.watch(quiet=True, record=path) as session,
+        hfmem_widget.span("deep"),
+    ):
+        raise MemoryError
+
+    opened = hfmem_widget.open(path)
+    (finding,) = opened.findings
+    assert (finding.kind, finding.severity) == ("oom", "critical")
+    assert opened.findings == session.findings
+    assert [span.outcome for span in opened.spans] == ["raised MemoryError"] * 2
+    assert [span.peaks for span in opened.spans] == [span.peaks for span in session.spans]
+    assert opened.timeline.samples == session.timeline.samples
+    assert not opened.running
 
 
 RANK = Rank(7, 3, 8, 1, "node0001", 4711, "torchrun")
