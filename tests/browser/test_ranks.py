@@ -12,7 +12,6 @@ from playwright.sync_api import Page
 from tests.browser.jupyter import ENOUGH, JupyterLab
 from tests.browser.lab import Lab
 from tests.browser.panel import Panel
-from tests.browser.test_panel import errors_but_lost_widgets
 from tests.ranks.launch import free_port
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07-many-gpus.ipynb"
@@ -73,7 +72,7 @@ def seen(jupyter_server: JupyterLab, training: str, used_page: Page, shots: Path
     card, kept = lab.cell(LAUNCH).inner_text(), tabs[0].is_visible()
     lab.leave()
     jupyter_server.reset()
-    return Seen(drawn, again, card, kept, errors, errors_but_lost_widgets(lab))
+    return Seen(drawn, again, card, kept, errors, lab.errors_but_lost())
 
 
 def test_all_ranks_are_drawn_while_their_cell_is_busy(seen: Seen) -> None:
