@@ -160,10 +160,3 @@ def test_the_resident_peak_is_exact_if_asked_for() -> None:
     )
 
     assert done.stdout.split() == ["exact", "True"]
-
-
-def test_a_notebook_run_without_a_front_end_keeps_no_widget(
-    executed: nbformat.NotebookNode,
-) -> None:
-    """No page draws one, and each would stay in the notebook's metadata."""
-    assert "widgets" not in executed.metadata
