@@ -35,15 +35,3 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
         lab.theme(theme)
         lab.screenshot(f"memory-map-{theme}", lab.cell(1))
     assert lab.errors_but_lost() == []
-
-
-def test_a_saved_notebook_shows_the_map_without_a_kernel(lab: Lab) -> None:
-    """After saving, a reloaded page draws the map although its kernel is gone."""
-    lab.open(LOAD, "%memanatomy --layout")
-    lab.run_all()
-    map_in(lab, 1).first.wait_for()
-    lab.save()
-    lab.shutdown_kernel()
-    lab.reload(wait=False)
-    map_in(lab, 1).first.wait_for()
-    assert map_in(lab, 1).first.locator("path").count() >= 1

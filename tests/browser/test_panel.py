@@ -9,7 +9,6 @@ from tests.browser.panel import Panel
 from tests.browser.test_watched_cell import wait_for_chart
 
 LOAD = "%load_ext hfmem_widget"
-LIVE = "[data-hfmem-draws]"
 OVER_BUDGET = busy('--label "over its budget" --budget 40MiB')
 
 
@@ -137,29 +136,6 @@ def test_a_closed_panel_stays_closed(lab: Lab) -> None:
     lab.command("hfmem-widget:show")
     panel.wait_for_cell("two")
     assert panel.cells == ["two", "one"]
-    assert lab.errors == []
-
-
-def test_without_a_chart_the_panel_draws_alone(lab: Lab) -> None:
-    """`--no-chart` leaves the cell its card, and the panel its chart."""
-    lab.begin(busy("--label aside --no-chart"))
-    wait_for_panel(lab)
-
-    assert lab.page.locator(f".jp-OutputArea {LIVE}").count() == 0
-    lab.let_end()
-    assert lab.errors == []
-
-
-@pytest.mark.new_page
-def test_the_setting_keeps_it_closed(lab: Lab) -> None:
-    """With `openWithWatch` off no watch opens the panel."""
-    lab.server.write_setting("hfmem-widget", "plugin", {"openWithWatch": False})
-    lab.begin(busy())
-    wait_for_chart(lab, 1)
-    lab.let_end()
-
-    assert not Panel(lab).shown
-    Panel(lab).status.wait_for()
     assert lab.errors == []
 
 
