@@ -127,23 +127,6 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
     assert lab.errors == []
 
 
-def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
-    """Where the server drops messages for the user's own output, the end is complete all the same."""
-    # Each print takes the place of the one before, as progress bars do: the page need not lay all of it out.
-    flood = (
-        "%%memwatch --label flood\nimport time\nend = time.time() + 4\n"
-        "while time.time() < end:\n    print('x' * 100_000, end='\\r')\n    time.sleep(0.03)\n"
-    )
-    lab.open("%load_ext hfmem_widget", flood, busy())
-    lab.run_all(wait=False)
-    wait_for_chart(lab, 2)
-    lab.let_end()
-    lab.wait_for_text(2, "all figures")
-
-    assert any("flood" in output.get("data", {}).get("text/plain", "") for output in lab.outputs(1))
-    wait_for_still_chart(lab, 2)
-
-
 def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     """A second view of the output, in the same page, draws too."""
     lab.begin(busy())
