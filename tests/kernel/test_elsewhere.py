@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +14,7 @@ from nbconvert import HTMLExporter
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
+from tests.data.modules import run_alone
 from tests.kernel.over_ipc import run_notebook
 
 WATCHED = """%%memwatch --label kept
@@ -66,9 +65,7 @@ def test_a_script_prints_one_line() -> None:
     script = (
         "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_alone(script)
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
     assert done.stderr == ""
@@ -143,8 +140,6 @@ def test_the_resident_peak_is_exact_if_asked_for() -> None:
         "rose = peak.value - session.value(span.before, 'cpu/reserved')\n"
         "print(peak.certainty, rose > 90_000_000)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_alone(script)
 
     assert done.stdout.split() == ["exact", "True"]
