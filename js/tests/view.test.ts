@@ -22,6 +22,15 @@ function snapshot(more: object = {}, rows = [level(0, 100), level(1, 200)]) {
   return message("snapshot", 0, rows, more);
 }
 
+/** Open a view of a run that has sent its first snapshot, and draw it. */
+function shown(first = snapshot(), chosen: Partial<Settings> = {}) {
+  const store = new Store(Date.now);
+  const opened = open(store, chosen);
+  store.apply(first);
+  paint();
+  return { store, ...opened };
+}
+
 function button(element: HTMLElement, title: string): HTMLButtonElement {
   return element.querySelector<HTMLButtonElement>(`button[title^="${title}"]`)!;
 }
@@ -78,10 +87,7 @@ describe("View", () => {
   });
 
   test("a paused chart holds still while data arrive, and goes on with all of them", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
-    paint();
+    const { store, element } = shown();
     button(element, "pause").click();
     paint();
     plotly.draw.mockClear();
@@ -96,9 +102,7 @@ describe("View", () => {
   });
 
   test("the arrow keys move through the device tabs and around the end", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
+    const { element } = shown();
     const tabs = [...element.querySelectorAll<HTMLElement>("[role=tab]")];
     expect(tabs.map((tab) => tab.textContent)).toEqual(["cuda:0", "cpu"]);
     const press = (tab: HTMLElement, key: string) =>
@@ -111,9 +115,7 @@ describe("View", () => {
   });
 
   test("percent of capacity needs a capacity", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
+    const { element } = shown();
     const units = element.querySelector<HTMLElement>(".hfmem-units")!;
     button(element, "show percent").click();
     expect(element.querySelector(".hfmem-current")!.textContent).toBe("20.0 %");
@@ -126,16 +128,12 @@ describe("View", () => {
     [9, true],
     [10, false],
   ])("percent is offered from one percent on, of 1000: with %d it is hidden: %j", (allocated, hidden) => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot({}, [level(0, allocated)]));
+    const { element } = shown(snapshot({}, [level(0, allocated)]));
     expect(element.querySelector<HTMLElement>(".hfmem-units")!.hidden).toBe(hidden);
   });
 
   test("a button shows which unit is shown", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
+    const { element } = shown();
     const pressed = () =>
       [...element.querySelectorAll(".hfmem-unit")].map((node) => node.getAttribute("aria-pressed"));
     expect(pressed()).toEqual(["true", "false"]);
@@ -148,17 +146,16 @@ describe("View", () => {
     [31, ["all", "30 s"]],
     [301, ["all", "30 s", "60 s", "5 min"]],
   ])("after %d s there are the windows %j", (elapsed, windows) => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot({ status: { ...STATUS, elapsed } }));
-    const shown = element.querySelectorAll<HTMLElement>(".hfmem-group > :not([hidden])");
-    expect([...shown].map((node) => node.textContent)).toEqual(windows);
+    const { element } = shown(snapshot({ status: { ...STATUS, elapsed } }));
+    const offered = element.querySelectorAll<HTMLElement>(".hfmem-group > :not([hidden])");
+    expect([...offered].map((node) => node.textContent)).toEqual(windows);
   });
 
   test("a zoomed chart says so, and a click shows what was shown before", () => {
-    const store = new Store(Date.now);
-    const { element, settings } = open(store, { window: 30, zoom: [0.2, 0.4] });
-    store.apply(snapshot({ status: { ...STATUS, elapsed: 40 } }));
+    const { element, settings } = shown(snapshot({ status: { ...STATUS, elapsed: 40 } }), {
+      window: 30,
+      zoom: [0.2, 0.4],
+    });
     const reset = element.querySelector<HTMLButtonElement>(".hfmem-unzoom")!;
     expect(reset.hidden).toBe(false);
     reset.click();
@@ -167,10 +164,7 @@ describe("View", () => {
   });
 
   test("a switched-off series is not drawn and stays in the legend", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
-    paint();
+    const { element } = shown();
     const item = button(element, "hide reserved");
     item.click();
     paint();
@@ -182,10 +176,7 @@ describe("View", () => {
   });
 
   test("on the host one click brings what is off there, and leaves the GPUs as they are", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
-    paint();
+    const { element } = shown();
     element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
     paint();
     const item = button(element, "show reserved");
@@ -260,9 +251,7 @@ describe("View", () => {
     });
 
     test("without them the bar tells what is allocated as one", () => {
-      const store = new Store(Date.now);
-      const { element } = open(store);
-      store.apply(snapshot());
+      const { element } = shown();
       const label = element.querySelector(".hfmem-capacity")!.getAttribute("aria-label")!;
       expect(label).toMatch(/^allocated .* · free .* · of /);
     });
@@ -278,9 +267,7 @@ describe("View", () => {
   });
 
   test("a failed run says why", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot({ status: { ...STATUS, state: "failed", text: "NVML went away" } }));
+    const { element } = shown(snapshot({ status: { ...STATUS, state: "failed", text: "NVML went away" } }));
     expect(element.dataset.hfmemCondition).toBe("failed");
     expect(element.querySelector(".hfmem-condition")!.textContent).toBe("NVML went away");
   });
@@ -308,10 +295,7 @@ describe("View", () => {
   );
 
   test("a drag holds the drawing still, a right click does not", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
-    paint();
+    const { store, element } = shown();
     const plot = element.querySelector(".hfmem-plot")!;
     for (const [button, draws] of [
       [2, 1],
@@ -334,19 +318,14 @@ describe("View", () => {
     const rows = [1, 2, 3, 4].map((number) => stepRow({ number, tokens: 100 * number, peak: 10 * number }));
 
     function withSteps(): { store: Store; element: HTMLElement } {
-      const store = new Store(Date.now);
-      const { element } = open(store);
-      store.apply(snapshot());
-      paint();
+      const { store, element } = shown();
       store.steps = tableOf(rows);
       vi.advanceTimersByTime(600);
       return { store, element };
     }
 
     test("nothing is said of steps before there are any, and their places are kept", () => {
-      const store = new Store(Date.now);
-      const { element } = open(store);
-      store.apply(snapshot());
+      const { element } = shown();
       vi.advanceTimersByTime(600);
       expect(element.querySelector(".hfmem-progress")!.textContent).toBe("");
       const lens = element.querySelector<HTMLElement>(".hfmem-lens")!;
@@ -399,9 +378,7 @@ describe("View", () => {
       ["running", /^no update for 30 s \(last update \d\d:\d\d:\d\d\)$/],
       ["stopped", /^stopped · /],
     ] as const) {
-      const store = new Store(Date.now);
-      const { element, life } = open(store);
-      store.apply(snapshot({ status: { ...STATUS, state } }));
+      const { element, life } = shown(snapshot({ status: { ...STATUS, state } }));
       vi.advanceTimersByTime(30_000);
       expect(element.querySelector(".hfmem-condition")!.textContent).toMatch(text);
       life.abort();
@@ -431,9 +408,7 @@ describe("View", () => {
   });
 
   test("a screen reader finds a sentence and a table of all devices", () => {
-    const store = new Store(Date.now);
-    const { element } = open(store);
-    store.apply(snapshot());
+    const { element } = shown();
     vi.advanceTimersByTime(11_000);
     expect(element.querySelector("[role=img][aria-label^='Memory of test']")).not.toBeNull();
     expect(element.querySelectorAll("table tr")).toHaveLength(1 + SCHEMA.devices.length);
@@ -441,10 +416,7 @@ describe("View", () => {
 
   test("closing leaves no timer, observer, listener, subscription or plot behind", () => {
     const spies = [vi.spyOn(globalThis, "addEventListener"), vi.spyOn(document, "addEventListener")];
-    const store = new Store(Date.now);
-    const { life, element } = open(store);
-    store.apply(snapshot());
-    paint();
+    const { store, life, element } = shown();
     store.apply(message("rows", 1, [level(5, 1)]));
     expect(active.size).toBeGreaterThan(0);
     life.abort();
@@ -486,10 +458,7 @@ describe("View", () => {
       ]);
 
     test("the head leads with the device in use, and says whose it is", () => {
-      const store = new Store(Date.now);
-      const { element, view } = open(store);
-      store.apply(led());
-      paint();
+      const { element, view } = shown(led());
       const find = (name: string) => element.querySelector<HTMLElement>(`.hfmem-${name}`)!;
       expect(`${find("now").textContent} ${find("now-unit").textContent}`).toBe("7.00 MiB");
       expect(find("current").title).toBe("device_used");

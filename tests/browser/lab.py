@@ -155,6 +155,21 @@ class Lab:
         name = f"notebook-{uuid4().hex[:8]}"
         self.open_path(self.server.write_notebook(name, *cells, kernel=kernel))
 
+    def begin(self, *cells: str, load: str = "%load_ext hfmem_widget", saved: bool = False) -> None:
+        """Open a notebook of a line that loads us and these cells, and leave the first of them running."""
+        self.open(load, *cells)
+        self.run_cell(0)
+        if saved:
+            self.save()
+        self.run_cell(1, wait=False)
+
+    def errors_but_lost(self) -> list[str]:
+        """Return the errors without what is logged of messages to a widget that the page has taken away.
+
+        After a restart or a reload those of the old widget are still on their way.
+        """
+        return [error for error in self.errors if not error.startswith("Comm not found")]
+
     def open_path(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
         self.path = path

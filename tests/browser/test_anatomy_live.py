@@ -68,17 +68,6 @@ def look_at_parts(charts: list[Locator]) -> None:
         assert "GiB" in tip.inner_text()
 
 
-def test_where_nothing_was_found_the_area_is_one(lab: Lab) -> None:
-    """Neither names nor a switch, and the bar tells what is allocated as one."""
-    for chart in open_charts(lab, SCRIPTED.format("two gpus")):
-        assert chart.locator(".hfmem-legend-parts:visible").count() == 0
-        told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
-        assert "allocated" in told
-        assert "weights" not in told
-    lab.screenshot("anatomy-nothing-found")
-    assert lab.errors == []
-
-
 LOOP = """
 %%memwatch --label loop
 import os, torch

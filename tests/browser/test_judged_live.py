@@ -8,7 +8,7 @@ from playwright.sync_api import Locator
 
 from tests.browser.lab import THEMES, Lab
 from tests.browser.panel import Panel
-from tests.browser.shown import CARD, LOAD, SCRIPTED, open_charts
+from tests.browser.shown import CARD, SCRIPTED, open_charts
 
 # What was found of the budget is told later.
 LEAK = f"""{SCRIPTED.format("leak")}
@@ -102,37 +102,4 @@ def test_where_memory_ran_out_there_is_a_mark_and_nothing_moves(lab: Lab) -> Non
         assert counts.count(2) >= 1
     assert [boxes(chart) for chart in charts] == before
     lab.screenshot("judged-ran-out")
-    assert lab.errors == []
-
-
-BUSY = """
-%%memwatch --label hoard --budget 400MiB
-import os, time
-held = []
-while not os.path.exists("enough"):
-    if os.path.exists("more") and len(held) < 60:
-        held.append(bytearray(16 * 2**20))
-    time.sleep(0.1)
-"""
-
-
-def test_a_budget_is_told_while_the_cell_is_busy(lab: Lab) -> None:
-    """In a real kernel: nothing moves when the warning comes, and the card says it again at the end."""
-    lab.open(LOAD, BUSY)
-    lab.run_all(wait=False)
-    chart = lab.cell(1).locator(".hfmem-root")
-    chart.locator(".hfmem-budget", has_text="400.0 MiB").wait_for(state="attached")
-    # It opens by itself some time after the chart has come, and takes room from that.
-    Panel(lab).wait_for_draws()
-    lab.wait_until_still(".jp-OutputArea .hfmem-root", ", ".join(PARTS))
-    before = boxes(chart)
-    assert chart.locator(".hfmem-notice:visible").count() == 0
-    (lab.server.folder / "more").touch()
-    chart.locator(".hfmem-notice:visible", has_text="400.0 MiB").wait_for()
-    assert "running" in chart.inner_text()
-    assert boxes(chart) == before
-    lab.screenshot("judged-busy")
-    lab.let_end()
-    lab.wait_for_text(1, "budget of 400.0 MiB")
-    lab.screenshot("judged-done")
     assert lab.errors == []

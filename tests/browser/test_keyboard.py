@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page
 from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab, busy
 from tests.browser.panel import Panel
-from tests.browser.test_panel import LOAD, wait_for_panel
+from tests.browser.test_panel import wait_for_panel
 from tests.browser.test_watched_cell import wait_for_chart
 
 IN_CELL = ".jp-Cell-outputArea .hfmem-root"
@@ -40,9 +40,7 @@ def live(jupyter_server: JupyterLab, used_page: Page, shots: Path) -> Iterator[L
     """Return a page with a live chart in a cell and in the panel."""
     lab = Lab(used_page, jupyter_server, shots)
     used_page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, busy("--label fine-tune"), "1 + 1")
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label fine-tune"), "1 + 1")
     wait_for_chart(lab, 1)
     wait_for_panel(lab)
     Panel(lab).wait_for_cell("fine-tune")

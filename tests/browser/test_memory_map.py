@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab, busy
-from tests.browser.test_watched_cell import errors_but_lost_comms, wait_for_still_chart
+from tests.browser.test_watched_cell import wait_for_still_chart
 
 LOAD = "%load_ext hfmem_widget"
 WATCHED = busy("--map")
@@ -34,16 +34,4 @@ def test_a_map_lives_while_the_cell_runs_and_stays(lab: Lab) -> None:
     for theme in ("light", "dark"):
         lab.theme(theme)
         lab.screenshot(f"memory-map-{theme}", lab.cell(1))
-    assert errors_but_lost_comms(lab) == []
-
-
-def test_a_saved_notebook_shows_the_map_without_a_kernel(lab: Lab) -> None:
-    """After saving, a reloaded page draws the map although its kernel is gone."""
-    lab.open(LOAD, "%memanatomy --layout")
-    lab.run_all()
-    map_in(lab, 1).first.wait_for()
-    lab.save()
-    lab.shutdown_kernel()
-    lab.reload(wait=False)
-    map_in(lab, 1).first.wait_for()
-    assert map_in(lab, 1).first.locator("path").count() >= 1
+    assert lab.errors_but_lost() == []

@@ -9,7 +9,6 @@ from tests.browser.panel import Panel
 from tests.browser.test_watched_cell import wait_for_chart
 
 LOAD = "%load_ext hfmem_widget"
-LIVE = "[data-hfmem-draws]"
 OVER_BUDGET = busy('--label "over its budget" --budget 40MiB')
 
 
@@ -24,9 +23,7 @@ def wait_for_panel(lab: Lab) -> Panel:
 def run_over_budget(lab: Lab, ending: str = "") -> Panel:
     """Run two cells that have a finding, the first to its end, and leave the second running in sight."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, f"{OVER_BUDGET}{ending}", OVER_BUDGET)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(f"{OVER_BUDGET}{ending}", OVER_BUDGET)
     panel = wait_for_panel(lab)
     panel.element.locator(".hfmem-cell-found").first.wait_for()
     lab.let_end()
@@ -56,16 +53,21 @@ def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab) -> None:
     assert lab.errors == []
 
 
-def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab) -> None:
-    """New points and the history are back while the kernel is busy, in the same tab and in a new one."""
-    lab.open(LOAD, busy("--label long --interval 0.02"))
-    lab.run_cell(0)
-    lab.save()
-    lab.run_cell(1, wait=False)
+SLOWEST = "from hfmem_widget.view.wire import publisher\npublisher.PACES = publisher.PACES[-1:]"
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "nobody was seen"])
+def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, *, is_seen: bool) -> None:
+    """New points and the history are back while the kernel is busy, in the same tab and in a new one.
+
+    At the slowest pace, too, at which a page that nobody was seen at is told of a run.
+    """
+    load = LOAD if is_seen else f"{LOAD}\n{SLOWEST}"
+    lab.begin(busy("--label long --interval 0.02"), load=load, saved=True)
     panel = wait_for_panel(lab)
-    panel.wait_for_rows(60)
+    panel.wait_for_rows(60 if is_seen else 40)
     for tab in ("same", "new"):
-        seq, rows = panel.seq, panel.rows
+        seq, rows = panel.seq, panel.rows if is_seen else 40
         lab.reload(wait=False, forget=tab == "new")
         panel.wait_for_seq(seq + 1)
         panel.wait_for_rows(rows)
@@ -73,35 +75,12 @@ def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab) -> None:
         lab.screenshot(f"panel-reloaded-{tab}-tab")
     lab.interrupt()
     lab.wait_until_idle()
-    assert errors_but_lost_widgets(lab) == []
-
-
-def test_a_reload_in_a_run_that_nobody_was_seen_at(lab: Lab) -> None:
-    """At the slowest pace, too, new points and a history come while the kernel is still busy."""
-    slowest = "from hfmem_widget.view.wire import publisher\npublisher.PACES = publisher.PACES[-1:]"
-    lab.open(f"{LOAD}\n{slowest}", busy("--label long --interval 0.02"))
-    lab.run_cell(0)
-    lab.save()
-    lab.run_cell(1, wait=False)
-    panel = wait_for_panel(lab)
-    panel.wait_for_rows(40)
-    for tab in ("same", "new"):
-        seq = panel.seq
-        lab.reload(wait=False, forget=tab == "new")
-        panel.wait_for_seq(seq + 1)
-        panel.wait_for_rows(40)
-        assert panel.path.startswith("long")
-    lab.interrupt()
-    lab.wait_until_idle()
-    assert errors_but_lost_widgets(lab) == []
+    assert lab.errors_but_lost() == []
 
 
 def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
     """Two pages of one notebook both draw; what is paused in one goes on in the other."""
-    lab.open(LOAD, busy("--label both"))
-    lab.run_cell(0)
-    lab.save()
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label both"), saved=True)
     first = wait_for_panel(lab)
     other = lab.another_page()
     second = wait_for_panel(other)
@@ -117,20 +96,13 @@ def test_two_tabs_draw_the_same_run_each_in_its_own_way(lab: Lab) -> None:
     other.page.close()
     lab.interrupt()
     lab.wait_until_idle()
-    assert errors_but_lost_widgets(lab) == []
-    assert errors_but_lost_widgets(other) == []
-
-
-def errors_but_lost_widgets(lab: Lab) -> list[str]:
-    """Return the page's errors without what is logged of messages to a widget that the page has lost."""
-    return [error for error in lab.errors if not error.startswith("Comm not found")]
+    assert lab.errors_but_lost() == []
+    assert other.errors_but_lost() == []
 
 
 def test_the_panel_follows_the_notebook_in_front(lab: Lab) -> None:
     """Each notebook shows its own cells; one that never watched shows how to begin."""
-    lab.open(LOAD, busy("--label first"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label first"))
     panel = wait_for_panel(lab)
     lab.let_end()
     panel.wait_for_cell("first")
@@ -151,9 +123,7 @@ def test_the_panel_follows_the_notebook_in_front(lab: Lab) -> None:
 
 def test_a_closed_panel_stays_closed(lab: Lab) -> None:
     """It opens once for a notebook; closed, it listens on, and has everything when opened by hand."""
-    lab.open(LOAD, busy("--label one"), busy("--label two"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label one"), busy("--label two"))
     panel = wait_for_panel(lab)
     lab.let_end()
     panel.wait_for_cell("one")
@@ -169,87 +139,48 @@ def test_a_closed_panel_stays_closed(lab: Lab) -> None:
     assert lab.errors == []
 
 
-def test_no_panel_keeps_it_closed_and_the_chart_goes_on(lab: Lab) -> None:
-    """`--no-panel` is about opening: whoever opens it sees the run."""
+def test_no_panel_keeps_it_closed_and_the_status_bar_leads_to_it(lab: Lab) -> None:
+    """`--no-panel` is about opening: the chart goes on, and who clicks on the figures sees the run.
+
+    Nothing stands in the status bar before the first watch.
+    """
     lab.open(LOAD, busy("--label apart --no-panel"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    wait_for_chart(lab, 1)
-    lab.let_end()
-    panel = Panel(lab)
-
-    assert not panel.shown
-    lab.command("hfmem-widget:show")
-    panel.wait_for_cell("apart")
-    assert lab.errors == []
-
-
-def test_without_a_chart_the_panel_draws_alone(lab: Lab) -> None:
-    """`--no-chart` leaves the cell its card, and the panel its chart."""
-    lab.open(LOAD, busy("--label aside --no-chart"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    wait_for_panel(lab)
-
-    assert lab.page.locator(f".jp-OutputArea {LIVE}").count() == 0
-    lab.let_end()
-    assert lab.errors == []
-
-
-@pytest.mark.new_page
-def test_the_setting_keeps_it_closed(lab: Lab) -> None:
-    """With `openWithWatch` off no watch opens the panel."""
-    lab.server.write_setting("hfmem-widget", "plugin", {"openWithWatch": False})
-    lab.open(LOAD, busy())
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    wait_for_chart(lab, 1)
-    lab.let_end()
-
-    assert not Panel(lab).shown
-    Panel(lab).status.wait_for()
-    assert lab.errors == []
-
-
-def test_the_status_bar_tells_the_memory_and_leads_to_the_panel(lab: Lab) -> None:
-    """Nothing stands there before the first watch; then the figures, and a click shows the panel."""
-    lab.open(LOAD, busy("--no-panel"))
     lab.run_cell(0)
     panel = Panel(lab)
     assert not panel.status.is_visible()
     lab.run_cell(1, wait=False)
     panel.status.wait_for()
+    wait_for_chart(lab, 1)
     lab.let_end()
 
+    assert not panel.shown
     assert " / " in panel.status.inner_text()
     assert "allocated on cpu" in (panel.status.get_attribute("title") or "")
     panel.status.click()
-    panel.element.wait_for()
+    panel.wait_for_cell("apart")
     assert lab.errors == []
 
 
-def test_a_restarted_kernel_leaves_the_table(lab: Lab) -> None:
-    """The status bar tells nothing of a memory that is gone, and the next watch starts anew."""
-    lab.open(LOAD, busy("--label lost"), busy("--label next"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+def test_a_restarted_kernel_costs_the_live_chart_and_the_table(lab: Lab) -> None:
+    """The status bar tells nothing of a memory that is gone, and the next watch starts anew, to its end."""
+    lab.begin(busy("--label lost"), busy("--label next"))
     panel = wait_for_panel(lab)
     lab.restart_kernel()
     panel.status.wait_for(state="hidden")
     lab.run_cell(0)
     lab.run_cell(2, wait=False)
     panel.wait_for_cell("next")
+    wait_for_chart(lab, 2)
     lab.let_end()
+    lab.wait_for_text(2, "all figures")
 
     assert panel.cells == ["next", "lost"]
-    assert errors_but_lost_widgets(lab) == []
+    assert lab.errors_but_lost() == []
 
 
 def test_both_commands_are_in_the_palette(lab: Lab) -> None:
     """The category "Memory" shows the panel and clears its history."""
-    lab.open(LOAD, busy("--label gone"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label gone"))
     panel = Panel(lab)
     panel.wait_for_cell("gone")
     lab.let_end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.browser.contrast import below, contrasts
 from tests.browser.lab import THEMES, Lab
-from tests.browser.test_panel import LOAD, OVER_BUDGET, run_over_budget, wait_for_panel
+from tests.browser.test_panel import OVER_BUDGET, run_over_budget, wait_for_panel
 
 ROOTS = "#hfmem-panel, .jp-OutputArea .hfmem-root, #hfmem-status"
 
@@ -31,9 +31,7 @@ def test_every_text_can_be_read(lab: Lab) -> None:
 def test_no_two_landmarks_have_the_same_name(lab: Lab) -> None:
     """Whoever goes from landmark to landmark finds the panel once."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, OVER_BUDGET)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(OVER_BUDGET)
     panel = wait_for_panel(lab)
     lab.cell(1).locator("[data-hfmem-draws]").wait_for()
 

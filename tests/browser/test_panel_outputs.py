@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.browser.lab import Lab, busy
-from tests.browser.test_panel import LOAD, errors_but_lost_widgets, wait_for_panel
+from tests.browser.test_panel import LOAD, wait_for_panel
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LOST = "end of this watch was not seen"
@@ -11,9 +11,7 @@ LOST = "end of this watch was not seen"
 
 def begin(lab: Lab) -> None:
     """Run a watched cell, save the notebook while its chart is live, and reload the page."""
-    lab.open(LOAD, busy("--label long"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label long"))
     panel = wait_for_panel(lab)
     lab.cell(1).locator("[data-hfmem-draws]").wait_for()
     lab.save()
@@ -37,7 +35,7 @@ def test_a_cell_has_its_card_and_its_chart_when_it_ends_after_a_reload(lab: Lab)
     assert "text/html" in chart
     assert WIDGET not in chart
     assert "model not found" not in lab.cell(1).inner_text()
-    assert errors_but_lost_widgets(lab) == []
+    assert lab.errors_but_lost() == []
 
 
 def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab) -> None:
@@ -52,14 +50,12 @@ def test_a_cell_whose_end_no_page_saw_says_so(lab: Lab) -> None:
 
     assert [one.data for one in lab.save().cells[1].outputs][1:] == [{}]
     assert "model not found" not in lab.cell(1).inner_text()
-    assert errors_but_lost_widgets(lab) == []
+    assert lab.errors_but_lost() == []
 
 
 def test_a_card_does_not_watch_on_when_the_kernel_restarts(lab: Lab) -> None:
     """The chart stays as it was drawn."""
-    lab.open(LOAD, busy("--label cut"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label cut"))
     wait_for_panel(lab)
     lab.cell(1).locator("[data-hfmem-draws]").wait_for()
     lab.restart_kernel()
@@ -67,7 +63,7 @@ def test_a_card_does_not_watch_on_when_the_kernel_restarts(lab: Lab) -> None:
     lab.screenshot("restarted")
 
     assert lab.cell(1).locator("[data-hfmem-draws]").is_visible()
-    assert errors_but_lost_widgets(lab) == []
+    assert lab.errors_but_lost() == []
 
 
 def test_the_kernel_is_busy_as_long_as_the_watched_cell_runs(lab: Lab) -> None:

@@ -63,9 +63,7 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
 def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     """One click turns the setting off: on a page that is opened later it stays closed."""
     lab.page.set_viewport_size({"width": 1600, "height": 900})
-    lab.open(LOAD, busy("--label first"))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy("--label first"))
     panel = Panel(lab)
     note = panel.element.get_by_role("note")
     note.wait_for()
@@ -88,7 +86,7 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     other.interrupt()
     other.page.close()
     # A kernel that was restarted from another tab knows no comm of this page: JupyterLab says so.
-    assert [one for one in lab.errors if not one.startswith("Comm not found")] == []
+    assert lab.errors_but_lost() == []
 
 
 @pytest.mark.new_page

@@ -20,9 +20,7 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     lab.server.write_setting("hfmem-widget", "plugin", {"interval": 0.5})
     told = "print(*(one.polling.interval for one in (first, named, later)))"
     cells = [busy("-o first"), busy("-o named --interval 0.2"), busy("-o later --no-chart"), told]
-    lab.open(LOAD, *cells)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(*cells)
     panel = wait_for_panel(lab)
     lab.wait_for(
         "() => [...document.querySelectorAll('#hfmem-panel [data-hfmem-draws]')]"

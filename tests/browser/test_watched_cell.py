@@ -29,14 +29,6 @@ LIVE = ".jp-OutputArea-output [data-hfmem-draws]"
 STILL = ".jp-RenderedPlotly, .jp-OutputArea .js-plotly-plot:not([data-hfmem-draws] *)"
 
 
-def errors_but_lost_comms(lab: Lab) -> list[str]:
-    """Return the page's errors without what JupyterLab logs of messages to a widget that it has taken away.
-
-    After a restart or a reload the old widget's messages are still on their way.
-    """
-    return [error for error in lab.errors if not error.startswith("Comm not found")]
-
-
 def wait_for_still_chart(lab: Lab, index: int) -> None:
     """Bring a cell into view and wait for the chart that stays."""
     lab.cell(index).scroll_into_view_if_needed()
@@ -135,44 +127,9 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
     assert lab.errors == []
 
 
-def test_a_print_flood_leaves_the_final_chart_right(lab: Lab) -> None:
-    """Where the server drops messages for the user's own output, the end is complete all the same."""
-    # Each print takes the place of the one before, as progress bars do: the page need not lay all of it out.
-    flood = (
-        "%%memwatch --label flood\nimport time\nend = time.time() + 4\n"
-        "while time.time() < end:\n    print('x' * 100_000, end='\\r')\n    time.sleep(0.03)\n"
-    )
-    lab.open("%load_ext hfmem_widget", flood, busy())
-    lab.run_all(wait=False)
-    wait_for_chart(lab, 2)
-    lab.let_end()
-    lab.wait_for_text(2, "all figures")
-
-    assert any("flood" in output.get("data", {}).get("text/plain", "") for output in lab.outputs(1))
-    wait_for_still_chart(lab, 2)
-
-
-def test_a_kernel_restart_leaves_what_stood(lab: Lab) -> None:
-    """Restarting in the middle of a watched cell costs the live chart and breaks nothing."""
-    lab.open("%load_ext hfmem_widget", busy(), busy())
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
-    wait_for_draws(lab, 2)
-    lab.restart_kernel()
-    lab.run_cell(0)
-    lab.run_cell(2, wait=False)
-    wait_for_chart(lab, 2)
-    lab.let_end()
-    lab.wait_for_text(2, "all figures")
-
-    assert errors_but_lost_comms(lab) == []
-
-
 def test_two_tabs_draw_the_same_run(lab: Lab) -> None:
     """A second view of the output, in the same page, draws too."""
-    lab.open("%load_ext hfmem_widget", busy())
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy())
     wait_for_draws(lab, 2)
     lab.command("notebook:create-output-view")
     script = """selector => [...document.querySelectorAll(selector)]
@@ -231,9 +188,7 @@ def test_a_notebooks_cells_stand_end_to_end(lab: Lab) -> None:
 
 def test_both_themes_are_followed_live(lab: Lab) -> None:
     """The live chart follows JupyterLab's theme while the cell is busy."""
-    lab.open("%load_ext hfmem_widget", busy())
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy())
     wait_for_draws(lab, 3)
     light = lab.page.locator(LIVE).first.evaluate("element => getComputedStyle(element).color")
     lab.screenshot("live-light")
@@ -253,9 +208,7 @@ def test_both_themes_are_followed_live(lab: Lab) -> None:
 def test_a_hostile_label_is_text_everywhere(lab: Lab) -> None:
     """Neither card nor chart, live or still, makes an element of what a label says."""
     label = "<img src=x onerror=window.__xss=1>$x$<a href=javascript:window.__xss=1>y</a>"
-    lab.open("%load_ext hfmem_widget", busy(f'--label "{label}"'))
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(busy(f'--label "{label}"'))
     wait_for_chart(lab, 1)
     lab.let_end()
     lab.wait_for_text(1, "all figures")
@@ -278,9 +231,7 @@ while not os.path.exists("enough"): time.sleep(0.05)
 
 def test_a_live_chart_comes_after_an_output_widget_that_catches_all(lab: Lab) -> None:
     """While it does, what would replace an output gets lost."""
-    lab.open("%load_ext hfmem_widget", CAUGHT)
-    lab.run_cell(0)
-    lab.run_cell(1, wait=False)
+    lab.begin(CAUGHT)
     wait_for_draws(lab, 2)
     assert is_busy(lab)
     lab.screenshot("caught-live")

@@ -1,4 +1,4 @@
-"""Which modules some code loads."""
+"""What some code does in an interpreter of its own, and which modules it loads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import subprocess
 import sys
 
 
+def run_alone(code: str, *flags: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Return what a fresh interpreter has written; without `check` it may fail."""
+    command = [sys.executable, *flags, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
 def loaded_by(code: str) -> set[str]:
     """Return the modules that a fresh interpreter has loaded after some code."""
-    script = f"{code}\nimport sys; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return set(run_alone(f"{code}\nimport sys; print(*sys.modules)").stdout.split())

@@ -6,7 +6,6 @@
  *   NVML_STUB_DEVICES     number of GPUs (1)
  *   NVML_STUB_SLEEP_MS    how long a reading of memory takes (0)
  *   NVML_STUB_INIT_ERROR  the error code of nvmlInit (0)
- *   NVML_STUB_LOST_AFTER  readings of memory after which GPU 0 is lost (never)
  *   NVML_STUB_NO_V2       if set, a driver before R510
  *   NVML_STUB_PROCESSES   a folder with an empty file "<device>.<pid>.<MiB>" for each process besides the
  *                         one that asks, which then uses nothing itself; "readings.<device>" and
@@ -36,7 +35,6 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     FUNCTION_NOT_FOUND = 13,
-    GPU_IS_LOST = 15,
 };
 
 typedef int result;
@@ -52,10 +50,9 @@ typedef struct {
 
 static device devices[MAX_DEVICES];
 static unsigned device_count;
-static long sleep_ms, lost_after;
+static long sleep_ms;
 static int no_v2;
 static atomic_int initialized, inside;
-static atomic_long memory_calls;
 
 static const unsigned long long TOTAL = 81920 * MIB, RESERVED = 600 * MIB, USED = 1024 * MIB;
 static const unsigned long long OWN = 512 * MIB;
@@ -84,7 +81,6 @@ result nvmlInitWithFlags(unsigned flags) {
     device_count = wanted < 0 ? 0 : wanted > MAX_DEVICES ? MAX_DEVICES : (unsigned)wanted;
     for (unsigned i = 0; i < device_count; i++) devices[i].index = i;
     sleep_ms = number("NVML_STUB_SLEEP_MS", 0);
-    lost_after = number("NVML_STUB_LOST_AFTER", -1);
     no_v2 = getenv("NVML_STUB_NO_V2") != NULL;
     atomic_fetch_add(&initialized, 1);
     return SUCCESS;
@@ -180,18 +176,16 @@ static void note(const char *what, const device *handle) {
     if (file) fputc('.', file), fclose(file);
 }
 
-static result read_memory(const device *handle) {
+static void take_a_while(void) {
     if (sleep_ms > 0) {
         struct timespec time = {sleep_ms / 1000, (sleep_ms % 1000) * 1000000L};
         nanosleep(&time, NULL);
     }
-    long calls = atomic_fetch_add(&memory_calls, 1);
-    return lost_after >= 0 && handle->index == 0 && calls >= lost_after ? GPU_IS_LOST : SUCCESS;
 }
 
 result nvmlDeviceGetMemoryInfo(device *handle, memory_v1 *memory) {
     result code = enter();
-    if (code == SUCCESS) code = read_memory(handle);
+    if (code == SUCCESS) take_a_while();
     process list[MAX_PROCESSES];
     unsigned long long used;
     processes_of(handle, list, &used);
@@ -202,7 +196,7 @@ result nvmlDeviceGetMemoryInfo(device *handle, memory_v1 *memory) {
 result nvmlDeviceGetMemoryInfo_v2(device *handle, memory_v2 *memory) {
     result code = enter();
     if (code == SUCCESS && no_v2) code = FUNCTION_NOT_FOUND;
-    if (code == SUCCESS) code = read_memory(handle);
+    if (code == SUCCESS) take_a_while();
     if (code == SUCCESS) {
         process list[MAX_PROCESSES];
         processes_of(handle, list, &memory->used);

@@ -32,29 +32,6 @@ def notebook(reloaded: Kernel) -> Kernel:
     return reloaded
 
 
-def test_a_notebooks_own_loop_needs_no_word(notebook: Kernel) -> None:
-    """A model and an optimizer that are variables, and a loop by hand: all three parts are told."""
-    notebook.run("model = build(); optimizer = torch.optim.AdamW(model.parameters())")
-    notebook.run("%%memwatch -q -o session\ntrain(model, optimizer)")
-
-    said = notebook.run(
-        "states = [one for state in optimizer.state.values() for one in state.values()]\n"
-        "print(held(session.spans[0].after, session) == "
-        "[size(model.parameters()), size(model.parameters()), size(states)])"
-    )
-    assert said.text() == "True\n"
-
-
-def test_a_model_made_in_the_cell_is_found(notebook: Kernel) -> None:
-    """What did not exist when the cell began is told at its end."""
-    notebook.run("%%memwatch -q -o session\nmodel = build()")
-
-    said = notebook.run(
-        "print(held(session.spans[0].after, session)[0] == size(model.parameters()))"
-    )
-    assert said.text() == "True\n"
-
-
 def test_torch_imported_in_the_cell_is_followed(kernel: Kernel) -> None:
     """The loop of a cell that imports torch itself is attributed by its optimizer's steps."""
     kernel.run("%load_ext hfmem_widget")

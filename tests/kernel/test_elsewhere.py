@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import nbformat
 import pytest
-from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
+from tests.data.modules import run_alone
 from tests.kernel.over_ipc import run_notebook
 
 WATCHED = """%%memwatch --label kept
@@ -31,17 +29,6 @@ def execute(command: list[str], *cells: str) -> nbformat.NotebookNode:
     """Run some cells as nbclient and papermill do, and return the notebook with its outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     return run_notebook(notebook, command)
-
-
-def test_nbclient_fails_where_the_cell_fails(bare_command: list[str]) -> None:
-    """A failing watched cell stops the run, and the cell after it is not reached."""
-    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
-        execute(
-            bare_command,
-            "%load_ext hfmem_widget",
-            "%%memwatch\n1 / 0",
-            "raise SystemError('reached')",
-        )
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +65,7 @@ def test_a_script_prints_one_line() -> None:
     script = (
         "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_alone(script)
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
     assert done.stderr == ""
@@ -155,15 +140,6 @@ def test_the_resident_peak_is_exact_if_asked_for() -> None:
         "rose = peak.value - session.value(span.before, 'cpu/reserved')\n"
         "print(peak.certainty, rose > 90_000_000)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_alone(script)
 
     assert done.stdout.split() == ["exact", "True"]
-
-
-def test_a_notebook_run_without_a_front_end_keeps_no_widget(
-    executed: nbformat.NotebookNode,
-) -> None:
-    """No page draws one, and each would stay in the notebook's metadata."""
-    assert "widgets" not in executed.metadata

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+from tests.data.modules import run_alone
 from tests.kernel.drive import Kernel
 
 INVENTORY = """
@@ -96,12 +94,7 @@ print(session.polling.ticks > 3, session.notes)
 
 def test_forks_while_polling() -> None:
     """Every child ends by itself, and the parent polls on."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_alone(FORKS, "-W", "ignore::DeprecationWarning", check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("True")
@@ -120,12 +113,7 @@ if pid == 0:
 _, status = os.waitpid(pid, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_alone(script, "-W", "ignore::DeprecationWarning", check=False)
 
     assert (done.returncode, done.stderr) == (5, "")
     assert done.stdout.count('memwatch "parent"') == 1

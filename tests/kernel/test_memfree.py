@@ -93,15 +93,6 @@ def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
     assert printed(fresh.run("import sys; print(sys.last_type.__name__)")) == "ZeroDivisionError\n"
 
 
-def test_named_variables_go_and_others_stay(fresh: Kernel) -> None:
-    """The variables that are named go with all their bytes, and no other does."""
-    fresh.run("losses = [block() for _ in range(3)]; model = torch.nn.Linear(1024, 1024); x = 1")
-    text = told(fresh, "%memholders --free losses model")
-    assert change(text) == pytest.approx(-16, abs=NEAR)
-    names = "print('losses' in dir(), 'model' in dir(), x)"
-    assert printed(fresh.run(names)) == "False False 1\n"
-
-
 def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
     """After a release it says how much is still held, and by which names."""
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")

@@ -81,19 +81,6 @@ def test_a_watched_cell_shows_a_live_map(grown: tuple[Result, float]) -> None:
     assert len(set(maps(result))) == len(shown)
 
 
-def test_at_the_end_stand_the_end_and_the_highest(grown: tuple[Result, float]) -> None:
-    """The last map of a watch shows the end, and the moment at which most was reserved."""
-    last = maps(grown[0])[-1]
-    assert last.startswith("cpu at the end")
-    assert "when most was reserved" in last
-
-
-def test_nothing_is_sent_between_cells(reloaded: Kernel) -> None:
-    """Once the cell is over the map is silent."""
-    reloaded.run("%%memwatch --map\nimport time; time.sleep(0.5)")
-    assert not [one for one in reloaded.read(1.5) if one.kind.endswith("display_data")]
-
-
 def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(reloaded: Kernel) -> None:
     """After `clear_output` there is no live map; the last one is a new output, the cell's last."""
     result = reloaded.run(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import nbformat
 import pytest
 
+from tests.data.modules import run_alone
 from tests.kernel.drive import Kernel, Result
 from tests.kernel.messages import points_at
 from tests.kernel.over_ipc import run_notebook
@@ -165,9 +164,7 @@ def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: 
 def test_a_script_is_told_in_plain_text() -> None:
     """Where nothing can be shown in place, the reason and the line are printed before the traceback."""
     code = "import hfmem_widget\nwith hfmem_widget.watch('s'): bytearray(1 << 60)"
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    ).stdout
+    said = run_alone(code, check=False).stdout
     assert said.startswith(HEAD)
     assert said.count("out of memory \u00b7") == 1
     assert 'memwatch "s"' in said

@@ -104,29 +104,6 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     assert said(kernel, "s.run.running") is False
 
 
-def test_the_ranks_are_drawn_while_the_cell_is_busy(launched: tuple[Kernel, Result]) -> None:
-    """The page is told of all ranks together and of each, besides the process that started them."""
-    _, result = launched
-
-    assert any(map(tells_of_ranks, result.messages))
-
-
-def test_what_stays_in_the_notebook_tells_of_the_ranks(launched: tuple[Kernel, Result]) -> None:
-    """Their card stands where that of the process alone would, and their chart too."""
-    _, result = launched
-    (card,) = filter(is_card, result.displays)
-
-    assert "2 ranks · worst peak" in card.content["data"]["text/plain"]
-    assert "(rank 1)" in card.content["data"]["text/plain"]
-
-
-def test_nothing_is_left_of_what_was_lent(launched: tuple[Kernel, Result]) -> None:
-    """The environment is as it was when the cell has ended."""
-    kernel, _ = launched
-
-    assert said(kernel, "variables() == before")
-
-
 def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(
     tmp_path: Path, bare_command: list[str]
 ) -> None:

@@ -241,13 +241,6 @@ def test_a_live_chart_streams_while_the_cell_is_busy(reloaded: Kernel) -> None:
     assert any("text/html" in data for data in last.values())
 
 
-def test_a_quick_cell_has_no_widget(reloaded: Kernel) -> None:
-    """A cell that is over in a moment opens no comm and flickers not."""
-    comms = reloaded.run("%%memwatch\npass").comms
-    assert "comm_open" not in {one.kind for one in comms}
-    assert len(comms) <= 1  # what tells JupyterLab's panel
-
-
 INTERRUPT = """
 import signal
 _magics = get_ipython().magics_manager.registry["MemwatchMagics"]
@@ -304,15 +297,6 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel
     assert ended == "False interrupted\n"
 
 
-def test_an_interrupted_cell_says_so(reloaded: Kernel) -> None:
-    """The interrupt reaches the user once and the card names it."""
-    cell = "%%memwatch -o s\nimport time\nopen('asleep', 'w').close()\ntime.sleep(600)"
-    result = reloaded.run(cell, interrupt_once=reloaded.has_made("asleep"))
-
-    assert (result.status, len(result.errors)) == ("error", 1)
-    assert reloaded.run("print(s.spans[0].outcome)").text() == "interrupted\n"
-
-
 def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
     """With sources, views and the end of a watch all broken, value and status are the user's."""
     kernel.run("%load_ext hfmem_widget")
@@ -331,18 +315,6 @@ def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
         assert one.value["text/plain"] == "42"
         assert "ours" in one.text("stderr")
     assert_nothing_left(kernel)
-
-
-def test_the_library_off_switch_shows_no_widget(
-    start_kernel: StartKernel, bare_command: list[str]
-) -> None:
-    """`HFMEM_WIDGET=static` gives the final card alone, for front ends that replace nothing."""
-    kernel = start_kernel({"HFMEM_WIDGET": "static"}, command=bare_command)
-    kernel.run("%load_ext hfmem_widget")
-    result = kernel.run("%%memwatch\nimport time\ntime.sleep(0.6)")
-
-    assert result.comms == ()
-    assert [one.kind for one in result.displays] == ["display_data"]
 
 
 BOOK = '%%memwatch --label "a whole book"'

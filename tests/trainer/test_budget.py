@@ -76,16 +76,6 @@ def test_a_training_that_is_over_anyway_was_not_ended(tmp_path: Path) -> None:
     assert "ended" not in finding.title
 
 
-def test_without_stop_it_is_a_warning_alone(tmp_path: Path) -> None:
-    """Without `--stop` a training that crosses its budget runs to its end and is warned."""
-    _, trainer, finding = trained(tmp_path)
-
-    assert trainer.state.global_step == 8
-    assert not list(tmp_path.glob("checkpoint-*"))
-    assert finding.severity == "warn"
-    assert "ended" not in finding.title
-
-
 @pytest.mark.parametrize(
     ("step", "most", "world", "is_last", "alone"),
     [

@@ -1,4 +1,4 @@
-"""A Trainer that runs out of memory: the card has its step, and attempts that were tried again have none."""
+"""A Trainer that runs out of memory: the card has its step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import running_monitor
-from tests.trainer.test_endings import Greedy
 from tests.trainer.tiny import make_trainer
 
 TEXT = (
@@ -57,17 +56,3 @@ def test_a_training_that_watches_itself_says_so_too(
 
     assert "\u203a step 3 \u203a forward" in capsys.readouterr().out
     assert running_monitor() is None
-
-
-def test_a_batch_size_that_was_found_is_no_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Attempts that were tried again with success have no card."""
-    trainer = make_trainer(
-        tmp_path, model=Greedy(), auto_find_batch_size=True, remove_unused_columns=False
-    )
-    with hfmem_widget.watch("fit") as session:
-        trainer.train()
-
-    assert "out of memory \u00b7" not in capsys.readouterr().out
-    assert not [one for one in session.findings if one.severity == "critical"]

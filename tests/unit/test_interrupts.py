@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +13,7 @@ import pytest
 
 from hfmem_widget import guard as interrupts
 from hfmem_widget.guard import harmless, interrupts_deferred, raised_by_handler
+from tests.data.modules import run_alone
 
 
 def test_an_interrupt_within_the_block_comes_right_after_it() -> None:
@@ -286,7 +285,7 @@ try:
 except KeyboardInterrupt:
     print(finished, guard._action(signal.SIGINT)[:place] == before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_alone(code)
 
     assert done.stdout == "[True] True\n"
 

@@ -7,7 +7,6 @@ import pytest
 import hfmem_widget
 from hfmem_widget import sources
 from hfmem_widget.features.oom.observer import OBSERVER
-from hfmem_widget.session import Peak
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, OutOfMemoryError
 
@@ -23,18 +22,6 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
     monkeypatch.setattr(OBSERVER, "_allocator", fake)
     monkeypatch.setattr(OBSERVER, "_allocators", sources.open_allocators())
     return fake
-
-
-def test_its_peaks_are_exact(npu: FakeAllocator) -> None:
-    """Peaks of nested spans are its own, and the user's own peak is left as it would have been."""
-    with hfmem_widget.watch("cell", quiet=True, interval=60.0) as session:
-        npu.free(npu.alloc(8 * MIB))
-        with hfmem_widget.span("inner"):
-            npu.free(npu.alloc(2 * MIB))
-
-    peaks = {span.label: span.peaks["npu:0/allocated"] for span in session.spans}
-    assert peaks == {"cell": Peak(8 * MIB, "exact"), "inner": Peak(2 * MIB, "exact")}
-    assert npu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 8 * MIB
 
 
 def test_an_error_about_its_memory_is_told(npu: FakeAllocator) -> None:

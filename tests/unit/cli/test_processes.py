@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-
-from hfmem_widget.cli.output import FINE
-from hfmem_widget.recording.file import GrowingFile
-from hfmem_widget.recording.lines import Lines
-from tests.scenes import scripted_run
 
 Make = Callable[..., Path]
 
@@ -49,35 +42,3 @@ def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
     assert run.stdout.splitlines()[-1].startswith("usage: hfmem")
     assert "base" in (tmp_path / "a.html").read_text("utf-8")
     assert json.loads((tmp_path / "a.perfetto.json").read_text("utf-8"))["traceEvents"]
-
-
-def test_a_run_is_watched_in_a_terminal(tmp_path: Path) -> None:
-    """It is drawn while it grows, and the command ends with it."""
-    session = scripted_run("training")
-    session.started_at = time.time()
-    session.stopped_at = session.started_at + 11.6
-    lines = Lines(session)
-    file = GrowingFile(tmp_path / "run.hfmem.jsonl")
-    file.write(lines.head() + b"".join(lines.timeline()))
-    command = [sys.executable, "-m", "hfmem_widget", "watch", str(file.path)]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs,
-        env=USUAL | {"TERM": "xterm", "LANG": "C.UTF-8", "COLUMNS": "80", "LINES": "24"},
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        os.close(theirs)
-        seen = b""
-        while b"free" not in seen:
-            seen += os.read(ours, 1 << 16)
-        file.write(b"".join(lines.changed(everything=True)) + lines.end(session.stopped_at))
-        try:
-            while data := os.read(ours, 1 << 16):
-                seen += data
-        except OSError:
-            pass  # how a terminal says that it has been closed
-    os.close(ours)
-
-    assert process.returncode == FINE
-    assert "\u2588".encode() in seen
-    assert b"Traceback" not in seen

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import weakref
 from contextlib import ExitStack, suppress
@@ -22,6 +20,7 @@ from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.screen import Screen
+from tests.data.modules import run_alone
 
 
 @pytest.fixture
@@ -200,9 +199,7 @@ while time.monotonic() < until:
 [one.join() for one in threads]
 assert shared_monitor().current is None
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    ran = run_alone(script, check=False)
 
     assert (ran.returncode, ran.stderr) == (0, "")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.drivers.span import OVERLAP_NOTE
 from hfmem_widget.session import Session
+from tests.data.modules import run_alone
 
 
 def watched(work: object) -> Session:
@@ -137,7 +136,7 @@ def test_where_nothing_is_watched_nothing_is_loaded() -> None:
         "import sys, hfmem_widget\nwith hfmem_widget.span('forward') as one: one.count(tokens=1)\n"
         "print('hfmem_widget.monitor.shared' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = run_alone(code)
 
     assert run.stdout.strip() == "False"
 
@@ -173,7 +172,7 @@ def test_a_span_breaks_no_graph(kind: type[Any], is_watched: bool) -> None:
 
 def printed(script: str) -> tuple[str, str]:
     """Return what a script writes to stdout and stderr in a process of its own."""
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    run = run_alone(script)
     return run.stdout, run.stderr
 
 

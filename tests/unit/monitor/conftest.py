@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.ticker import Ticker
-from hfmem_widget.session import Device, Series
+from hfmem_widget.options import WatchOptions
+from hfmem_widget.session import Device, Series, Session, Span, SpanKind
 from tests.fakes.source import FakeSource
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.scenes import FakeClock
@@ -78,6 +80,11 @@ class Bench:
         """Return a ticker that is stepped by hand, and remember it."""
         self.tickers.append(HandTicker(tick, interval, clock=self.clock))
         return self.tickers[-1]
+
+    def watch(self, kind: SpanKind = "cell", **options: Any) -> tuple[Session, Span]:
+        """Begin to watch, and return the session and its first span, which is open."""
+        session = self.monitor.begin(WatchOptions(**options))
+        return session, self.monitor.open_span(session, kind)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass and one tick come at its end."""

@@ -60,8 +60,7 @@ def test_a_preferred_interval_is_that_of_whoever_names_none(bench: Bench) -> Non
 
 def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
     """Readings at both edges make the change exact with no tick between them."""
-    session = bench.monitor.begin(WatchOptions())
-    span = bench.monitor.open_span(session, "cell")
+    session, span = bench.watch()
     bench.host.values = [25.0, 30.0]
     span = bench.monitor.close_span(session, span.id)
 
@@ -72,16 +71,14 @@ def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
 
 def test_the_start_of_a_span_knows_what_only_the_poller_reads(bench: Bench) -> None:
     """The first tick is waited for, so that the driver's figure stands in the first edge."""
-    session = bench.monitor.begin(WatchOptions())
-    span = bench.monitor.open_span(session, "cell")
+    session, span = bench.watch()
 
     assert session.value(span.before, "cuda:0/device_used") == 600.0
 
 
 def test_an_edge_never_calls_the_driver(bench: Bench) -> None:
     """A source that may hang is read on the poller's thread only."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     reads = bench.driver.reads
     inner = bench.monitor.open_span(session, "step")
     bench.monitor.close_span(session, inner.id)
@@ -91,8 +88,7 @@ def test_an_edge_never_calls_the_driver(bench: Bench) -> None:
 
 def test_an_old_reading_of_the_driver_does_not_stand_for_now(bench: Bench) -> None:
     """If the poller hangs, what it read before is not repeated."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.clock.advance(5.0)
     inner = bench.monitor.open_span(session, "step")
 
@@ -101,8 +97,7 @@ def test_an_old_reading_of_the_driver_does_not_stand_for_now(bench: Bench) -> No
 
 def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
     """Two neighbours share the sample between them, and an allocation after it is the second's only."""
-    session = bench.monitor.begin(WatchOptions())
-    outer = bench.monitor.open_span(session, "step")
+    session, outer = bench.watch("step")
     bench.allocator.alloc(1 << 20)
     first = bench.monitor.open_span(session, "forward")
     second = bench.monitor.turn(session, first.id, "backward", "backward")
@@ -119,8 +114,7 @@ def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
 
 def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
     """The poller runs on between neighbours, and what was open in the first ends with it."""
-    session = bench.monitor.begin(WatchOptions())
-    first = bench.monitor.open_span(session, "block")
+    session, first = bench.watch("block")
     inner = bench.monitor.open_span(session, "step")
     second = bench.monitor.turn(session, first.id, "block", "next")
 
@@ -133,8 +127,7 @@ def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
 
 def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
     """Where there is nothing to close any more, the neighbour is opened."""
-    session = bench.monitor.begin(WatchOptions())
-    outer = bench.monitor.open_span(session, "step")
+    session, outer = bench.watch("step")
     first = bench.monitor.open_span(session, "forward")
     bench.monitor.close_span(session, first.id)
     second = bench.monitor.turn(session, first.id, "backward", "")
@@ -146,8 +139,7 @@ def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
     """`ledger=False` resets nothing and wraps nothing at the edges, where neighbours meet neither."""
-    session = bench.monitor.begin(WatchOptions(ledger=False))
-    first = bench.monitor.open_span(session, "forward")
+    session, first = bench.watch("forward", ledger=False)
     bench.allocator.alloc(1 << 20)
     second = bench.monitor.turn(session, first.id, "backward", "")
     bench.monitor.close_span(session, second.id)
@@ -167,8 +159,7 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
 ) -> None:
     """Its first answer may take seconds; the cell runs, and the device is watched once it is known."""
     monkeypatch.setattr(HandTicker, "tick_now", lambda *_: False)
-    session = bench.monitor.begin(WatchOptions(devices=("cuda:0",)))
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch(devices=("cuda:0",))
     bench.pass_time(0.1)
 
     assert [device.key for device in session.devices] == ["cuda:0"]
@@ -188,8 +179,7 @@ def test_at_a_limit_of_the_machine_nobody_is_asked_to_report_a_fault(
 
 def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
     """A session of one device has no series of another."""
-    session = bench.monitor.begin(WatchOptions(devices=("cpu",)))
-    span = bench.monitor.open_span(session, "cell")
+    session, span = bench.watch(devices=("cpu",))
     bench.allocator.alloc(1 << 20)
     span = bench.monitor.close_span(session, span.id)
 
@@ -199,8 +189,7 @@ def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
 
 def test_a_long_silence_is_a_gap(bench: Bench) -> None:
     """Three intervals without a sample are kept as a gap, and the longest is told."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.pass_time(0.1)
     bench.pass_time(4.7)
 
@@ -224,8 +213,7 @@ def test_time_between_cells_is_a_gap_but_nothing_was_missed(bench: Bench) -> Non
 
 def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -> None:
     """A fault in one source costs its figures, one sentence, and nothing else."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.driver.failure = RuntimeError("no such bus")
     bench.pass_time(0.1)
     bench.pass_time(0.1)
@@ -249,8 +237,7 @@ def test_a_sentence_is_said_to_the_first_session_only(bench: Bench) -> None:
 
 def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
     """A device that comes up later adds its series at the end; its past is not available."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.host.series = (*bench.host.series, Series("cpu", "cached"))
     bench.host.values = [10.0, 20.0, 3.0]
     bench.pass_time(0.1)
@@ -261,8 +248,7 @@ def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
 
 def test_a_costly_tick_slows_the_poller_down(bench: Bench) -> None:
     """A tick that takes more than a fifth of the interval doubles it, and says so."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     read = bench.host.read
 
     def slow(now: float) -> object:
@@ -279,8 +265,7 @@ def test_a_costly_tick_slows_the_poller_down(bench: Bench) -> None:
 
 def test_a_suspended_machine_is_noted(bench: Bench) -> None:
     """When the wall clock runs ahead of the monotonic one, the session says so."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.pass_time(0.1)
     bench.wall.advance(3600.0)
     bench.pass_time(0.1)
@@ -290,8 +275,7 @@ def test_a_suspended_machine_is_noted(bench: Bench) -> None:
 
 def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
     """Both clocks go on while a sample is taken, as when memory runs out; nothing was suspended."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.pass_time(0.1)
     read = bench.host.read
 
@@ -308,8 +292,7 @@ def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
 
 def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> None:
     """A fault in the poller itself stops the samples, is told once, and does not reach the user."""
-    session = bench.monitor.begin(WatchOptions())
-    span = bench.monitor.open_span(session, "cell")
+    session, span = bench.watch()
     bench.sampler.poll = Mock(side_effect=ZeroDivisionError("division by zero"))  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         bench.pass_time(0.1)
@@ -323,8 +306,7 @@ def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> 
 
 def test_ending_a_session_closes_its_spans_innermost_first(bench: Bench) -> None:
     """What is open at the end gets the end's outcome, and the session is finished."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     bench.monitor.open_span(session, "step")
     bench.monitor.end(session, "raised ValueError")
 
@@ -366,8 +348,7 @@ def test_a_failed_opening_leaves_no_poller(bench: Bench) -> None:
 
 def test_a_late_tick_of_a_stopped_poller_changes_nothing(bench: Bench) -> None:
     """A reading that hung and comes back after the end is dropped."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     hung = bench.tickers[-1]
     bench.monitor.end(session)
     samples = session.timeline.samples
@@ -380,8 +361,7 @@ def test_in_a_forked_child_a_monitor_is_inert(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child can leave its parent's watch without touching a source or a counter."""
-    session = bench.monitor.begin(WatchOptions())
-    span = bench.monitor.open_span(session, "cell")
+    session, span = bench.watch()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     bench.monitor.after_fork_in_child()
     reads, resets = bench.host.reads, bench.allocator.resets
@@ -396,8 +376,7 @@ def test_in_a_forked_child_a_monitor_is_inert(
 
 def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None:
     """A driver library must not be shut down under a call in flight (nvitop#222)."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    bench.watch()
     ticker = bench.tickers[-1]
     ticker.stop = lambda timeout: False  # type: ignore[method-assign]
     bench.monitor.shutdown()
@@ -436,8 +415,7 @@ def test_a_device_has_the_largest_capacity_that_is_known_of_it() -> None:
 
 def test_the_next_poller_does_not_repeat_what_a_hung_source_said_last(bench: Bench) -> None:
     """While a driver call hangs, ticks go on without it, and its old value is not shown as new."""
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.open_span(session, "cell")
+    session, _ = bench.watch()
     reader = next(one for one in bench.sampler._readers if one.source is bench.driver)
     reader.busy.acquire()
     bench.pass_time(0.5)

@@ -18,11 +18,11 @@ READ = """
 import json, os, sys
 from hfmem_widget.sources.nvml import NvmlSource
 source = NvmlSource(lambda: None, os.environ)
-rows = [list(source.read(now)) for now in {times}]
-series = [one.key for one in source.series]
+values = list(source.read(0.0))
+row = dict(zip((one.key for one in source.series), values))
 told = [[d.key, d.name, d.uuid, d.total] for d in source.devices]
 source.close()
-print(json.dumps(dict(rows=rows, series=series, devices=told, notes=source.notes)))
+print(json.dumps(dict(row=row, devices=told, notes=source.notes)))
 """
 
 
@@ -47,28 +47,23 @@ def run(code: str, library: Path, **settings: object) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def read(library: Path, times: list[float], **settings: object) -> dict[str, Any]:
-    """Return what a source read at some times."""
-    done = run(READ.format(times=times), library, **settings)
+def read(library: Path, **settings: object) -> dict[str, Any]:
+    """Return what a source has read."""
+    done = run(READ, library, **settings)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
-def row(told: dict[str, Any], number: int) -> dict[str, float]:
-    """Return one row by key."""
-    return dict(zip(told["series"], told["rows"][number], strict=False))
-
-
 def test_every_field_comes_through(library: Path) -> None:
     """Structures, handles, names and process lists survive the way through ctypes."""
-    told = read(library, [0.0], devices=2)
+    told = read(library, devices=2)
 
-    assert row(told, 0)["cuda:1/device_used"] == 1 << 30
-    assert row(told, 0)["cuda:1/driver_reserved"] == 600 << 20
-    assert row(told, 0)["cuda:1/process"] == 512 << 20
-    assert row(told, 0)["cuda:1/others"] == 512 << 20
-    assert row(told, 0)["cuda:1/utilization"] == 42
+    assert told["row"]["cuda:1/device_used"] == 1 << 30
+    assert told["row"]["cuda:1/driver_reserved"] == 600 << 20
+    assert told["row"]["cuda:1/process"] == 512 << 20
+    assert told["row"]["cuda:1/others"] == 512 << 20
+    assert told["row"]["cuda:1/utilization"] == 42
     assert told["devices"][1] == [
         "cuda:1", "NVIDIA Stub", "GPU-00000001-0000-0000-0000-000000000000", 80 << 30,
     ]  # fmt: skip
@@ -77,30 +72,9 @@ def test_every_field_comes_through(library: Path) -> None:
 
 def test_an_old_library_is_read_by_its_old_call(library: Path) -> None:
     """Without the v2 structure, v1's counts."""
-    told = read(library, [0.0], no_v2=1)
+    told = read(library, no_v2=1)
 
-    assert row(told, 0)["cuda:0/device_used"] == (1 << 30) + (600 << 20)
-
-
-def test_a_gpu_that_is_lost_stays_lost(library: Path) -> None:
-    """From the moment the library says so, its values are not available; the other GPU's are."""
-    told = read(library, [0.0, 0.1, 0.2], devices=2, lost_after=3)
-
-    assert row(told, 0)["cuda:0/device_used"] == 1 << 30
-    assert row(told, 2)["cuda:0/device_used"] != row(told, 2)["cuda:0/device_used"]
-    assert row(told, 2)["cuda:1/device_used"] == 1 << 30
-    assert len(told["notes"]) == 1
-
-
-def test_no_library_is_a_sentence(tmp_path: Path) -> None:
-    """On a machine without a driver, the real pynvml finds none, and one note says so."""
-    if run("import ctypes; ctypes.CDLL('libnvidia-ml.so.1')", tmp_path).returncode == 0:
-        pytest.skip("this machine has a driver")
-    told = read(tmp_path, [0.0, 1.0])
-
-    assert told["rows"] == [[], []]
-    assert len(told["notes"]) == 1
-    assert "No NVIDIA driver" in told["notes"][0]
+    assert told["row"]["cuda:0/device_used"] == (1 << 30) + (600 << 20)
 
 
 def test_a_slow_call_lets_python_run(library: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB
+from tests.data.modules import run_alone
 from tests.fakes.torch_oom import FakeCuda
 from tests.scenes.stage import Stage
 
@@ -322,7 +322,5 @@ except MemoryError:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
 def test_a_limit_of_the_shells_is_the_reason() -> None:
     """Under ``ulimit -v`` a real allocation fails, and the limit is what is told."""
-    done = subprocess.run(
-        [sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, check=True
-    )
+    done = run_alone(UNDER_A_LIMIT)
     assert "limit Limit reached: ulimit -v" in done.stdout
