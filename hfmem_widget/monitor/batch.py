@@ -63,11 +63,12 @@ def see_batch(
         takes = inspect.signature(inner.forward).parameters.values()
         names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
         named = dict(zip(names, args, strict=False))
-    given = {
-        name: value if isinstance(value, bool) else (_sizes(value), value.dtype)
-        for name, value in {**named, **kwargs}.items()
-        if isinstance(value, bool) or (_sizes(value) and hasattr(value, "dtype"))
-    }
+    with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
+        given = {
+            name: value if isinstance(value, bool) else (_sizes(value), value.dtype)
+            for name, value in {**named, **kwargs}.items()
+            if isinstance(value, bool) or (_sizes(value) and hasattr(value, "dtype"))
+        }
     seen = process_state(SeenBatches)
     seen.pop((id(model), is_training), None)
     rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
