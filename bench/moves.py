@@ -2,8 +2,8 @@
 
 Each case is a notebook in a kernel of its own, on a GPU of which it may have only some GiB: the cells of a
 user who loads a model and trains it, evaluates it or generates with it, until memory runs out. The first
-change on the card that fits is written by ``%memfit --write`` (fewer sequences at a time are cut by hand), the
-new cell runs, and the allocator's own peak is compared with the peak that the card promised. Where the card
+change on the card that fits is written by ``%memfit --write`` (fewer sequences at a time are cut by hand),
+the new cell runs, and the allocator's own peak is compared with the peak that the card promised. Where that
 says that the result stays the same, losses are compared with those of the same cells without the limit.
 
 Models have random weights, and nothing is downloaded. With ``--small`` the models are small and run on the

@@ -212,7 +212,7 @@ def test_the_loss_is_what_the_row_says(tmp_path: Path, make: Make) -> None:
 
 @EACH_MODEL
 def test_the_peak_is_that_of_a_real_step(make: Make) -> None:
-    """Of each change that a plain loop can make, within 3 %."""
+    """Of each change that a plain loop can make, within 1 %."""
     told, real = {}, {}
     for move in moves(training(make)):
         changed = {change.name.rpartition("_")[2] for change in move.changes}
@@ -222,7 +222,7 @@ def test_the_peak_is_that_of_a_real_step(make: Make) -> None:
                 training(make), move, checkpointing="checkpointing" in changed
             )
 
-    assert told == pytest.approx(real, rel=0.03)
+    assert told == pytest.approx(real, rel=0.01)
     assert len(told) >= 1
 
 
@@ -264,7 +264,8 @@ def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None
 def test_where_one_change_is_not_enough_two_are_combined() -> None:
     """Those that keep the loss; where nothing fits, the two that need least are listed."""
     small: dict[str, Any] = {"length": 63, "precision": "bf16", "optimizer": "SGD"}
-    alone = moves(training(gpt2_of_two_layers, room=1.0, **small))
+    ran = training(gpt2_of_two_layers, **small)
+    alone = moves(replace(ran, room=1.01 * ran.held))
     both = moves(training(gpt2_of_two_layers, room=2.0 * alone[0].peak, **small))
 
     assert [move.fits for move in alone] == [False, False]

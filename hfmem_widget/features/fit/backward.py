@@ -5,15 +5,18 @@ are, and from then on no forked child can train. A graph on the meta device need
 are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
 what it had saved.
 
-PyTorch's own checkpointing asks whether there are GPUs, to keep the state of their random numbers, and runs
-the engine. The one here does neither, and keeps the same tensors for the same time.
+PyTorch's own checkpointing works as it is, where it keeps no state of random numbers. Its older, reentrant
+way runs the engine: the one here in its place does not, and keeps the same tensors for the same time.
 """
 
 from __future__ import annotations
 
 import heapq
+import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from hfmem_widget.errors import OptionError
 
@@ -43,7 +47,7 @@ def run_backward(
         if output.grad_fn is not None:
             walk.begin(output, torch.ones_like(output) if grad is None else grad)
         del output, grad
-    with torch.no_grad():
+    with torch.no_grad(), as_if_in_the_engine():
         walk.run()
 
 
@@ -226,7 +230,8 @@ def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
 _SWITCH = "gradient_checkpointing"
 
 
-def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
+@contextmanager
+def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
     """Have a transformers model compute its layers again in `run_backward`, or raise OptionError.
 
     Where some are switched on already, these alone: transformers can do so with every second one.
@@ -235,9 +240,69 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> None:
     layers = [layer for layer in layers if getattr(layer, _SWITCH)] or layers
     if not layers:
         raise OptionError(f"{type(model).__name__} has no layers that transformers can checkpoint")
+    calls: list[Callable[..., Any]] = []
     for layer in layers:
-        layer._gradient_checkpointing_func = partial(_checkpointed, accumulated)  # noqa: SLF001  (transformers' hook)
+        again = partial(_checkpointed, accumulated) if _is_reentrant(layer) else _again(calls)
+        layer._gradient_checkpointing_func = again  # noqa: SLF001  (transformers' hook)
         setattr(layer, _SWITCH, True)
+    try:
+        yield
+    finally:
+        calls.clear()
+
+
+def _again(calls: list[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return PyTorch's checkpointing, with all but tensors kept in a list alone.
+
+    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects.
+    """
+
+    def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
+        places = [at for at, each in enumerate(args) if isinstance(each, torch.Tensor)]
+        others = [None if at in places else each for at, each in enumerate(args)]
+        number = len(calls)
+
+        def filled(*tensors: torch.Tensor) -> Any:
+            given = dict(zip(places, tensors, strict=True))
+            return function(*(given.get(at, each) for at, each in enumerate(others)))
+
+        def run(*tensors: torch.Tensor) -> Any:
+            return calls[number](*tensors)
+
+        calls.append(filled)
+        tensors = [args[at] for at in places]
+        del args
+        return checkpoint(
+            run, *tensors, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+        )
+
+    return checkpointed
+
+
+def _is_reentrant(layer: Any) -> bool:
+    """Return whether a layer is, or would be, checkpointed in the older way."""
+    chosen = getattr(getattr(layer, "_gradient_checkpointing_func", None), "keywords", {})
+    version: str = sys.modules["transformers"].__version__
+    return bool(chosen.get("use_reentrant", int(version.partition(".")[0]) < 5))
+
+
+@contextmanager
+def as_if_in_the_engine() -> Iterator[None]:
+    """Have a checkpoint compute its layer once for all that was saved, as in the engine's backward pass."""
+    task, thread = torch._C._current_graph_task_id, threading.get_ident()  # noqa: SLF001  (asked by torch's checkpoint)
+
+    def own_task() -> int:
+        number: int = task()
+        return OWN_TASK if number == -1 and threading.get_ident() == thread else number
+
+    torch._C._current_graph_task_id = own_task  # noqa: SLF001
+    try:
+        yield
+    finally:
+        torch._C._current_graph_task_id = task  # noqa: SLF001
+
+
+OWN_TASK = 1 << 30  # the engine's count from 0
 
 
 def is_checkpointed(model: Any) -> bool:

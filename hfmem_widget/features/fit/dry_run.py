@@ -93,10 +93,9 @@ def training_step(
             live.mark(leaf.grad)
 
     model.train()
-    if checkpointing:
-        checkpoint_layers(model, accumulated)
     mode = AsOnDevice(device, autocast)
-    with undisturbed(), live, mode:
+    again = checkpoint_layers(model, accumulated) if checkpointing else nullcontext()
+    with again, undisturbed(), live, mode:
         if accumulating:
             for parameter in model.parameters():
                 if parameter.requires_grad:

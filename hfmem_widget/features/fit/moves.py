@@ -33,7 +33,7 @@ from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, S
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
 
-SECONDS_AFTER_AN_ERROR: Final = 4.0
+SECONDS_AFTER_AN_ERROR: Final = 6.0
 SECONDS_IF_ASKED: Final = 30.0
 """Within which dry runs are begun; one takes 0.5 to 2 s."""
 
@@ -79,6 +79,11 @@ class Training:
     def margin(self) -> float:
         """Times what is forecast that it may take, but for what forecasts are off."""
         return 1.0 if ":" in self.device.key else ON_THE_HOST
+
+    @property
+    def held(self) -> float:
+        """Bytes that are there whatever the batch."""
+        return sum(self.forecast.full(name) for name in HELD)
 
     def most(self, forecast: Forecast, spare: float = 0.0) -> float:
         """Return the bytes that it needs at most, with the pieces that an allocator leaves between blocks."""
@@ -336,10 +341,12 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
 def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple[Option, ...]]:
     """Yield what to try, alone and in twos, by what was `found` so far to fit."""
     setting = training.setting
-    checkpointing = _checkpointing(training)
+    # Where what stays does not fit, less for each row does not help.
+    can_help = training.held <= training.room + training.spare
+    checkpointing = _checkpointing(training) if can_help else None
     if checkpointing:
         yield (checkpointing,)
-    smaller = _accumulated(training, dry, setting)
+    smaller = _accumulated(training, dry, setting) if can_help else None
     same_loss = [each for each in (smaller, checkpointing) if each]
     if smaller:
         yield (smaller,)
@@ -388,18 +395,19 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         accumulation = setting.accumulation * (setting.batch // batch)
         return replace(setting, batch=batch, accumulation=accumulation)
 
-    # The largest that is sure to fit; if none is, the largest that would if the spare were free.
+    now, held = dry(setting), training.held
+    # The largest that is sure to fit; if none is, the largest that would if the spare were free. Beside what
+    # stays, a step takes nearly as much for each row.
     for spare in (0.0, training.spare):
-        low, high = 0, len(rows) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if training.fits(dry(at(rows[middle])), spare):
-                high = middle
-            else:
-                low = middle + 1
-        if training.fits(dry(at(rows[low])), spare):
+        left = (training.room + spare) / training.margin - held
+        share = left / max(1.0, now.total - held)
+        chosen = at(rows[-1])
+        for batch in (each for each in rows if each <= share * setting.batch):
+            if training.fits(dry(at(batch)), spare):
+                chosen = at(batch)
+                break
+        if training.fits(dry(chosen), spare):
             break
-    chosen = at(rows[low])
     return Option(
         f"{format_counted(chosen.batch, 'row')} in a batch, {chosen.accumulation} batches accumulated",
         {

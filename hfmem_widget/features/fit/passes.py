@@ -167,10 +167,18 @@ class DryPasses:
         """Return what a batch takes; of two, for what the first one leaves free."""
         passes, (_, high) = self._passes, MEASURED
         run = self._run(rows, passes.seen.length)
-        most = high * run.peak
+        peak = run.peak + sum(self._libraries())
+        most = high * peak
         if self._device == "cuda" and not has_growing_segments():
-            most = max(most, Replay((), run.events, ()).needs(passes.room - passes.base))
-        return Need(run.peak, most)
+            replay = Replay(self._libraries(), run.events, ())
+            most = max(most, replay.needs(passes.room - passes.base))
+        return Need(peak, most)
+
+    def _libraries(self) -> tuple[int, ...]:
+        """Return the bytes that cuBLAS takes for itself with the first product; they may be there already."""
+        from hfmem_widget.features.fit.workspaces import of_cublas
+
+        return (of_cublas()[0],) if self._device == "cuda" else ()
 
     def generation(self, rows: int, whole: int) -> Need:
         """Return what all of it takes, up to rows of so many tokens."""
@@ -181,8 +189,8 @@ class DryPasses:
         logits = COPIES * 4 * made * _vocabulary(self._ghost)
         # `generate` keeps the tokens and their mask, and makes both anew for each token.
         tokens = COPIES * 8 * made * whole
-        peak = tokens + max(prefill, last.peak, last.kv_cache + logits)
-        return Need(peak, max(high * prefill, high * peak + last.kv_cache))
+        peak = tokens + sum(self._libraries()) + max(prefill, last.peak, last.kv_cache + logits)
+        return Need(peak, high * peak + last.kv_cache)
 
     def _run_once(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
         from hfmem_widget.features.fit.dry_run import inference, last_token
