@@ -72,7 +72,12 @@ class Lines:
         self._steps_until = -math.inf
         self._steps_lines = 0
         self._steps_devices: tuple[str, ...] = ()
-        self._written: dict[str, list[object]] = {"note": [], "finding": [], "guide": []}
+        self._written: dict[str, list[object]] = {
+            "note": [],
+            "finding": [],
+            "guide": [],
+            "move": [],
+        }
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
 
@@ -166,6 +171,7 @@ class Lines:
         yield from self._changed_list(
             "guide", session.guides, lambda guide: _plain_data(asdict(guide))
         )
+        yield from self._changed_list("move", session.moves, lambda move: _plain_data(asdict(move)))
         for start, stop in list(session.timeline.gaps):
             if self._gaps is None or start > self._gaps[0]:
                 self._gaps = (start, stop)

@@ -20,6 +20,7 @@ from hfmem_widget.session import (
     Device,
     Finding,
     Guide,
+    Move,
     Phase,
     Phases,
     Polling,
@@ -80,8 +81,8 @@ class StreamReader(LineReader):
         self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
         self._phases: dict[int, check.PhasesLine] = {}
-        self._items: dict[str, list[str | Finding | Guide]] = {
-            kind: [] for kind in ("note", "finding", "guide")
+        self._items: dict[str, list[str | Finding | Guide | Move]] = {
+            kind: [] for kind in ("note", "finding", "guide", "move")
         }
         self._contents = Contents()
 
@@ -155,6 +156,7 @@ class StreamReader(LineReader):
             guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
+        session.moves = [one for one in self._items["move"] if isinstance(one, Move)]
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
             session.polling = replace(end.polling, interval=head.interval)

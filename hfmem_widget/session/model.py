@@ -421,11 +421,14 @@ class Finding:
     span_id: int | None = None
 
 
+Call = Literal["arguments", "model", "generate", "peft", "data"]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing to change in the user's code: an option and its value, as Python code."""
 
-    target: Literal["arguments", "model", "generate", "peft", "data"]  # the call that takes it
+    target: Call  # the call that takes it
     name: str
     value: str
 
