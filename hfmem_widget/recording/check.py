@@ -393,15 +393,12 @@ class _Move(RecordedLine, tag="move"):
     spare: Figure | None = 0.0
 
     def made(self) -> Item:
-        figures = {
-            name: available(getattr(self, name)) for name in ("low", "high", "room", "spare")
-        }
         changes = tuple(Change(each.target, each.name, each.value) for each in self.changes)
+        low, high, room, spare = map(available, (self.low, self.high, self.room, self.spare))
         sizes = self.batch, self.length, self.accumulation
+        figures = low, high, room, spare
         return Item(
-            "move",
-            self.i,
-            Move(self.name, changes, *sizes, self.cost, self.peak, **figures),
+            "move", self.i, Move(self.name, changes, *sizes, self.cost, self.peak, *figures)
         )
 
 
@@ -446,6 +443,15 @@ class _Contents(RecordedLine, tag="contents"):
         return Contents(**asdict(self) | names)
 
 
+class Recipe(RecordedLine, tag="recipe"):
+    """What a dry run needs, which takes it apart itself."""
+
+    of: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.of = _evidence(self.of)
+
+
 class End(RecordedLine, tag="end"):
     """How the run ended, and how sampling went; its interval is in the head."""
 
@@ -475,7 +481,7 @@ class End(RecordedLine, tag="end"):
 
 _Known = (
     Head | Columns | Rows | FoldLine | SpanLine | StepsLine | PhasesLine
-    | _Note | _Finding | _Guide | _Move | Gap | _Contents | End
+    | _Note | _Finding | _Guide | _Move | Gap | _Contents | Recipe | End
 )  # fmt: skip
 _TAGS = {kind.__struct_config__.tag for kind in get_args(_Known)}
 

@@ -80,6 +80,7 @@ class Lines:
         }
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
+        self._recipe: object = {}
 
     def head(self, run: str = "") -> bytes:
         """Return the first line; `run` is the distributed run's, a recording by itself has its own."""
@@ -179,6 +180,9 @@ class Lines:
         if session.contents != self._contents:
             self._contents = session.contents
             yield _line(k="contents", **asdict(session.contents))
+        if session.recipe != self._recipe:
+            self._recipe = session.recipe
+            yield _line(k="recipe", of=session.recipe)  # as it is: 0 is no 0.0 there
         if everything:
             yield from self._phases()
 

@@ -131,6 +131,9 @@ class Session(Shown):
         What the card of an outermost span says of it beside others, by span id. A copy has none.
     moves : list of Move
         What to change so that a training that ran out of memory fits, best first.
+    recipe : mapping of str to object
+        What dry runs of its training need on another machine, as plain data, or ``refused``: why there are
+        none. Empty without a training.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -178,6 +181,7 @@ class Session(Shown):
         self.ranks: Ranks | None = None
         self.remarks: dict[int, str] = {}
         self.moves: list[Move] = []
+        self.recipe: Mapping[str, Any] = {}
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -201,7 +205,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"moves": []} | state, _writer=NOBODY, remarks={}, run=None)
+        vars(self).update({"moves": [], "recipe": {}} | state, _writer=NOBODY, remarks={}, run=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

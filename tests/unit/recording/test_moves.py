@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,23 @@ LESS = Move(
         Change("arguments", "per_device_train_batch_size", "2"),
         Change("arguments", "gradient_accumulation_steps", "4"),
     ),
-    *(2, 512, 4, "", int(5 * GIB), 4.9 * GIB, 5.1 * GIB, 6.0 * GIB),
+    batch=2,
+    length=512,
+    accumulation=4,
+    cost="",
+    peak=int(5 * GIB),
+    low=4.9 * GIB,
+    high=5.1 * GIB,
+    room=6.0 * GIB,
 )
-UNKNOWN = Move(
-    *("rows of at most 256 tokens", (Change("data", "max_length", "256"),), 8, 256, 1),
-    *("longer rows lose their end", int(6 * GIB), 5.9 * GIB, math.nan, math.nan, GIB),
+UNKNOWN = replace(
+    LESS,
+    name="rows of at most 256 tokens",
+    changes=(Change("data", "max_length", "256"),),
+    cost="longer rows lose their end",
+    high=math.nan,
+    room=math.nan,
+    spare=GIB,
 )
 
 
@@ -41,7 +54,8 @@ def failed(*moves: Move) -> Session:
 
 
 def opened(session: Session, folder: Path) -> Session:
-    return hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
+    back: Session = hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
+    return back
 
 
 def test_they_come_back(tmp_path: Path) -> None:
