@@ -29,7 +29,13 @@ def fit(arguments: Namespace) -> int:
             for verdict in fitted.verdicts
         ]
         parts = {part.name: part.bytes for part in forecast.parts}
-        say(json.dumps({"bytes": forecast.total, "parts": parts, "devices": devices}))
+        moves = [
+            {"change": move.name, "code": move.code, "bytes": move.peak, "fits": move.fits}
+            | {"cost": move.cost}
+            for move in fitted.moves
+        ]
+        found = {"bytes": forecast.total, "parts": parts, "devices": devices}
+        say(json.dumps(found | ({"moves": moves} if moves else {})))
     else:
         say(repr(fitted))
     fits = [verdict.fits for verdict in fitted.verdicts]

@@ -147,7 +147,7 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     fit.add_argument(
         "model", metavar="MODEL",
-        help="a folder or JSON file with a configuration, or a model in the local cache",
+        help="a folder or JSON file with a configuration, a model in the local cache, or a recording",
     )  # fmt: skip
     add_flags(fit, options_of(Setting))
     fit.add_argument("--json", action="store_true", help="bytes as JSON")

@@ -34,11 +34,14 @@ from hfmem_widget.recording.fields import (
 )
 from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
+    Call,
     Certainty,
+    Change,
     Contents,
     Device,
     Finding,
     Guide,
+    Move,
     Peak,
     Phase,
     Polling,
@@ -322,11 +325,11 @@ class PhasesLine(RecordedLine, tag="phases"):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A note, a finding or a guide and its place in the list; None where the list ends there."""
+    """An entry of a list and its place; None where the list ends there."""
 
-    kind: Literal["note", "finding", "guide"]
+    kind: Literal["note", "finding", "guide", "move"]
     place: int
-    item: str | Finding | Guide | None
+    item: str | Finding | Guide | Move | None
 
 
 class _Note(RecordedLine, tag="note"):
@@ -369,8 +372,38 @@ class _Guide(RecordedLine, tag="guide"):
         return Item("guide", self.i, Guide(self.device, self.kind, self.label, *ends))
 
 
+class _Change(Struct):
+    target: Call
+    name: Text
+    value: Text
+
+
+class _Move(RecordedLine, tag="move"):
+    i: ListPosition
+    name: Sentence
+    changes: Annotated[list[_Change], Meta(max_length=16)]
+    batch: Count
+    length: Count
+    accumulation: Count
+    cost: Sentence
+    peak: Count
+    low: Figure | None
+    high: Figure | None
+    room: Figure | None
+    spare: Figure | None = 0.0
+
+    def made(self) -> Item:
+        changes = tuple(Change(each.target, each.name, each.value) for each in self.changes)
+        low, high, room, spare = map(available, (self.low, self.high, self.room, self.spare))
+        sizes = self.batch, self.length, self.accumulation
+        figures = low, high, room, spare
+        return Item(
+            "move", self.i, Move(self.name, changes, *sizes, self.cost, self.peak, *figures)
+        )
+
+
 class _NoItem(Struct, forbid_unknown_fields=True):
-    k: Literal["note", "finding", "guide"]
+    k: Literal["note", "finding", "guide", "move"]
     i: ListPosition
 
 
@@ -410,6 +443,15 @@ class _Contents(RecordedLine, tag="contents"):
         return Contents(**asdict(self) | names)
 
 
+class Recipe(RecordedLine, tag="recipe"):
+    """What a dry run needs, which takes it apart itself."""
+
+    of: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.of = _evidence(self.of)
+
+
 class End(RecordedLine, tag="end"):
     """How the run ended, and how sampling went; its interval is in the head."""
 
@@ -439,7 +481,7 @@ class End(RecordedLine, tag="end"):
 
 _Known = (
     Head | Columns | Rows | FoldLine | SpanLine | StepsLine | PhasesLine
-    | _Note | _Finding | _Guide | Gap | _Contents | End
+    | _Note | _Finding | _Guide | _Move | Gap | _Contents | Recipe | End
 )  # fmt: skip
 _TAGS = {kind.__struct_config__.tag for kind in get_args(_Known)}
 
@@ -462,7 +504,7 @@ def parse(line: bytes) -> Any:
             return _LINE.decode(line).made()
         except msgspec.ValidationError:
             kind = _ANY.decode(line).k
-            if kind in {"note", "finding", "guide"}:
+            if kind in {"note", "finding", "guide", "move"}:
                 ended = _NO_ITEM.decode(line)
                 return Item(ended.k, ended.i, None)
             if kind in _TAGS:

@@ -27,7 +27,7 @@ MOST_RANKS = 1 << 20
 MOST_SPANS = 100_000
 MOST_STEPS = 200_000
 MOST_OF_A_LIST = 1000
-"""Notes, findings, guides."""
+"""Notes, findings, guides, moves."""
 
 LONGEST_TEXT = 256
 LARGEST = 2.0**60

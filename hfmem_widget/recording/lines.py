@@ -72,9 +72,15 @@ class Lines:
         self._steps_until = -math.inf
         self._steps_lines = 0
         self._steps_devices: tuple[str, ...] = ()
-        self._written: dict[str, list[object]] = {"note": [], "finding": [], "guide": []}
+        self._written: dict[str, list[object]] = {
+            "note": [],
+            "finding": [],
+            "guide": [],
+            "move": [],
+        }
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
+        self._recipe: object = {}
 
     def head(self, run: str = "") -> bytes:
         """Return the first line; `run` is the distributed run's, a recording by itself has its own."""
@@ -166,6 +172,7 @@ class Lines:
         yield from self._changed_list(
             "guide", session.guides, lambda guide: _plain_data(asdict(guide))
         )
+        yield from self._changed_list("move", session.moves, lambda move: _plain_data(asdict(move)))
         for start, stop in list(session.timeline.gaps):
             if self._gaps is None or start > self._gaps[0]:
                 self._gaps = (start, stop)
@@ -173,6 +180,9 @@ class Lines:
         if session.contents != self._contents:
             self._contents = session.contents
             yield _line(k="contents", **asdict(session.contents))
+        if session.recipe != self._recipe:
+            self._recipe = session.recipe
+            yield _line(k="recipe", of=session.recipe)  # as it is: 0 is no 0.0 there
         if everything:
             yield from self._phases()
 

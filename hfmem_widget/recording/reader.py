@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hfmem_widget.session import (
     Device,
     Finding,
     Guide,
+    Move,
     Phase,
     Phases,
     Polling,
@@ -80,10 +82,11 @@ class StreamReader(LineReader):
         self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
         self._phases: dict[int, check.PhasesLine] = {}
-        self._items: dict[str, list[str | Finding | Guide]] = {
-            kind: [] for kind in ("note", "finding", "guide")
+        self._items: dict[str, list[str | Finding | Guide | Move]] = {
+            kind: [] for kind in ("note", "finding", "guide", "move")
         }
         self._contents = Contents()
+        self._recipe: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes; a line counts once its end is there."""
@@ -155,6 +158,8 @@ class StreamReader(LineReader):
             guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
+        session.recipe = self._recipe
+        session.moves = [one for one in self._items["move"] if isinstance(one, Move)]
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
             session.polling = replace(end.polling, interval=head.interval)
@@ -265,6 +270,10 @@ class StreamReader(LineReader):
     @_enter.register
     def _(self, contents: Contents) -> None:
         self._contents = contents
+
+    @_enter.register
+    def _(self, recipe: check.Recipe) -> None:
+        self._recipe = recipe.of
 
     @_enter.register
     def _(self, end: check.End) -> None:

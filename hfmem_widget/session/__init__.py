@@ -3,6 +3,7 @@
 from hfmem_widget.session.model import FINE_KINDS as FINE_KINDS
 from hfmem_widget.session.model import ROLES as ROLES
 from hfmem_widget.session.model import Anatomy as Anatomy
+from hfmem_widget.session.model import Call as Call
 from hfmem_widget.session.model import Certainty as Certainty
 from hfmem_widget.session.model import Change as Change
 from hfmem_widget.session.model import Contents as Contents

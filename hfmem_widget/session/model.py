@@ -421,12 +421,14 @@ class Finding:
     span_id: int | None = None
 
 
+Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing to change in the user's code: an option and its value, as Python code."""
 
-    # The call that takes it; of an "evaluation", the arguments of the Trainer that is there.
-    target: Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
+    target: Call  # of an "evaluation": the arguments of the Trainer that is there
     name: str
     value: str
 

@@ -69,7 +69,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"_writer", "moves", "remarks", "run"}
+_OF_HERE = {"_writer", "remarks", "run"}
 """Attributes that no copy has."""
 
 
@@ -130,7 +130,10 @@ class Session(Shown):
     remarks : dict of int to str
         What the card of an outermost span says of it beside others, by span id. A copy has none.
     moves : list of Move
-        What to change so that a training that ran out of memory fits, best first. A copy has none.
+        What to change so that a training that ran out of memory fits, best first.
+    recipe : mapping of str to object
+        What dry runs of its training need on another machine, as plain data, or ``refused``: why there are
+        none. Empty without a training.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -178,6 +181,7 @@ class Session(Shown):
         self.ranks: Ranks | None = None
         self.remarks: dict[int, str] = {}
         self.moves: list[Move] = []
+        self.recipe: Mapping[str, Any] = {}
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -201,7 +205,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _writer=NOBODY, moves=[], remarks={}, run=None)
+        vars(self).update({"moves": [], "recipe": {}} | state, _writer=NOBODY, remarks={}, run=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"
@@ -214,6 +218,11 @@ class Session(Shown):
     def portable_notes(self) -> list[str]:
         """The notes that may leave this machine."""
         return [note for note in self.notes if not isinstance(note, LocalNote)]
+
+    @property
+    def is_of_here(self) -> bool:
+        """Whether it was watched in this process, and is no copy."""
+        return self._software is None
 
     @property
     def running(self) -> bool:

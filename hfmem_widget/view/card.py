@@ -78,6 +78,7 @@ def card_bundle(
     what_fits = moves_table(
         session.moves if ran_out else (),
         frees_first=any(FREES in advice for each in ran_out for advice in each.advice),
+        can_write=session.is_of_here,
     )
     if lead is not None:
         findings = others

@@ -11,6 +11,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
 
 IN_SIGHT = 4
+MOST = 40  # of a recording, which may be a stranger's
 _FITS = {
     True: (palette.GOOD, "fits"),
     None: (palette.RESERVED, "may fit"),
@@ -26,13 +27,17 @@ _COLUMNS = (
 )
 
 
-def moves_table(moves: Sequence[Move], *, frees_first: bool = False) -> kit.Fragment:
+def moves_table(
+    moves: Sequence[Move], *, frees_first: bool = False, can_write: bool = True
+) -> kit.Fragment:
     """Return the changes as a table, those after the first few folded; nothing without any.
 
-    With `frees_first`, what an error still holds is counted as free.
+    With `frees_first`, what an error still holds is counted as free. Without `can_write`, as of a session
+    that was opened, nothing is said of how to write them.
     """
     if not moves:
         return kit.NOTHING
+    moves = moves[:MOST]
     room = moves[0].room + (0.0 if any(move.fits for move in moves) else moves[0].spare)
     within = f" in {format_bytes(room)}" if room > 0 else ""
     best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
@@ -45,7 +50,7 @@ def moves_table(moves: Sequence[Move], *, frees_first: bool = False) -> kit.Frag
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(_COLUMNS, rows[:IN_SIGHT], scrolls="changes", size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
-        kit.Fragment(_how_to_write(written).html if written else ""),
+        kit.Fragment(_how_to_write(written).html if written and can_write else ""),
         between="\n",
     )
 

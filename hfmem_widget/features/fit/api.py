@@ -21,6 +21,8 @@ from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, longest_rows
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options
+from hfmem_widget.recording.file import place_of, read
+from hfmem_widget.recording.limits import ENDINGS
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 
@@ -37,7 +39,8 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     model : torch.nn.Module, transformers.PreTrainedConfig, Session, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
         Of other modules, weights, gradients and optimizer states are forecast, but no activations. Of a
-        session, the training that it watched, whose model must still be there, and what would make it fit.
+        session, the training that it watched, whose model must still be there, and what would make it fit; of
+        a recording, or a session opened from one, the same without the model.
     **choices
         Options of a `Setting`.
 
@@ -58,6 +61,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         from hfmem_widget.features.fit.predict import predict
     except ImportError as error:
         raise OptionError(f"a forecast needs torch and transformers ({plain(error)})") from None
+    model = _opened(model)
     if isinstance(model, Session):
         from hfmem_widget.features.fit.moves import fit_training
 
@@ -105,6 +109,12 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         tried = tried_step(subject, forecast.setting, progress=_on_one_line)
     remember(forecast)
     return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
+
+
+def _opened(model: Any) -> Any:
+    """Return the session of a recording, if that is asked about; else what is."""
+    is_recording = isinstance(model, str | PathLike) and fspath(model).endswith(ENDINGS)
+    return read(place_of(model)) if is_recording else model
 
 
 def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:

@@ -20,7 +20,8 @@ class Fits(Companion):
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
         errors = [each for each in session.findings if ran_out(each) and each.span_id == span.id]
-        if errors or any(phase.kind == "step" for phase in session.phases(span.id)):
+        is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
+        if errors or is_trained:
             process_state(LastTraining).session = session
         if errors:
             from hfmem_widget.features.fit.moves import moves_after_an_error
@@ -29,6 +30,11 @@ class Fits(Companion):
             is_of_passes = failed_kinds(session, span) & PASSES
             after = moves_of_passes if is_of_passes else moves_after_an_error
             session.moves = after(session, span, errors[-1])
+        if errors or is_trained:
+            from hfmem_widget.features.fit.moves import has_ranks
+            from hfmem_widget.features.fit.recorded import recipe_of_live
+
+            session.recipe = recipe_of_live(has_ranks=has_ranks())
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text

@@ -38,7 +38,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         _bar(forecast),
         _table(forecast, fit.measured),
         *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
-        moves_table(fit.moves),
+        moves_table(fit.moves, can_write=fit.can_write),
         title=" · ".join([title, *_facts(forecast)]),
     )
 

@@ -177,6 +177,8 @@ class Fit(Shown):
         What to change so that a watched training fits, best first; empty where a model was asked about.
     measured : mapping of str to float
         Bytes of each part at the peak that was measured, and "allocated"; of a watched training alone.
+    can_write : bool
+        Whether ``%memfit --write`` has the moves: not those of a recording.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -189,6 +191,7 @@ class Fit(Shown):
     tried: Tried | None = None
     moves: tuple[Move, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    can_write: bool = True
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -19,16 +19,17 @@ from hfmem_widget.features.fit.allocator import has_growing_segments
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
     batches_of,
-    live_model,
     others_of,
     ran_out,
     shape_of,
 )
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
+from hfmem_widget.features.fit.optimizers import kind_of
+from hfmem_widget.features.fit.recorded import CANNOT, live, made_again
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.monitor.batch import SeenBatch, seen_batch
+from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
@@ -53,8 +54,8 @@ NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "sa
 
 SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
 
+OF_THEN: Final = "the memory that is available is what the recorded run had"
 LISTED: Final = "; the card of that cell lists what fits, and %memfit --write N writes it"
-CANNOT: Final = "What would fit cannot be worked out: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def training_of(session: Session, headroom: float) -> Training:
     Where memory ran out, its room is what this process could have had then; else what it could have now, but
     for a share of `headroom`.
     """
-    if session.ranks is not None or _has_ranks():
+    if session.ranks is not None or (session.is_of_here and has_ranks()):
         raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
     if (left := _left_on_the_host()) < LEAST_LEFT:
         why = f"this process may map {format_bytes(left)} more, too little for a dry run"
@@ -147,16 +148,14 @@ def training_of(session: Session, headroom: float) -> Training:
     key = "" if error is None else str(error.evidence.get("device", ""))
     device = devices.get(key) or active_devices(session)[0]
     key = device.key
-    model, optimizer = live_model()
+    trained = live() if session.is_of_here else made_again(session.recipe)
     trainings = [
         span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
     ]
     counts = dict(trainings[-1].counts) if trainings else {}
-    from hfmem_widget.features.fit.on_meta import uncompiled  # they need torch
-    from hfmem_widget.features.fit.predict import changed_forecast, live_setting
+    from hfmem_widget.features.fit.predict import changed_forecast, live_setting  # they need torch
 
-    model = uncompiled(model)
-    seen = seen_batch(model, is_training=True)
+    model, optimizer, seen = trained.model, trained.optimizer, trained.seen
     if seen is not None and not seen.length:  # as of images: its rows alone can change
         shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
     elif error is None:
@@ -168,6 +167,7 @@ def training_of(session: Session, headroom: float) -> Training:
     batches = counts.get("batches", shape["batches"])
     shape = {"largest_batch": tokens, "longest": shape["longest"], "batches": batches}
     setting = live_setting(model, optimizer, shape, key.partition(":")[0])
+    setting = replace(setting, **trained.ran)
     forecast = changed_forecast(model, setting, optimizer, seen)
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
@@ -178,8 +178,10 @@ def training_of(session: Session, headroom: float) -> Training:
     foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in ("weights", "buffers"))
     spare = 0.0
     if error is None:
-        available = next((room.available for room in rooms()[0] if room.device == key), math.nan)
-        room = (1 - headroom) * available + sum(held.values())
+        free = trained.available
+        if free is None:
+            free = {room.device: room.available for room in rooms()[0]}
+        room = (1 - headroom) * free.get(key, math.nan) + sum(held.values())
     else:
         figures = (error.evidence.get(name) for name in ("room", "allocated"))
         known = (float(value) if isinstance(value, int) else math.nan for value in figures)
@@ -219,7 +221,8 @@ def _left_on_the_host() -> float:
     return math.inf if math.isnan(limit) else limit - used
 
 
-def _has_ranks() -> bool:
+def has_ranks() -> bool:
+    """Return whether this process is one of several ranks."""
     module: Any = sys.modules.get("torch.distributed")
     is_up = module is not None and module.is_available() and module.is_initialized()
     return bool(is_up and module.get_world_size() > 1)
@@ -285,7 +288,9 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
         if ":" in device.key:  # the host's memory holds much besides models
             measured["allocated"] = peak.allocated
-    return Fit(session.label, forecast, (verdict,), 0.0, "", None, tuple(session.moves), measured)
+    moves, is_here = tuple(session.moves), session.is_of_here
+    stored = "" if is_here else OF_THEN
+    return Fit(session.label, forecast, (verdict,), 0.0, stored, None, moves, measured, is_here)
 
 
 def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:
@@ -461,7 +466,7 @@ def _others(training: Training) -> Iterator[Option]:
             "weights, gradients and states in bfloat16",
             "model",
         )
-    kind = type(getattr(training.optimizer, "optimizer", training.optimizer)).__name__.lower()
+    kind = kind_of(training.optimizer).name.lower()
     if "adam" in kind and "8bit" not in kind:
         if setting.device == "cuda" and find_spec("bitsandbytes") is not None:
             yield Option(

@@ -50,6 +50,21 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     return made
 
 
+def config_of(fields: Mapping[str, Any]) -> Any:
+    """Return a configuration of transformers of what it has as plain data; any exception if there is none."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the type of this name; any exception if there is none."""
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"no type {name}")
+    return dtype
+
+
 def uncompiled(model: Any) -> Any:
     """Return the model in what `torch.compile` has made of one, which keeps `forward` in its own fields."""
     return getattr(model, "_modules", {}).get("_orig_mod") or model
@@ -73,7 +88,9 @@ def copy_of(model: Any) -> Any:
     return made
 
 
-def with_lora(model: Any, rank: int, targets: Iterable[str], device: str = "meta") -> Any:
+def with_lora(
+    model: Any, rank: int, targets: Iterable[str], device: str = "meta", *, dropout: float = 0.0
+) -> Any:
     """Return a model with LoRA adapters in the named layers, or in peft's choice; all else is frozen."""
     if not 1 <= rank <= LORA_RANK_MOST:
         raise OptionError(f"the LoRA rank must be 1 to {LORA_RANK_MOST}, not {rank}")
@@ -83,7 +100,9 @@ def with_lora(model: Any, rank: int, targets: Iterable[str], device: str = "meta
         raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
     with foreign(sentence), undisturbed(), torch.device(device):
-        return get_peft_model(model, LoraConfig(r=rank, target_modules=list(targets) or None))
+        layers = list(targets) or None
+        config = LoraConfig(r=rank, target_modules=layers, lora_dropout=dropout)
+        return get_peft_model(model, config)
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -167,6 +167,12 @@ _CLASSES: Final = {
 }
 
 
+OPTIONS: Final = frozenset(
+    {"amsgrad", "momentum", "centered", "fused", "foreach", "weight_decay", "beta1", "beta2_decay"}
+)
+"""What rules ask of a parameter group: whether it is there, is None, or is on."""
+
+
 def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
     """Return the rule of PyTorch's or transformers' class of this name, if there is one.
 
@@ -219,21 +225,46 @@ def of_bitsandbytes(name: str, bits: int, *, paged: bool) -> Optimizer | None:
     return Optimizer(in_float(count), paged=paged)
 
 
-def of_live(optimizer: Any, device: str) -> Optimizer:
-    """Return the rule of an optimizer that exists, or raise OptionError."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a rule needs to know of an optimizer that exists, or did: its class and its options."""
+
+    name: str
+    options: Mapping[str, bool | None]
+    bits: int = 0  # of the states of bitsandbytes' classes; 0 of others
+    paged: bool = False
+
+
+def kind_of(optimizer: Any) -> Kind:
+    """Return what a rule needs to know of an optimizer."""
+    if isinstance(optimizer, Kind):
+        return optimizer
     within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
-    kind = type(within)
-    if kind.__module__.startswith("bitsandbytes"):
+    name = type(within).__name__
+    if type(within).__module__.startswith("bitsandbytes"):
         bits = int(getattr(getattr(within, "args", None), "optim_bits", 32))
-        is_paged = bool(getattr(within, "is_paged", False))
-        rule = of_bitsandbytes(kind.__name__, bits, paged=is_paged)
+        return Kind(name, {}, bits, bool(getattr(within, "is_paged", False)))
+    group = within.param_groups[0] if within.param_groups else {}
+    options = {
+        key: value if value is None else bool(value)
+        for key, value in group.items()
+        if key in OPTIONS
+    }
+    return Kind(name, options)
+
+
+def of_live(optimizer: Any, device: str) -> Optimizer:
+    """Return the rule of an optimizer that exists, or of its `Kind`, or raise OptionError."""
+    kind = kind_of(optimizer)
+    if kind.bits:
+        rule = of_bitsandbytes(kind.name, kind.bits, paged=kind.paged)
     else:
-        settings = dict(within.param_groups[0]) if within.param_groups else {}
+        settings = dict(kind.options)
         if settings.get("foreach") is None and device == "cpu":
             settings["foreach"] = False
-        rule = of_class(kind.__name__, settings)
+        rule = of_class(kind.name, settings)
     if rule is None:
-        raise OptionError(f"forecasts do not support the optimizer {plain(kind.__name__)}")
+        raise OptionError(f"forecasts do not support the optimizer {plain(kind.name)}")
     return rule
 
 

@@ -25,6 +25,7 @@ MOST_WAITING = 6000
 """Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
 
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
+MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to the report of it
 TRIES = 3
 PAUSE = 10.0
 """Tries to write where the disk refuses, and the seconds between them."""
@@ -108,8 +109,11 @@ class FileRecording(Companion):
         if session is None or lines is None or self._is_closed:
             self._ticker.stop(0.0)
             return
-        # What has ended without a report, because of a fault of ours, is complete too.
-        is_last = self._is_over or not session.running
+        # What has ended without a report, because of a fault of ours, is complete too. Before a report there
+        # may be dry runs.
+        stopped = session.stopped_at
+        is_late = stopped is not None and self._clock() > stopped + MOST_BEFORE_REPORT
+        is_last = self._is_over or is_late
         try:
             self._unwritten.extend(self._news(session, lines, is_last=is_last))
             self._write(lines, is_last=is_last)

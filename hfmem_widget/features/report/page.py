@@ -39,6 +39,7 @@ from hfmem_widget.view.card import summary_html
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_html
 from hfmem_widget.view.line import duration_text, length, peak_text
+from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.phases import phases_html
 from hfmem_widget.view.rank_words import ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
@@ -262,6 +263,9 @@ def before_chart(session: Session) -> Iterator[Section]:
         if left_out > 0:
             html += kit.note(format_counted(left_out, "more finding")).html
         yield Section("findings", "Findings", html)
+    if session.moves:
+        drawn = moves_table(session.moves, can_write=False)
+        yield Section("moves", "What would fit", _html(drawn))
 
 
 def after_chart(session: Session) -> Iterator[Section]:

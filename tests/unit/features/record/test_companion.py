@@ -85,6 +85,29 @@ class Watched:
         return self.session
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_what_is_found_once_the_run_has_ended_is_in_the_file(
+    tmp_path: Path, *, is_reported: bool
+) -> None:
+    """Though that takes a while; if no report ever comes the file is complete without."""
+    watched = Watched(tmp_path / "run.hfmem.jsonl")
+    watched.hold(1)
+    watched.recording.end(watched.stage.recorder, watched.session.spans[0], None)
+    watched._cell.__exit__(None, None, None)
+    watched.stage.recorder.stop(watched.clock())
+    watched.recording.tick()
+    watched.session.findings.append(Finding("leak", "warn", "Found late.", {}, (), 1))
+    if is_reported:
+        watched.recording.report(watched.session, watched.session.spans[0])
+    else:
+        watched.clock.advance(60.0)
+        watched.recording.tick()
+
+    opened = hfmem_widget.open(tmp_path / "run.hfmem.jsonl")
+    assert opened.findings == watched.session.findings
+    assert not opened.broken_off
+
+
 def test_the_file_has_the_session(tmp_path: Path) -> None:
     """What is opened afterwards has the peak, the span's end, and every sample."""
     watched = Watched(tmp_path / "run.hfmem.jsonl")

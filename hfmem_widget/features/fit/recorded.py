@@ -1,0 +1,213 @@
+"""The model of a watched training: the live one, or one made again from what a recording keeps of it.
+
+Kept are its class of transformers, its configuration and how it was trained: no weights, no data, no paths.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.beside import live_model
+from hfmem_widget.features.fit.room import rooms
+from hfmem_widget.features.fit.setting import PRECISIONS, foreign
+from hfmem_widget.monitor.batch import SeenBatch, seen_batch
+from hfmem_widget.text import plain
+
+MOST_OF_CONFIG: Final = 64 * 1024
+"""Characters of a configuration as JSON; of a longer one there are no dry runs elsewhere."""
+
+MOST_NAMES: Final = 2048
+LONGEST_NAME: Final = 64
+LARGEST: Final = 2**53
+
+LEFT_OUT: Final = frozenset(
+    {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
+)
+
+CANNOT: Final = "What would fit cannot be worked out: "
+NOT_KEPT: Final = "the recording has no model to try it with"
+CHANGED: Final = "the model is not what its configuration describes"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was trained, as far as dry runs need it."""
+
+    model: Any
+    optimizer: Any
+    seen: SeenBatch | None
+    ran: Mapping[str, Any] = field(default_factory=dict)
+    """What its setting was; of a live model that is asked of itself."""
+    available: Mapping[str, float] | None = None
+    """Bytes by device that were free as its watch ended; None of a live one, where that is asked now."""
+
+
+def live() -> Subject:
+    """Return the largest model that is being trained, or raise OptionError."""
+    model, optimizer = live_model()
+    from hfmem_widget.features.fit.on_meta import uncompiled  # it needs torch
+
+    model = uncompiled(model)
+    return Subject(model, optimizer, seen_batch(model, is_training=True))
+
+
+def recipe_of_live(*, has_ranks: bool) -> dict[str, Any]:
+    """Return what dry runs of the live training need elsewhere, as plain data, or why there can be none."""
+    if has_ranks:
+        return {"refused": "a training on several ranks is not supported yet"}
+    try:
+        with foreign("the model cannot be recorded"):
+            return _recipe(live())
+    except OptionError as error:
+        return {"refused": str(error)}
+
+
+def _recipe(trained: Subject) -> dict[str, Any]:
+    from hfmem_widget.features.fit.backward import is_checkpointed
+    from hfmem_widget.features.fit.optimizers import kind_of
+    from hfmem_widget.features.fit.predict import precision_of_accelerate
+
+    model, lora = trained.model, None
+    if live_model()[0] is not model or getattr(model, "_compiled_call_impl", None):
+        raise OptionError("the model was compiled")
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if base is not model:
+        [adapters] = model.peft_config.values()
+        layers = adapters.target_modules
+        if adapters.peft_type != "LORA" or isinstance(layers, str):
+            raise OptionError("adapters other than LoRA in named layers are not recorded")
+        lora = [adapters.r, sorted(layers), float(adapters.lora_dropout)]
+    name, config = type(base).__name__, getattr(base, "config", None)
+    if getattr(sys.modules.get("transformers"), name, None) is not type(base) or config is None:
+        raise OptionError(f"{plain(name)} is no class of transformers")
+    if getattr(config, "quantization_config", None) is not None:
+        raise OptionError("the weights are quantised")
+    kept = _kept(config.to_dict())
+    if len(json.dumps(kept)) > MOST_OF_CONFIG:
+        raise OptionError("the configuration is longer than 64 kB")
+    weights = list(model.named_parameters())
+    sizes: Counter[str] = Counter()
+    for _, each in weights:
+        sizes[str(each.dtype).removeprefix("torch.")] += each.numel()
+    names = [own for own, each in weights if each.requires_grad]
+    if lora or len(names) == len(weights):
+        names = []
+    if len(names) > MOST_NAMES:
+        raise OptionError(f"more than {MOST_NAMES} weights were chosen to be trained")
+    seen = trained.seen
+    batch = seen and {
+        "rows": seen.rows,
+        "length": seen.length,
+        "given": {
+            name: value if isinstance(value, bool) else [list(value[0]), str(value[1])[6:]]
+            for name, value in seen.given.items()
+        },
+    }
+    return {
+        "model": name,
+        "config": kept,
+        "attention": str(getattr(config, "_attn_implementation", None) or ""),
+        "dtype": max(sizes, key=lambda dtype: sizes[dtype], default="float32"),
+        "size": _size_of(model),
+        "lora": lora,
+        "trained": names,
+        "optimizer": asdict(kind_of(trained.optimizer)),
+        "precision": precision_of_accelerate(),
+        "checkpointing": is_checkpointed(model),
+        "batch": batch,
+        "available": {room.device: room.available for room in rooms()[0] if room.available >= 0},
+    }
+
+
+def made_again(recipe: Mapping[str, Any]) -> Subject:
+    """Return what a recording's training was of, on the meta device, or raise OptionError."""
+    try:
+        return _made(recipe)
+    except OptionError as error:
+        raise OptionError(f"{CANNOT}{error}") from None
+
+
+def _made(recipe: Mapping[str, Any]) -> Subject:
+    if not recipe or "refused" in recipe:
+        raise OptionError(plain(recipe.get("refused", NOT_KEPT), 300))
+    from hfmem_widget.features.fit.on_meta import config_of, dtype_of, from_config, with_lora
+    from hfmem_widget.features.fit.optimizers import Kind
+
+    with foreign("the recorded model cannot be made again"):
+        config = config_of(_kept(recipe["config"]))
+        config.architectures = [recipe["model"]]
+        if recipe["attention"] == "eager":
+            config._attn_implementation = "eager"  # noqa: SLF001  (as transformers keeps it)
+        model = from_config(config, dtype_of(recipe["dtype"]), for_training=True)
+        if recipe["checkpointing"]:
+            # As transformers calls it now, or did.
+            enable = getattr(model, "activation_checkpointing_enable", None)
+            (enable or model.gradient_checkpointing_enable)()
+        is_same = type(model).__name__ == recipe["model"]
+        if recipe["lora"]:
+            rank, layers, dropout = recipe["lora"]
+            model = with_lora(model, int(rank), map(str, layers), dropout=float(dropout))
+        elif names := frozenset(recipe["trained"]):
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name in names)
+        if not is_same or _size_of(model) != list(recipe["size"]):
+            raise OptionError(CHANGED)
+        batch = recipe["batch"]
+        seen = batch and SeenBatch(
+            weakref.ref(model),
+            {
+                name: value if isinstance(value, bool) else (tuple(value[0]), dtype_of(value[1]))
+                for name, value in batch["given"].items()
+            },
+            int(batch["rows"]),
+            int(batch["length"]),
+        )
+        kind = Kind(**recipe["optimizer"])
+        precision = recipe["precision"] if recipe["precision"] in PRECISIONS else "fp32"
+        ran = {"precision": precision, "optimizer": plain(kind.name)}
+        ran["checkpointing"] = bool(recipe["checkpointing"])
+        return Subject(model, kind, seen, ran, dict(recipe["available"]))
+
+
+def _size_of(model: Any) -> list[int]:
+    """Return the weights, those that are trained, and their bytes, each storage once."""
+    from hfmem_widget.features.fit.on_meta import storages
+
+    weights = list(storages(model.parameters()))
+    trained = sum(each.numel() for each in weights if each.requires_grad)
+    return [
+        sum(each.numel() for each in weights),
+        trained,
+        sum(each.numel() * each.element_size() for each in weights),
+    ]
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides a model's shapes: no names of its files and labels, and nothing that is fetched."""
+    kept = {
+        str(name): _kept(value) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+        if not str(name).startswith("_") and name not in LEFT_OUT and _is_kept(value)
+    }
+    if isinstance(labels := config.get("id2label"), Mapping):
+        kept["num_labels"] = len(labels)
+    if "use_pretrained_backbone" in kept:
+        kept["use_pretrained_backbone"] = False
+    return kept
+
+
+def _is_kept(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LONGEST_NAME and not {"/", "\\"} & set(value)
+    if isinstance(value, list | tuple):
+        return all(_is_kept(each) and not isinstance(each, Mapping) for each in value)
+    if isinstance(value, int | float):
+        return abs(value) < LARGEST
+    return value is None or isinstance(value, Mapping)

@@ -1,0 +1,119 @@
+"""What would have fit goes along with a recording, and is shown wherever that is opened."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import hfmem_widget
+from hfmem_widget.features.report.page import page
+from hfmem_widget.session import Change, Finding, Move, Session
+from hfmem_widget.text import GIB
+from hfmem_widget.view.card import card_bundle
+from tests.scenes import scripted_run
+from tests.unit.view.test_hostile_text import CORPUS, Strict
+
+LESS = Move(
+    "2 rows in a batch, 4 batches accumulated",
+    (
+        Change("arguments", "per_device_train_batch_size", "2"),
+        Change("arguments", "gradient_accumulation_steps", "4"),
+    ),
+    batch=2,
+    length=512,
+    accumulation=4,
+    cost="",
+    peak=int(5 * GIB),
+    low=4.9 * GIB,
+    high=5.1 * GIB,
+    room=6.0 * GIB,
+)
+UNKNOWN = replace(
+    LESS,
+    name="rows of at most 256 tokens",
+    changes=(Change("data", "max_length", "256"),),
+    cost="longer rows lose their end",
+    high=math.nan,
+    room=math.nan,
+    spare=GIB,
+)
+
+
+def failed(*moves: Move) -> Session:
+    """Return a run that ended for want of memory."""
+    session = scripted_run("short")
+    root = session.spans[0]
+    session.findings.append(Finding("oom", "critical", "Out of memory.", {}, (), root.id))
+    session.moves = list(moves)
+    return session
+
+
+def opened(session: Session, folder: Path) -> Session:
+    back: Session = hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
+    return back
+
+
+def test_they_come_back(tmp_path: Path) -> None:
+    """Each figure as it was, one that is not available as such; and so in a copy."""
+    session = failed(LESS, UNKNOWN)
+    back = opened(session, tmp_path)
+
+    assert back.moves[0] == LESS
+    assert [move.fits for move in back.moves] == [True, None]
+    assert math.isnan(back.moves[1].room)
+    assert back.moves[1].changes == UNKNOWN.changes
+    assert pickle.loads(pickle.dumps(back)) == copy.copy(back) == back
+    assert copy.copy(session).moves == session.moves
+
+
+def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
+    """As its cell did, but for the line that puts a new cell below the cell: there is none."""
+    session = failed(LESS)
+    cards = [
+        card_bundle(each, each.spans[0], with_chart=False)["text/html"]
+        for each in (session, opened(session, tmp_path))
+    ]
+    assert all("gradient_accumulation_steps=4" in card for card in cards)
+    assert ["--write" in card for card in cards] == [True, False]
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
+    """Under a heading of their own; without any there is none."""
+    session = opened(failed(LESS), tmp_path) if is_opened else failed(LESS)
+    shown = page(session, static=True)
+
+    assert "What fits in 6.00 GiB" in shown
+    assert "per_device_train_batch_size=2" in shown
+    assert "--write" not in shown
+    assert 'id="moves"' in shown
+    assert 'id="moves"' not in page(failed(), static=True)
+
+
+@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+def test_a_strangers_text_is_text(text: str, tmp_path: Path) -> None:
+    """In each of a move's places, on the card; and it is no longer than other text."""
+    bad = Move(text, (Change("peft", text, text),), 1, 1, 1, text, 5, 4.0, 6.0, 7.0)
+    back = opened(failed(bad), tmp_path)
+
+    Strict(card_bundle(back, back.spans[0], with_chart=False)["text/html"])
+    [move] = back.moves
+    assert max(map(len, (move.name, move.cost, move.changes[0].value))) <= 1024
+    assert "\x1b" not in move.code + move.name
+
+
+def test_a_list_that_got_shorter_ends_there(tmp_path: Path) -> None:
+    """And a call that nobody knows costs its line alone."""
+    path = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl")
+    text = path.read_text()
+    head, end = text.rsplit("\n", 2)[:2]
+    strange = text.replace('"target":"data"', '"target":"os.system"')
+    for name, changed in (("short", f'{head}\n{{"k":"move","i":1}}\n{end}\n'), ("odd", strange)):
+        other = tmp_path / f"{name}.hfmem.jsonl"
+        other.write_text(changed)
+        assert hfmem_widget.open(other).moves == [LESS]
