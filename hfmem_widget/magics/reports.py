@@ -293,7 +293,7 @@ class ReportMagics(Magics):
 
     def _write(self, number: int) -> None:
         """Put a cell below that has a change of the last list."""
-        from hfmem_widget.features.fit.write import written
+        from hfmem_widget.features.fit.write import made_anew, written
         from hfmem_widget.view.moves import FREES
 
         session = _last_training()
@@ -310,7 +310,9 @@ class ReportMagics(Magics):
         text = written(history.input_hist_raw[1:], move.changes)
         if session and any(FREES in each for one in session.findings for each in one.advice):
             magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)
-            text = f"{magic}{line}{FREES}\n{rest}"
+            # What the cell makes anew would otherwise be there twice.
+            before = [each for each in made_anew(text) if each in self._shell.user_ns]
+            text = f"{magic}{line}{' '.join([FREES, *before])}\n{rest}"
         self._shell.set_next_input(text)
         print(f"The new cell below has: {plain(move.name)}.")  # noqa: T201
 

@@ -477,6 +477,18 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     return _joined(sorted(parts, key=lambda part: part[0]), cells, notes)
 
 
+def made_anew(text: str) -> list[str]:
+    """Return the names that a cell gives a value before it reads them, in their order."""
+    cell = _read(text)
+    read: set[str] = set()
+    made: list[str] = []
+    for statement in cell.tree.body if cell else ():
+        read |= _names(statement, ast.Load)
+        if isinstance(statement, ast.Assign):
+            made += sorted(_names(statement, ast.Store) - read - {*made})
+    return made
+
+
 def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
     """Return the newest statement that evaluates, below what sets its Trainer's arguments."""
     for index in sorted(cells, reverse=True):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from hfmem_widget.features.fit.write import written
+from hfmem_widget.features.fit.write import made_anew, written
 from hfmem_widget.session import Change
 from tests.data import ROOT
 
@@ -154,3 +154,10 @@ def test_a_keyword_that_is_asked_for_by_two_names_is_changed_once() -> None:
     both = [Change("model", "torch_dtype", "None"), Change("model", "dtype", "torch.float16")]
 
     assert written([cell], both) == cell.replace("'auto'", "torch.float16")
+
+
+def test_what_a_cell_makes_anew_may_go_before() -> None:
+    """Not what it reads first, or sets a part of."""
+    cell = "model = load()\nmodel.config.x = 1\nargs.bf16 = True\ndata = cut(data)\ntrainer = Trainer(model, args)"
+
+    assert made_anew(f"%%memwatch\n{cell}\ntrainer.train()") == ["model", "trainer"]
