@@ -28,8 +28,9 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.what_if import what_if
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
-from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span
+from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span, WhatIf
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
 
@@ -251,7 +252,10 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
     if error.evidence.get("cause") in OF_THE_TRAINING:
         with suppress(OptionError, KeyboardInterrupt):
             training = training_of(session, headroom=0.0)
-            return moves_of(training, DryRuns(training, until))
+            dry = DryRuns(training, until)
+            moves = moves_of(training, dry)
+            session.what_if = _what_if(training, dry)
+            return moves
     return []
 
 
@@ -274,13 +278,24 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     does_not = forecast.interval[0] > room + training.spare
     fits = training.fits(forecast) or (False if does_not else None)
     verdict = Verdict(there, 0, fits, rows)
+    session.what_if = _what_if(training, dry)
     measured = {}
     if not any(map(ran_out, session.findings)):
         peak = session.anatomy("peak", device.key)
         measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
         if ":" in device.key:  # the host's memory holds much besides models
             measured["allocated"] = peak.allocated
-    return Fit(session.label, forecast, (verdict,), 0.0, "", None, tuple(session.moves), measured)
+    moves = tuple(session.moves)
+    return Fit(session.label, forecast, (verdict,), 0.0, "", None, moves, measured, session.what_if)
+
+
+def _what_if(training: Training, dry: DryRuns) -> WhatIf | None:
+    """Return the training at other sizes, where there is time; an interrupt ends the dry runs for it."""
+    with suppress(KeyboardInterrupt):
+        found = what_if(training.model, training.setting, training.seen, dry)
+        room = {name: getattr(training, name) for name in ("room", "spare", "margin")}
+        return found and replace(found, **room)
+    return None
 
 
 def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:
