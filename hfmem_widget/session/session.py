@@ -38,6 +38,7 @@ from hfmem_widget.session.series import HELD
 from hfmem_widget.session.spans import Phases, Spans, SpanTuple
 from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
+from hfmem_widget.session.what_if import WhatIf
 from hfmem_widget.text import DEVICE_KEY, format_counted, plain
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"_writer", "remarks", "run"}
+_OF_HERE = {"_writer", "remarks", "run", "what_if"}
 """Attributes that no copy has."""
 
 
@@ -134,6 +135,8 @@ class Session(Shown):
     recipe : mapping of str to object
         What dry runs of its training need on another machine, as plain data, or ``refused``: why there are
         none. Empty without a training.
+    what_if : WhatIf or None
+        The training at other batches and lengths, where that was worked out. A copy has none.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -182,6 +185,7 @@ class Session(Shown):
         self.remarks: dict[int, str] = {}
         self.moves: list[Move] = []
         self.recipe: Mapping[str, Any] = {}
+        self.what_if: WhatIf | None = None
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -205,7 +209,8 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({"moves": [], "recipe": {}} | state, _writer=NOBODY, remarks={}, run=None)
+        moved = {"moves": [], "recipe": {}} | state
+        vars(self).update(moved, _writer=NOBODY, remarks={}, run=None, what_if=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

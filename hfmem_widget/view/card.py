@@ -46,6 +46,7 @@ from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.token_cost import token_cost
+from hfmem_widget.view.what_if import what_if_html
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
@@ -90,6 +91,7 @@ def card_bundle(
         most = worst_of(facts)
         cost = token_cost(session, span, most.device)
         sentences += [cost.text(most.capacity)] if cost else []
+    trained = ran_out or any(phase.kind == "step" for phase in session.phases(span.id))
     remark = session.remarks.get(span.id, "")
     notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
@@ -106,6 +108,7 @@ def card_bundle(
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(what_fits.html),
+        kit.Fragment(what_if_html(session.what_if if trained else None).html),
         *kit.notes(sentences),
         ranks_html(session),
         picture,

@@ -14,6 +14,7 @@ from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.headline import size_of
 from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view.what_if import what_if_html
 
 TIMES = "\u00d7"
 NOTE_LENGTH = 300
@@ -39,6 +40,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         _table(forecast, fit.measured),
         *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
         moves_table(fit.moves, can_write=fit.can_write),
+        what_if_html(fit.what_if),
         title=" · ".join([title, *_facts(forecast)]),
     )
 

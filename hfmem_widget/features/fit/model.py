@@ -11,7 +11,7 @@ from hfmem_widget.analysis.parts import LABELS as OF_ANATOMIES
 from hfmem_widget.display import Shown
 from hfmem_widget.features.fit.allocator import Replay
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.session import Move
+from hfmem_widget.session import Move, WhatIf
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """How a figure is meant: exactly, at most, about, or at least."""
@@ -179,6 +179,8 @@ class Fit(Shown):
         Bytes of each part at the peak that was measured, and "allocated"; of a watched training alone.
     can_write : bool
         Whether ``%memfit --write`` has the moves: not those of a recording.
+    what_if : WhatIf, optional
+        A watched training at other sizes.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -192,6 +194,7 @@ class Fit(Shown):
     moves: tuple[Move, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     can_write: bool = True
+    what_if: WhatIf | None = None
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -29,8 +29,9 @@ from hfmem_widget.features.fit.recorded import CANNOT, live, made_again
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.what_if import what_if
 from hfmem_widget.monitor.batch import SeenBatch
-from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span
+from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span, WhatIf
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
 
@@ -259,7 +260,10 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
     if error.evidence.get("cause") in OF_THE_TRAINING:
         with suppress(OptionError, KeyboardInterrupt):
             training = training_of(session, headroom=0.0)
-            return moves_of(training, DryRuns(training, until))
+            dry = DryRuns(training, until)
+            moves = moves_of(training, dry)
+            session.what_if = _what_if(training, dry)
+            return moves
     return []
 
 
@@ -282,6 +286,7 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     does_not = forecast.interval[0] > room + training.spare
     fits = training.fits(forecast) or (False if does_not else None)
     verdict = Verdict(there, 0, fits, rows)
+    session.what_if = _what_if(training, dry)
     measured = {}
     if not any(map(ran_out, session.findings)):
         peak = session.anatomy("peak", device.key)
@@ -289,8 +294,19 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         if ":" in device.key:  # the host's memory holds much besides models
             measured["allocated"] = peak.allocated
     moves, is_here = tuple(session.moves), session.is_of_here
-    stored = "" if is_here else OF_THEN
-    return Fit(session.label, forecast, (verdict,), 0.0, stored, None, moves, measured, is_here)
+    stored, sliders = "" if is_here else OF_THEN, session.what_if
+    return Fit(
+        session.label, forecast, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders
+    )
+
+
+def _what_if(training: Training, dry: DryRuns) -> WhatIf | None:
+    """Return the training at other sizes, where there is time; an interrupt ends the dry runs for it."""
+    with suppress(KeyboardInterrupt):
+        found = what_if(training.model, training.setting, training.seen, dry)
+        room = {name: getattr(training, name) for name in ("room", "spare", "margin")}
+        return found and replace(found, **room)
+    return None
 
 
 def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:

@@ -43,6 +43,7 @@ from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.phases import phases_html
 from hfmem_widget.view.rank_words import ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view.what_if import what_if_html
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
 from hfmem_widget.view.wire.rank_messages import describe_ranks, with_ranks
@@ -266,6 +267,9 @@ def before_chart(session: Session) -> Iterator[Section]:
     if session.moves:
         drawn = moves_table(session.moves, can_write=False)
         yield Section("moves", "What would fit", _html(drawn))
+    if session.what_if is not None:
+        html = _html(what_if_html(session.what_if, scripted=False))
+        yield Section("what-if", "At other sizes", html)
 
 
 def after_chart(session: Session) -> Iterator[Section]:

@@ -4,6 +4,7 @@ import { decode } from "../core/protocol.ts";
 import { defaultSettings } from "../core/settings.ts";
 import { Store } from "../core/store.ts";
 import { View } from "../core/view.ts";
+import { drawAllWhatIfs } from "../core/whatif.ts";
 
 /** Nothing comes after what the page carries, and so no silence is long. */
 const clock = () => 0;
@@ -44,6 +45,7 @@ export function openPageOfReport(): void {
   const isReport = document.head?.querySelector('meta[name="generator"][content^="hfmem_widget "]');
   const host = document.getElementById("hfmem-chart");
   const data = document.getElementById("hfmem-data");
+  if (isReport) drawAllWhatIfs(document);
   // An old browser, or a page that was cut: the still chart stays.
   if (isReport && host && data) {
     openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});

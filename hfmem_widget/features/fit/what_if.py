@@ -1,0 +1,196 @@
+"""What a training would take at other batches and lengths, from a handful of dry runs of its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, combinations
+from typing import Any, Final
+
+import numpy as np
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.inputs import positions_of
+from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.monitor.batch import SeenBatch
+from hfmem_widget.session.what_if import Moment, Variant, WhatIf
+from hfmem_widget.text import MIB
+
+CLOSE: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03)
+"""Shares of a peak by which a dry run may differ from a moment that explains it.
+
+An allocator's blocks are not as smooth as the tensors in them. The share that explains all best is taken.
+"""
+
+LEAST_OFF: Final = 0.005
+"""Share that is allowed for even where all dry runs agree."""
+
+MOST_OFF: Final = 0.05
+"""Share from which nothing is offered."""
+
+LEAST: Final = 8
+"""Tokens of a row below which nothing is offered."""
+
+Size = tuple[int, int]
+"""Rows of a batch, and tokens of a row."""
+
+
+def what_if(
+    model: Any, setting: Setting, seen: SeenBatch | None, dry: Callable[[Setting], Forecast]
+) -> WhatIf | None:
+    """Return what a training would take at other sizes, in a room that is unknown, by `dry` runs.
+
+    None without tokens, or where time is short.
+    """
+    if setting.length < LEAST or (seen is not None and not seen.length):
+        return None
+    config = getattr(model, "config", None)
+    sizes, checks = _sizes(setting, positions_of(config))
+    known: list[Variant] = []
+    with suppress(TimeoutError):
+        for changed in _settings(model, setting):
+            with suppress(OptionError):
+                variant = _variant(dry, changed, sizes, checks)
+                known += [variant] if variant is not None else []
+            if not known:
+                return None
+    if not known:
+        return None
+    rows, lengths = (
+        sorted(each) for each in zip((setting.batch, setting.length), *sizes, strict=True)
+    )
+    return WhatIf(
+        setting.batch,
+        setting.length,
+        (rows[0], rows[-1]),
+        (lengths[0], lengths[-1]),
+        math.nan,
+        0.0,
+        1.0,
+        tuple(known),
+    )
+
+
+def _settings(model: Any, own: Setting) -> Iterator[Setting]:
+    """Yield the training's own setting, and then it with checkpointing and in another precision."""
+    checkpointing, precisions = [own.checkpointing], [own.precision]
+    if not own.checkpointing and getattr(model, "supports_gradient_checkpointing", False):
+        checkpointing.append(True)
+    types = {str(each.dtype) for each in model.parameters()}
+    if own.precision == "fp32" and types <= {"torch.float32"}:
+        precisions.append("bf16")
+    for precision in precisions:
+        for is_on in checkpointing:
+            yield replace(own, checkpointing=is_on, precision=precision)
+
+
+def _sizes(setting: Setting, positions: int | None) -> tuple[list[Size], list[Size]]:
+    """Return the sizes to fit to, and those to check with."""
+    some, middle = max(2, setting.batch), setting.length
+    most = min(2 * middle, positions or 2 * middle)
+    short = middle // 2
+    if most < 2 * middle:
+        short, middle = most // 4, most // 2
+    many = 2 * some
+    fitted = [(1, short), (some, short), (some, middle), (many, middle), (some, most), (many, most)]
+    fitted.append((max(1, some // 4), most))
+    between = (some + many) // 2, (middle + most) // 2
+    return fitted, [(1, most), (max(1, some // 2), middle), between]
+
+
+def _variant(
+    dry: Callable[[Setting], Forecast],
+    setting: Setting,
+    sizes: Sequence[Size],
+    checks: Sequence[Size],
+) -> Variant | None:
+    """Return what a setting would take at any size; None where dry runs differ too much from that."""
+    runs = {
+        (rows, length): dry(replace(setting, batch=rows, length=length))
+        for rows, length in (*sizes, *checks)
+    }
+    if any(run.left_out for run in runs.values()):
+        return None
+    first = runs[sizes[0]]
+    held = {
+        part.name: float(part.bytes)
+        for part in first.parts
+        if part.name not in {"gradients", "activations"}
+    }
+    fitted = {size: runs[size] for size in sizes}
+    possible = []
+    for close in CLOSE:
+        found = [_moments(phase, fitted, sum(held.values()), close) for phase in first.peaks]
+        if all(found):
+            moments = tuple(chain.from_iterable(found))
+            possible.append(
+                Variant(setting.checkpointing, setting.precision, held, moments, 1.0, 1.0, 0.0)
+            )
+    if not possible:
+        return None
+    variant = min(possible, key=lambda each: _off(each, fitted))
+    off = max(LEAST_OFF, _off(variant, runs))
+    if off > MOST_OFF:
+        return None
+    low = min(run.interval[0] / run.total for run in runs.values())
+    high = max(run.interval[1] / run.total for run in runs.values())
+    return replace(variant, low=low / (1 + off), high=high / (1 - off), off=off)
+
+
+def _off(variant: Variant, runs: Mapping[Size, Forecast]) -> float:
+    return max(abs(variant.peak(*size) / run.total - 1) for size, run in runs.items())
+
+
+def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: float) -> list[Moment]:
+    """Return the moments of a phase which, whichever is the highest, explain its peaks.
+
+    Such a moment is nowhere above a peak. Of all that some peaks give, those that explain most are taken.
+    """
+    peaks = {size: run.peaks[phase] - held for size, run in runs.items()}
+    near = {size: close * run.total for size, run in runs.items()}
+    complete = {size: run.bytes("gradients") for size, run in runs.items() if run.moment == phase}
+    flat = Moment(0.0, min(peaks.values()), 0.0, 0.0)
+    # Peaks with other gradients are at other moments.
+    planes = (
+        _through([(size, peaks[size]) for size in some])
+        for some in chain.from_iterable(
+            combinations(peaks, many) for many in range(3, 1 + len(peaks))
+        )
+        if len({complete[size] // MIB for size in some if size in complete}) <= 1
+    )
+    possible = [
+        each
+        for each in (flat, *planes)
+        if all(each.bytes(*size) <= peak + near[size] for size, peak in peaks.items())
+    ]
+    found, left = [], set(peaks)
+    while left and possible:
+        explains = {
+            each: {size for size in left if abs(peaks[size] - each.bytes(*size)) <= near[size]}
+            for each in possible
+        }
+        best = max(possible, key=lambda each: len(explains[each]))
+        if not explains[best]:
+            break
+        own = [complete[size] for size in explains[best] if size in complete]
+        found.append(replace(best, gradients=float(min(own, default=0))))
+        left -= explains[best]
+    return found
+
+
+def _through(points: Sequence[tuple[Size, float]]) -> Moment:
+    """Return the moment that comes closest to some peaks, for their size, and shrinks with nothing."""
+    counts = np.array([(1.0, rows * length, rows * length**2) for (rows, length), _ in points])
+    peaks = np.array([peak for _, peak in points])
+    scale = np.maximum(peaks, 1.0)
+    for columns in ([0, 1, 2], [0, 1], [0, 2]):
+        found = np.linalg.lstsq(counts[:, columns] / scale[:, None], peaks / scale)[0]
+        if min(found[1:]) >= 0:
+            break
+    else:
+        return Moment(0.0, float(min(peaks)), 0.0, 0.0)
+    by_column = dict(zip(columns, map(float, found), strict=True))
+    return Moment(0.0, *(by_column.get(at, 0.0) for at in range(3)))

@@ -1,0 +1,98 @@
+"""What a training would take at other batches and lengths: coefficients that its dry runs gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes at a moment of a step: so many, more for each token, and for each that a token may look at."""
+
+    gradients: float  # bytes of it that are complete gradients
+    fixed: float
+    per_token: float
+    per_pair: float
+
+    def bytes(self, rows: int, length: int) -> float:
+        """Return the bytes of it above what is held."""
+        tokens = rows * length
+        return self.fixed + self.per_token * tokens + self.per_pair * tokens * length
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A training with or without checkpointing, in some precision.
+
+    Attributes
+    ----------
+    checkpointing : bool
+    precision : str
+    held : mapping of str to float
+        Bytes of the parts that no batch changes.
+    moments : tuple of Moment
+        Whichever takes most is the peak.
+    low, high : float
+        Shares of that peak between which the real one is expected.
+    """
+
+    checkpointing: bool
+    precision: str
+    held: Mapping[str, float]
+    moments: tuple[Moment, ...]
+    low: float
+    high: float
+    off: float  # share by which dry runs differ at most, those included that nothing was fitted to
+
+    def peak(self, rows: int, length: int) -> float:
+        """Return the bytes at the peak."""
+        return sum(self.parts(rows, length).values())
+
+    def parts(self, rows: int, length: int) -> dict[str, float]:
+        """Return the bytes of each part at the peak."""
+        peak = max(self.moments, key=lambda each: each.bytes(rows, length))
+        size = peak.bytes(rows, length)
+        gradients = min(peak.gradients, size)
+        return {**self.held, "gradients": gradients, "activations": size - gradients}
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A training at other batches and lengths.
+
+    Attributes
+    ----------
+    batch, length : int
+        Its own rows and tokens.
+    rows, lengths : tuple of int
+        The least and the most for which it is known.
+    room : float
+        Bytes that it may have; NaN if unknown.
+    spare : float
+        Bytes more, which may be free by now.
+    margin : float
+        Times the peak that it may take.
+    variants : tuple of Variant
+        Its own first.
+    """
+
+    batch: int
+    length: int
+    rows: tuple[int, int]
+    lengths: tuple[int, int]
+    room: float
+    spare: float
+    margin: float
+    variants: tuple[Variant, ...]
+
+    def knows(self, rows: int, length: int) -> bool:
+        """Return whether dry runs were made around a size."""
+        (few, many), (short, long) = self.rows, self.lengths
+        return few <= rows <= many and short <= length <= long
+
+    def fits(self, low: float, high: float) -> bool | None:
+        """Return whether a peak between these fits; None where that is not sure."""
+        if high * self.margin <= self.room:
+            return True
+        return False if low > self.room + self.spare else None

@@ -1,0 +1,109 @@
+"""A training at other sizes: what it would take, the table of it, and what the page's script gets."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import pytest
+
+from hfmem_widget.session import WhatIf
+from hfmem_widget.session.what_if import Moment, Variant
+from hfmem_widget.text import MIB
+from hfmem_widget.view.what_if import what_if_html
+from tests.scenes import scripted_run
+
+OWN = Variant(
+    checkpointing=False,
+    precision="fp32",
+    held={"weights": 100 * MIB, "optimizer": 200 * MIB},
+    moments=(
+        Moment(100 * MIB, 110 * MIB, 0.0, 0.0),
+        Moment(0.0, 10 * MIB, MIB / 8, MIB / 1024),
+    ),
+    low=0.9,
+    high=1.1,
+    off=0.0,
+)
+EXAMPLE = WhatIf(8, 128, (1, 16), (64, 256), 700.0 * MIB, 0.0, 1.0, (OWN,))
+"""The same as in `js/tests/whatif.test.ts`."""
+
+
+def data_of(html: str) -> dict[str, Any]:
+    (found,) = re.findall(r'data-hfmem-what-if="([^"]*)"', html)
+    data: dict[str, Any] = json.loads(unescape(found))
+    return data
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "peak", "gradients"),
+    [(8, 128, 566, 0), (1, 64, 410, 100), (16, 256, 1846, 0)],
+)
+def test_the_peak_is_at_the_moment_that_takes_most(
+    rows: int, length: int, peak: int, gradients: int
+) -> None:
+    """As the page's script has it, for the same coefficients."""
+    assert OWN.peak(rows, length) == peak * MIB
+    assert OWN.parts(rows, length)["gradients"] == gradients * MIB
+
+
+def test_the_table_has_a_few_sizes_that_are_known() -> None:
+    """Half and double of the training's own; none beyond the dry runs."""
+    text = what_if_html(EXAMPLE).text
+
+    assert re.findall(r"^\d+ \S \d+", text, re.MULTILINE) == [
+        "8 \N{MULTIPLICATION SIGN} 128",
+        "4 \N{MULTIPLICATION SIGN} 128",
+        "16 \N{MULTIPLICATION SIGN} 128",
+        "8 \N{MULTIPLICATION SIGN} 64",
+        "8 \N{MULTIPLICATION SIGN} 256",
+    ]
+    assert "does not fit" in text
+    short = what_if_html(replace(EXAMPLE, lengths=(64, 128), room=math.nan)).text
+    assert "8 \N{MULTIPLICATION SIGN} 256" not in short
+    assert "fit" not in short
+
+
+def test_the_script_gets_plain_figures() -> None:
+    """They are JSON of at most 5 kB, in which what comes from outside is escaped."""
+    many = [
+        replace(OWN, precision='"><script>', checkpointing=on, moments=OWN.moments * 3)
+        for on in (False, True)
+    ]
+    shown = what_if_html(replace(EXAMPLE, room=math.nan, variants=(*many, *many)), scripted=False)
+
+    assert "<script" not in shown.html
+    data = data_of(shown.html)
+    assert len(json.dumps(data)) < 5000
+    assert data["room"] is None
+    assert data["variants"][0]["precision"] == '"><script>'
+    assert data["variants"][0]["moments"][1] == [0, 10 * MIB, MIB / 8, MIB / 1024]
+
+
+def test_the_report_of_a_training_has_it_and_no_second_script() -> None:
+    """The page's own script draws it; a static page has the table."""
+    from hfmem_widget.features.report.page import page
+
+    session = scripted_run("training")
+    session.what_if = EXAMPLE
+    html = page(session, static=True)
+
+    assert data_of(html)["batch"] == 8
+    assert "<script" not in html
+    assert "16 \N{MULTIPLICATION SIGN} 128" in html
+
+
+def test_the_card_of_a_training_has_it() -> None:
+    """Where it was worked out, and else nothing."""
+    from hfmem_widget.view.card import card_bundle
+
+    session = scripted_run("training")
+    span = session.spans[0]
+    assert "what-if" not in card_bundle(session, span, with_chart=True)["text/html"]
+
+    session.what_if = EXAMPLE
+    assert data_of(card_bundle(session, span, with_chart=True)["text/html"])["rows"] == [1, 16]
