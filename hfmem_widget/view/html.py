@@ -1,8 +1,8 @@
 """The kit of cards and tables: described once, shown as HTML and as plain text.
 
 Text from outside becomes a `Fragment` here, and only here: made plain, capped and escaped.
-But for `what_if.py` the HTML has inline styles, no script, and no class but MathJax's: JupyterLab's sanitizer, nbconvert and
-GitHub keep it as it is.
+But for `what_if.py` the HTML has inline styles, no script, and no class but MathJax's: JupyterLab's
+sanitizer, nbconvert and GitHub keep it as it is.
 """
 
 from __future__ import annotations

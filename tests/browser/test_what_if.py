@@ -1,4 +1,4 @@
-"""Sliders in a report: they answer with no kernel, by keyboard, in every theme."""
+"""Sliders on a card and in a report: they answer with no kernel, by keyboard, in every theme."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.lab import take
+from tests.browser.lab import Lab, take
 from tests.browser.test_accessibility import violations
-from tests.browser.test_narrow import MISPLACED
+from tests.browser.test_narrow import CUT_OFF, MISPLACED
 from tests.scenes import scripted_run
 from tests.unit.view.test_what_if import EXAMPLE
+
+CARD = """%load_ext hfmem_widget
+from IPython.display import display
+from tests.scenes import scripted_run
+from tests.unit.view.test_what_if import EXAMPLE
+from hfmem_widget.view.card import card_bundle
+session = scripted_run("training")
+session.what_if = EXAMPLE
+display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
+"""
 
 
 def opened(browser: BrowserContext, path: Path, width: int) -> Page:
@@ -52,3 +62,16 @@ def test_the_sliders_of_a_report(
     assert before.startswith("Batch 8 \N{MULTIPLICATION SIGN} 128: peak 566.0 MiB")
     assert more.startswith("Batch 9 \N{MULTIPLICATION SIGN} 128: peak 598.0 MiB")
     assert "not known" in beyond
+
+
+def test_the_sliders_of_a_card(lab: Lab) -> None:
+    """JupyterLab runs the script of a card that the kernel has just sent."""
+    lab.open(CARD)
+    lab.run_cell(0)
+    slider = lab.cell(0).get_by_label("rows in a batch")
+    slider.focus()
+    lab.page.keyboard.press("ArrowRight")
+    lab.wait_for_text(0, "Batch 9 \N{MULTIPLICATION SIGN} 128: peak 598.0 MiB")
+    lab.screenshot("what-if-card", lab.cell(0))
+
+    assert lab.page.evaluate(CUT_OFF) == [[]]

@@ -219,7 +219,9 @@ function slider(
   step: number,
   onChange: (value: number) => void,
 ): HTMLElement {
-  const input = make("input", "", { type: "range", min: `${min}`, max: `${max}`, step: `${step}` });
+  const range = { type: "range", min: `${min}`, max: `${max}`, step: `${step}` };
+  // JupyterLab has uses of its own for the arrow keys.
+  const input = make("input", "", { ...range, "data-lm-suppress-shortcuts": "true" });
   input.style.cssText = "display:block;width:100%;min-height:24px;margin:0;accent-color:#0072B2";
   input.value = `${value}`;
   const shown = make("strong", "", {}, [formatCount(value)]);
