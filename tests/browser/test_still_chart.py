@@ -25,9 +25,7 @@ for name in {names!r}:
 RUNS = ["training", "cpu", "eight gpus", "hour with gaps"]
 
 LONG_LEGENDS = """from IPython.display import display
-from hfmem_widget.features.compare.html import chart_bundle as comparison_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
-from tests.data.drawn_scenes import compared
 from tests.scenes.stage import Stage
 stage = Stage("host", gpus=0, interval=0.5)
 parts = ("weights", "buffers", "optimizer", "gradients", "unattributed")
@@ -35,7 +33,6 @@ with stage.span("cell", "cell"):
     stage.hold({"cpu": 1 << 30}, 4.0, dict.fromkeys(parts, 100 << 20))
 session = stage.finish()
 display(chart_bundle(session, session.spans[0]), raw=True)
-display(comparison_bundle(compared()), raw=True)
 """
 
 WATCHED = """%%memwatch
