@@ -1,7 +1,7 @@
 """The kit of cards and tables: described once, shown as HTML and as plain text.
 
 Text from outside becomes a `Fragment` here, and only here: made plain, capped and escaped.
-But for `what_if.py` the HTML has inline styles, no script, and no class but MathJax's: JupyterLab's
+But for `drawn_by_script` the HTML has inline styles, no script, and no class but MathJax's: JupyterLab's
 sanitizer, nbconvert and GitHub keep it as it is.
 """
 
@@ -151,6 +151,12 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
     opening = f"<details{' open' * is_open}{styled}>"
     summed = f'<summary style="cursor:pointer;{SMALL}">{head.html}</summary>'
     return Fragment(f"{opening}{summed}{html}</details>", f"{head.text}\n{below.text}")
+
+
+def drawn_by_script(name: str, data: str, without: Fragment, script: str = "") -> Fragment:
+    """Return what a script draws from data in an attribute, above what stands there without scripts."""
+    run = f"<script>{script}</script>" if script else ""
+    return Fragment(f'<div {name}="{escape(data)}">{without.html}</div>{run}', without.text)
 
 
 def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:

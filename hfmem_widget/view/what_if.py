@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import asdict, astuple
 from functools import cache
-from html import escape
 from pathlib import Path
 
 from hfmem_widget.analysis.parts import LABELS
@@ -25,15 +24,12 @@ def what_if_html(what: WhatIf | None, *, scripted: bool = True) -> kit.Fragment:
     """Return the table, and the script unless the page has it already; nothing where nothing is known."""
     if what is None:
         return kit.NOTHING
-    script = f"<script>{_script()}</script>" if scripted and _script() else ""
     title = kit.block("margin:10px 0 4px", kit.strong("What if"),
                       kit.faint("(by dry runs of this model; no kernel is needed)"))  # fmt: skip
-    drawn = kit.fold("a few sizes as a table", _table(what), is_open=True)
-    data = escape(json.dumps(_data(what), separators=(",", ":")), quote=True)
-    return kit.Fragment(
-        f'{title.html}<div data-hfmem-what-if="{data}">{drawn.html}</div>{script}',
-        f"{title.text}\n{_table(what).text}",
-    )
+    sizes = kit.fold("a few sizes as a table", _table(what), is_open=True)
+    data = json.dumps(_data(what), separators=(",", ":"))
+    drawn = kit.drawn_by_script("data-hfmem-what-if", data, sizes, _script() if scripted else "")
+    return kit.Fragment(f"{title.html}{drawn.html}", f"{title.text}\n{_table(what).text}")
 
 
 def _table(what: WhatIf) -> kit.Fragment:

@@ -17,7 +17,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import others_of
 from hfmem_widget.features.fit.model import MEASURED
-from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR
+from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR, has_ranks
 from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
 from hfmem_widget.monitor.process import process_state
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 GENERATING: Final = frozenset({"prefill", "decode"})
 EVALUATING: Final = frozenset({"evaluate", "predict"})
 PASSES: Final = GENERATING | EVALUATING
+
+NOT_THEIRS: Final = frozenset({"another model", "graphs"})
+"""The causes of an out-of-memory error that no smaller pass removes."""
 
 TRIES: Final = 4  # sizes that are looked at for the largest that fits,
 CLOSE: Final = 16  # down to this part of it
@@ -61,7 +64,7 @@ class Passes:
     precision: str
     until: float  # second of a monotonic clock after which no dry run is begun
     rows: int  # of a batch as it was to be
-    each: int = 1  # rows made of each of them
+    each: int = 1  # sequences that are made of each of them
     whole: int = 0  # tokens of a row at the end of a generation
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
@@ -98,6 +101,8 @@ def moves_of_passes(
 
 
 def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Passes | None:
+    if has_ranks() or error.evidence.get("cause") in NOT_THEIRS:
+        return None
     kinds = failed_kinds(session, root)
     inside = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
     seen = next(
