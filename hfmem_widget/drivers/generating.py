@@ -171,7 +171,10 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
 def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return how long rows may become and how many are made of each prompt, where that is usual and known."""
+    """Return how long rows may become, how many are made of each prompt, and whether tokens are drawn.
+
+    Nothing where that is not usual, or not known.
+    """
     own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
     def asked(name: str) -> Any:
@@ -184,7 +187,9 @@ def _asked_of(
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     prompt = 1 if is_encoder_decoder else int(shape["longest"])
     each = (asked("num_beams") or 1, asked("num_return_sequences") or 1)
-    return {"made_of_each": float(max(each)), "whole": float(prompt + new if new else whole)}
+    length = float(prompt + new if new else whole)
+    sampled = float(bool(asked("do_sample")))
+    return {"made_of_each": float(max(each)), "whole": length, "sampled": sampled}
 
 
 def stepping(

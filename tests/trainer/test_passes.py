@@ -160,6 +160,17 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], ro
     assert shorter.peak - base == pytest.approx(shortened, rel=0.05, abs=30_000)
 
 
+def test_fewer_sequences_have_other_random_draws() -> None:
+    """Where tokens are drawn, the result is not the same."""
+    import torch
+
+    model, ids = gpt2(), torch.ones(ROWS, TOKENS, dtype=torch.int64)
+    failing_after(model, 3)
+    session = watched(lambda: model.generate(input_ids=ids, max_new_tokens=80, do_sample=True))
+
+    assert "other random draws" in {move.cost for move in moves_with(session, room=2e6)}
+
+
 def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
     """A callback that generates: what is listed is about the generation."""
     import torch

@@ -66,6 +66,7 @@ class Passes:
     rows: int  # of a batch as it was to be
     each: int = 1  # sequences that are made of each of them
     whole: int = 0  # tokens of a row at the end of a generation
+    is_sampled: bool = False  # whether tokens are drawn at random
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
     target: Literal["arguments", "evaluation"] = "arguments"
@@ -147,6 +148,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
         rows=max(seen.rows, int(batch)),
         each=int(counts.get("made_of_each", 1.0)),
         whole=int(counts.get("whole", 0.0)),
+        is_sampled=counts.get("sampled", 0.0) > 0,
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
         target="arguments" if "train" in kinds else "evaluation",
@@ -238,7 +240,8 @@ def _of_a_generation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
     if rows < passes.rows:
         options = {"per_device_eval_batch_size": str(rows)} if passes.is_of_trainer else {}
         name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
-        yield _move(passes, dry.generation(rows, passes.whole), rows, name, options)
+        cost = "other random draws" if passes.is_sampled else ""
+        yield _move(passes, dry.generation(rows, passes.whole), rows, name, options, cost=cost)
     prompt = passes.seen.length
     wanted = passes.whole - prompt
     new = _most(passes, lambda new: dry.generation(passes.rows, prompt + new), wanted)
