@@ -181,11 +181,11 @@ def _asked_of(
         return kwargs.get(name) or getattr(own, name, None)
 
     new, whole = asked("max_new_tokens"), asked("max_length") or 20
-    is_usual = not (asked("cache_implementation") or asked("past_key_values"))
-    if not is_usual or not shape.get("longest") or getattr(model, "_is_stateful", False):
+    is_other = asked("cache_implementation") or asked("past_key_values")
+    is_other = is_other or getattr(model, "_is_stateful", False)
+    config, prompt = getattr(model, "config", None), shape.get("longest", 0.0)
+    if is_other or getattr(config, "is_encoder_decoder", False) or not prompt:
         return {}
-    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    prompt = 1 if is_encoder_decoder else int(shape["longest"])
     each = (asked("num_beams") or 1, asked("num_return_sequences") or 1)
     length = float(prompt + new if new else whole)
     sampled = float(bool(asked("do_sample")))

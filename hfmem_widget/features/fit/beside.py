@@ -79,6 +79,11 @@ def ran_out(finding: Finding) -> bool:
     return (finding.kind, finding.severity) == ("oom", "critical")
 
 
+def failed_spans(session: Session, root: Span) -> list[Span]:
+    """Return the spans that an error has ended, the watched one first."""
+    return [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
+
+
 def others_of(session: Session, span: Span, device: Device) -> float:
     """Return what was allocated when a span began, beside models and their optimizers."""
     began, *held = (

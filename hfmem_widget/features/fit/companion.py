@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfmem_widget.features.fit.beside import Forecasts, LastTraining, beside_text, ran_out
+from hfmem_widget.features.fit.beside import (
+    Forecasts,
+    LastTraining,
+    beside_text,
+    failed_spans,
+    ran_out,
+)
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
@@ -25,9 +31,9 @@ class Fits(Companion):
             process_state(LastTraining).session = session
         if errors:
             from hfmem_widget.features.fit.moves import moves_after_an_error
-            from hfmem_widget.features.fit.passes import PASSES, failed_kinds, moves_of_passes
+            from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 
-            is_of_passes = failed_kinds(session, span) & PASSES
+            is_of_passes = any(each.kind in PASSES for each in failed_spans(session, span))
             after = moves_of_passes if is_of_passes else moves_after_an_error
             session.moves = after(session, span, errors[-1])
         if errors or is_trained:

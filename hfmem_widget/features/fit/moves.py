@@ -19,6 +19,7 @@ from hfmem_widget.features.fit.allocator import has_growing_segments
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
     batches_of,
+    failed_spans,
     others_of,
     ran_out,
     shape_of,
@@ -231,7 +232,7 @@ def has_ranks() -> bool:
 
 def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str, float]:
     """Return the size of the batch of the step that an error has ended, or raise OptionError."""
-    failed = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
+    failed = failed_spans(session, root)
     kinds = {span.kind for span in failed}
     if kinds & NOT_TRAINING:
         raise OptionError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
-from hfmem_widget.features.fit.beside import others_of
+from hfmem_widget.features.fit.beside import failed_spans, others_of
 from hfmem_widget.features.fit.model import MEASURED
 from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR, has_ranks
 from hfmem_widget.features.fit.setting import Setting, foreign
@@ -78,12 +78,6 @@ class Passes:
         return 1.0 if ":" in self.device.key else ON_THE_HOST
 
 
-def failed_kinds(session: Session, root: Span) -> frozenset[str]:
-    """Return the kinds of the spans that an error has ended."""
-    failed = (span for span in session.spans if span.id >= root.id and span.outcome == root.outcome)
-    return frozenset(span.kind for span in failed)
-
-
 def moves_of_passes(
     session: Session, root: Span, error: Finding, *, seconds: float = SECONDS_AFTER_AN_ERROR
 ) -> list[Move]:
@@ -104,8 +98,8 @@ def moves_of_passes(
 def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Passes | None:
     if has_ranks() or error.evidence.get("cause") in NOT_THEIRS:
         return None
-    kinds = failed_kinds(session, root)
-    inside = [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
+    failed = failed_spans(session, root)
+    kinds = {span.kind for span in failed}
     seen = next(
         (
             each
@@ -126,7 +120,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
     spans = [span for span in session.spans if span.id >= root.id and span.kind in wanted]
     if not spans or not seen.rows:
         return None
-    span, evaluations = spans[-1], [one for one in inside if one.kind in EVALUATING]
+    span, evaluations = spans[-1], [one for one in failed if one.kind in EVALUATING]
     counts = dict(span.counts)
     batch = evaluations[-1].counts.get("rows", 0.0) if evaluations else 0.0
     base = session.value(span.before, f"{device.key}/allocated")
