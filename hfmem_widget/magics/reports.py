@@ -293,6 +293,7 @@ class ReportMagics(Magics):
 
     def _write(self, number: int) -> None:
         """Put a cell below that has a change of the last list."""
+        from hfmem_widget.features.fit.beside import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
         from hfmem_widget.view.moves import FREES
 
@@ -308,11 +309,13 @@ class ReportMagics(Magics):
             )
         history: Any = self._shell.history_manager
         text = written(history.input_hist_raw[1:], move.changes)
-        if session and any(FREES in each for one in session.findings for each in one.advice):
+        before = [each for each in made_anew(text) if each in self._shell.user_ns]
+        failed = session is not None and any(map(ran_out, session.findings))
+        models = [each for each in before if hasattr(self._shell.user_ns[each], "named_parameters")]
+        if failed or models:  # what the cell makes anew would otherwise be there twice
+            frees = [FREES if failed else FREES.removesuffix(" errors"), *before]
             magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)
-            # What the cell makes anew would otherwise be there twice.
-            before = [each for each in made_anew(text) if each in self._shell.user_ns]
-            text = f"{magic}{line}{' '.join([FREES, *before])}\n{rest}"
+            text = f"{magic}{line}{' '.join(frees)}\n{rest}"
         self._shell.set_next_input(text)
         print(f"The new cell below has: {plain(move.name)}.")  # noqa: T201
 

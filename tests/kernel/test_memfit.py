@@ -86,7 +86,26 @@ def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -
     assert write.text() == "The new cell below has: 2 rows in a batch, 2 batches accumulated.\n"
     assert "    per_device_train_batch_size=2,  # all that fit last year\n" in written
     assert "    gradient_accumulation_steps=2,\n" in written
-    assert written.startswith("%%memwatch --label tuned\n")
+    assert written.startswith(
+        "%%memwatch --label tuned\n%memholders --free errors arguments trainer\n"
+    )
     assert written.endswith("trainer.train()")
     assert reloaded.run(written).status == "ok"
     assert "there is no change 9" in reloaded.run("%memfit --write 9").reply["evalue"]
+
+
+def test_a_model_that_is_made_anew_is_not_there_twice(reloaded: Kernel) -> None:
+    """Also where memory has not run out: the written cell frees the old one before it loads the new one."""
+    reloaded.run(RUNS_OUT.replace("if given[0].shape[0] >= 4", "if False"))
+    reloaded.run(ARGUMENTS + "model.save_pretrained('saved')")
+    reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")
+    reloaded.run("trainer = Trainer(model, arguments, train_dataset=rows)")
+    assert reloaded.run(TRAINS).status == "ok"
+    told = reloaded.run("%memfit").displays[0].content["data"]["text/plain"]
+    [number] = re.findall(r"^(\d)\. weights in bfloat16 ", told, re.MULTILINE)
+    write = reloaded.run(f"%memfit --write {number}")
+    [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
+
+    assert written.startswith("%%memwatch --label tuned\n%memholders --free model trainer\n")
+    assert "from_pretrained('saved', dtype=\"bfloat16\")" in written
+    assert reloaded.run(written).status == "ok"
