@@ -39,6 +39,7 @@ _CONVOLUTION: Final = _ATEN.convolution.default
 _CONVOLUTION_BACKWARD: Final = _ATEN.convolution_backward.default
 _SUM: Final = _ATEN.sum.dim_IntList
 _SOFTMAX: Final = _ATEN._safe_softmax.default  # noqa: SLF001  (likewise)
+_SOFTMAX_BACKWARD: Final = _ATEN._softmax_backward_data.default  # noqa: SLF001  (likewise)
 _FLOAT: Final = 4
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FEW_CHANNELS: Final = 64  # of the result, below which nothing was taken
@@ -79,6 +80,8 @@ def within(func: Any, args: tuple[Any, ...], results: Any = None, *, on_gpu: boo
     if func in {_CONVOLUTION, _CONVOLUTION_BACKWARD}:
         given = (results, *args) if func is _CONVOLUTION else args
         return _of_convolution(*given[:3], groups=given[9]) if on_gpu else 0
+    if func is _SOFTMAX_BACKWARD:  # the gradient times the result (native/cuda/SoftMax.cu)
+        return int(args[0].numel() * args[0].element_size()) if on_gpu else 0
     if func is _SUM:
         return _of_sum(args[0], args[1]) if on_gpu else 0
     if _CUDNN is not None and func is _CUDNN.default:

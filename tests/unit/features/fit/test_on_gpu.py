@@ -24,6 +24,15 @@ def test_a_safe_softmax_marks_what_is_infinite() -> None:
     assert within(torch.ops.aten._safe_softmax.default, (scores, -1)) == SCORES + 2 * LENGTH
 
 
+def test_the_backward_pass_of_a_softmax_multiplies_gradient_and_result() -> None:
+    """That product is as large as either; a CPU makes none."""
+    grad = torch.empty(2, LENGTH, LENGTH, device="meta")
+    backward = torch.ops.aten._softmax_backward_data.default
+
+    assert within(backward, (grad, grad, -1, torch.float32)) == 4 * SCORES
+    assert within(backward, (grad, grad, -1, torch.float32), on_gpu=False) == 0
+
+
 def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
     """The efficient kernel does in half precision, in float32 and whole blocks."""
     query, key, value = (
