@@ -99,7 +99,7 @@ def _held(row: Holder, *, detail: bool) -> TableRow:
 
 def _holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
-    if row.kind == "Python objects":
+    if row.kind in {"Python objects", "shared memory"}:
         return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
     shape = "\u00d7".join(map(str, row.shape)) or "scalar"
     is_one = row.tensors == 1 or not row.dtype
@@ -123,8 +123,14 @@ def _grown(row: Grown) -> TableRow:
 
 
 def _noun(row: Holder | Grown) -> str:
-    nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
-    return (nouns | {"PIL": "image", "Python objects": "item"}).get(row.kind, "tensor")
+    nouns = {
+        "NumPy": "array",
+        "pandas": "array",
+        "polars": "frame",
+        "Arrow": "buffer",
+        "PIL": "image",
+    }
+    return (nouns | {"Python objects": "item", "shared memory": "block"}).get(row.kind, "tensor")
 
 
 def _graph_note(row: Holder) -> str:
