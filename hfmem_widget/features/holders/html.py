@@ -9,7 +9,7 @@ from typing import TypeVar
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
 from hfmem_widget.sources.heap.remedy import beyond_names
 from hfmem_widget.sources.storages import MANAGED
-from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
+from hfmem_widget.text import MIB, format_count, format_counted, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, TableRow, table
 
@@ -38,12 +38,10 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
             cells = label, kit.size_text(remainder.bytes)
             rows.append(TableRow(cells, is_quiet=True, is_ruled=True))
         sections += [_section(device, "held", rows)] if rows else []
-    objects = format_counted(holders.objects, "object")
-    cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return kit.bundle(
         kit.headed("memholders"),
         *(sections or [kit.line("No variable holds a tensor, an array or a data frame.")]),
-        kit.note("; ".join(filter(None, (cost, holders.bound)))),
+        kit.note(holders.bound.capitalize()),
     )
 
 
@@ -57,12 +55,11 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
         grown = [row for row in growth.rows if row.device == device]
         rows = _rows(grown, least, _grown, "other name", sign="+")
         sections.append(_section(device, "more than before", rows))
-    freed = f"Other variables hold {kit.size_text(growth.freed)} less; " if growth.freed else ""
-    cost = f"{'searched' if freed else 'Searched'} in {format_duration(growth.seconds)}"
+    freed = f"Other variables hold {kit.size_text(growth.freed)} less." if growth.freed else ""
     return kit.bundle(
         kit.headed("memholders", "growth since the last %memholders"),
         *(sections or [kit.line("Nothing grew.")]),
-        kit.note("; ".join(filter(None, (freed + cost, growth.bound)))),
+        *kit.notes(filter(None, (freed, growth.bound.capitalize()))),
     )
 
 
