@@ -7,8 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from hfmem_widget.session import Peak
 from hfmem_widget.text import for_markdown
 from hfmem_widget.view import html as kit
+from hfmem_widget.view.line import peak_text
 
 GAP = "  "
 LINE = 300  # characters in one cell, at most
@@ -17,6 +19,7 @@ MOST_LETTERS = 28
 _NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
 _FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
 _WORDS = "padding:2px 0 2px 16px;text-align:left;border:0"
+_BELOW = f"{kit.SMALL};font-weight:normal;white-space:normal"
 _SCROLLS = (
     "overflow-x:auto;background:linear-gradient(270deg,"
     f"{kit.of_page('editor-background', 'layout-color0', 'Canvas')} 40%,#0000) "
@@ -102,6 +105,14 @@ def markdown(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def peak_cell(peak: Peak) -> kit.Fragment:
+    """Return a peak as a figure, so that units stand below each other: how it is known is small below it."""
+    text = peak_text(peak)
+    size = text.removesuffix(f" {peak.certainty}")
+    below = kit.block(_BELOW, peak.certainty).html if size != text else ""
+    return kit.Fragment(f"{size}{below}", text)
+
+
 def _place(at: int, column: Column) -> str:
     return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
 
@@ -135,11 +146,7 @@ def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str
         style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         small += [row.facts, *row.below] if at == 0 else []
-        below = "".join(
-            f'<div style="{kit.SMALL};font-weight:normal">{kit.shown(content, LINE).html}</div>'
-            for content in small
-            if content
-        )
+        below = "".join(kit.block(_BELOW, content, limit=LINE).html for content in small if content)
         tag = 'th scope="row"' if at == 0 else "td"
         drawn += f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>'
     return f'<tr style="background:none">{drawn}</tr>'

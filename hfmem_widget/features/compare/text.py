@@ -22,8 +22,8 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
-from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view import html as kit
+from hfmem_widget.view.table import Column, TableRow, peak_cell, table
 from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
@@ -38,7 +38,7 @@ class FigureRow:
     """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
 
     title: str
-    cells: tuple[tuple[str, str, str], ...]
+    cells: tuple[tuple[kit.Content, str, str], ...]
     part: str = ""  # the name of the part that it is of, if any
 
 
@@ -200,10 +200,12 @@ def percent_text(percent: float) -> str:
     return "±0 %" if float(size) == 0 else f"{_sign(percent)}{size} %"
 
 
-def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tuple[str, str, str]:
+def _cell(
+    comparison: Comparison, cell: Compared, name: str, shown: Shown
+) -> tuple[kit.Content, str, str]:
     figure = cell.figures[name]
     peak = Peak(figure.middle, cell.certainty)
-    value = peak_text(peak) if name == "peak" else shown(figure.middle)
+    value = peak_cell(peak) if name == "peak" else shown(figure.middle)
     change = ""
     if cell is not comparison.cells[comparison.baseline]:
         unsigned = format_bytes if shown is _signed_bytes else shown
