@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
+from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure, difference
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
 from hfmem_widget.session.steps import PHASES
@@ -209,10 +209,10 @@ def _cell(
     change = ""
     if cell is not comparison.cells[comparison.baseline]:
         unsigned = format_bytes if shown is _signed_bytes else shown
-        difference = comparison.difference(cell, name)
+        moved = comparison.difference(cell, name)
         if unsigned is format_bytes:
-            difference = of_something(difference, figure.middle)
-        change = change_text(difference, unsigned)
+            moved = of_something(moved, figure.middle)
+        change = change_text(moved, unsigned)
     return value, _spread(figure, shown), change
 
 
@@ -228,8 +228,8 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
     if _differs_at_start(cell, baseline, part):
         return shown, f"{format_bytes(there)} at the start" if there else "", ""
     before = baseline.at_peak.get(part, 0.0)
-    percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
-    change = of_something(Difference(value - before, percent), value)
+    change = of_something(difference(value, before), value)
+    change = change if value > 0 else replace(change, percent=math.nan)
     return shown, "", change_text(change, format_bytes)
 
 
