@@ -141,7 +141,11 @@ def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str
     top = ";vertical-align:top" if is_high else ""
     rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
-    below_name = [_figure(cells[at]) for at, column in enumerate(columns) if column.is_below]
+    below_name = [
+        kit.block("width:0;min-width:100%", _figure(cells[at]))
+        for at, column in enumerate(columns)
+        if column.is_below
+    ]
     drawn = ""
     for at in _shown(columns):
         column, cell = columns[at], cells[at]
