@@ -270,7 +270,7 @@ class MemwatchMagics(Magics):
         from hfmem_widget.view.session import cells_text
 
         texts = ["memwatch is off."]
-        harmless(lambda: texts.append(f"{cells_text(every_cell.session)}."))
+        harmless(lambda: texts.append(cells_text(every_cell.session)))
         if any(span.parent is None for span in every_cell.session.spans):
             texts.append("%memcompare lists them.")
         return " ".join(texts)

@@ -236,7 +236,7 @@ class ReportMagics(Magics):
             return
         self._show(history_bundle(cells))
         if len({run.identity for run in cells.runs}) > 1:
-            print("Run %memcompare LABEL LABEL to compare; cell numbers work too.")  # noqa: T201
+            print("To compare: %memcompare LABEL LABEL, or cell numbers.")  # noqa: T201
 
     @report
     @argument(

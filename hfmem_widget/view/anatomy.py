@@ -199,7 +199,7 @@ def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
         )
         for at, name in enumerate(names)
     ]
-    return table([Column("part"), *(column for column, _ in columns)], rows)
+    return table([Column("part", letters=20), *(column for column, _ in columns)], rows)
 
 
 def _labels(device: Device) -> dict[str, str]:

@@ -97,10 +97,7 @@ def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
     if not rows:
         return ""
     names_device = len({row.device for row in rows} - {""}) > 1
-    columns = [
-        *map(Column, ("phase", "count", "time", "highest peak")),
-        Column(is_words=True, is_quiet=True),
-    ]
+    columns = [*map(Column, ("phase", "count", "time", "highest peak"))]
     drawn = table(columns, [_shown(row, names_device=names_device) for row in rows], size=12)
     if len(rows) <= MOST_IN_SIGHT:
         return drawn.html
@@ -172,5 +169,5 @@ def _shown(row: PhaseRow, *, names_device: bool) -> TableRow:
     worst = f"worst: {'in ' * row.worst.startswith('steps')}{row.worst}" if row.worst else ""
     notes = (row.device if names_device and peak else "", row.note, worst)
     note = " \u00b7 ".join(text for text in notes if text)
-    cells = (row.name, format_count(row.count), format_duration(row.seconds), peak, note)
+    cells = (row.name, format_count(row.count), format_duration(row.seconds), (peak, note))
     return TableRow(cells, is_indented=row.is_part)

@@ -12,7 +12,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.findings import findings_lines
+from hfmem_widget.view.findings import findings_lines, sentence
 from hfmem_widget.view.headline import headline, size_of, worst_of
 from hfmem_widget.view.html import BOX
 from hfmem_widget.view.line import NAME, peak_text
@@ -47,15 +47,15 @@ def came_to(session: Session) -> str:
     """Return the sentences of the card of a session that has ended, and its findings; of many cells one."""
     span = _only_span(session)
     if span is None:
-        return f"{cells_text(session)}."
-    sentence = headline(session, span, facts_of(session, span)).text
+        return cells_text(session)
+    said = headline(session, span, facts_of(session, span)).text
     name = plain(span.label, NAME) or span.kind
     found = findings_lines(findings_of(session, span))
-    return "\n".join((f"{name}: {outcome_of(session, span)}. {sentence}", *found))
+    return "\n".join((f"{name}: {outcome_of(session, span)}. {said}", *found))
 
 
 def cells_text(session: Session) -> str:
-    """Return what the watched cells of a notebook came to: how many, the highest peak, the findings."""
+    """Return in a sentence how many cells were watched, the highest peak and the number of findings."""
     spans = outermost(session.spans)
     facts = {span.id: worst_of(found) for span in spans if (found := facts_of(session, span))}
     texts = [f"{format_counted(len(spans), 'cell')} watched"]
@@ -68,7 +68,7 @@ def cells_text(session: Session) -> str:
         texts.append(f"peak {size_of(peak.value, capacity)} in {plain(first.label, NAME)}")
     if findings := len({each.title for span in spans for each in findings_of(session, span)}):
         texts.append(format_counted(findings, "finding"))
-    return ", ".join(texts)
+    return sentence(", ".join(texts))
 
 
 def card_of(session: Session, *, with_chart: bool) -> Bundle:

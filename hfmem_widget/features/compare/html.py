@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.picture import build_scene, svg
@@ -21,13 +21,14 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Cell, Column, TableRow, table
 
-CELL = "cell"
+CELL, AT_THE_PEAK = "cell", "at the peak"
+LETTERS = 18  # of a figure's name in a line, where there is little room
+_DOT = f"{kit.UNBROKEN}\u00b7{kit.UNBROKEN}"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures by MIME type: a table of the cells, and one of their parts."""
-    tables = ((CELL, figure_columns(comparison)), ("at the peak", part_columns(comparison)))
     # Where there is text alone, there is no chart.
     chartless = (
         f"{plain(cell.name)} has no data for the chart."
@@ -37,7 +38,7 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
     return kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
         *map(kit.line, verdicts(comparison)),
-        *(_table(comparison, first, columns) for first, columns in tables if columns),
+        *_tables(comparison),
         *kit.notes(plain(note, NOTE_LENGTH) for note in (*comparison.notes, *chartless)),
     ) | {"text/plain": text(comparison)}
 
@@ -48,18 +49,44 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
     return table | {"text/html": table["text/html"] + svg(build_scene(comparison))}
 
 
-def _table(comparison: Comparison, first: str, columns: Sequence[FigureRow]) -> kit.Fragment:
-    """Return the figures with a row for each cell, or for each figure where that is less wide."""
-    heads = list(map(_figure_head, columns))
-    cells = range(len(comparison.cells))
-    names = [_cell_head(comparison, at, is_full=first == CELL) for at in cells]
-    figures: list[tuple[Cell, ...]] = [column.cells for column in columns]
-    if len(names) < len(heads):
-        first, heads, names = "" if first == CELL else first, names, heads
+def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
+    """Yield a table with a row for each figure and part; of many cells two, with a row for each cell."""
+    wholes, parts = figure_columns(comparison), part_columns(comparison)
+    whole_names, names = (
+        [_cell_head(comparison, at, is_full=is_full) for at in range(len(comparison.cells))]
+        for is_full in (True, False)
+    )
+    if len(names) < len(wholes):
+        title = TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)
+        below = [title, *map(_row, parts)] if parts else []
+        yield _table("", whole_names, [*map(_row, wholes), *below])
+        return
+    yield _by_cell(CELL, whole_names, wholes)
+    if len(names) < len(parts):
+        yield _table(AT_THE_PEAK, names, map(_row, parts))
     else:
-        figures = list(zip(*figures, strict=True))
-    rows = [TableRow((name, *row)) for name, row in zip(names, figures, strict=True)]
-    return table([Column(first, is_bold=True), *map(Column, heads)], rows, scrolls="figures")
+        yield _by_cell(AT_THE_PEAK, names, parts)
+
+
+def _by_cell(first: str, names: Iterable[Cell], columns: Sequence[FigureRow]) -> kit.Fragment:
+    if not columns:
+        return kit.NOTHING
+    rows = zip(names, *(_row(column).cells[1:] for column in columns), strict=True)
+    return _table(first, map(_figure_head, columns), map(TableRow, rows))
+
+
+def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:
+    columns = [Column(first, LETTERS, is_bold=True), *map(Column, heads)]
+    return table(columns, [*rows], scrolls="figures")
+
+
+def _row(column: FigureRow) -> TableRow:
+    """Return a figure of all cells: of its difference, size and percentage may stand below each other."""
+    cells = (
+        (value, spread, kit.phrases(change.replace(" ", kit.UNBROKEN).split(_DOT)))
+        for value, spread, change in column.cells
+    )
+    return TableRow((_figure_head(column), *cells))
 
 
 def _figure_head(column: FigureRow) -> kit.Content:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure
+from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure, difference
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
 from hfmem_widget.session.steps import PHASES
@@ -22,8 +22,8 @@ from hfmem_widget.text import (
     plain,
     unit_for,
 )
-from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view import html as kit
+from hfmem_widget.view.table import Column, TableRow, peak_cell, table
 from hfmem_widget.view.table import markdown as as_markdown
 
 TO = "\u2013"
@@ -38,7 +38,7 @@ class FigureRow:
     """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
 
     title: str
-    cells: tuple[tuple[str, str, str], ...]
+    cells: tuple[tuple[kit.Content, str, str], ...]
     part: str = ""  # the name of the part that it is of, if any
 
 
@@ -200,17 +200,19 @@ def percent_text(percent: float) -> str:
     return "±0 %" if float(size) == 0 else f"{_sign(percent)}{size} %"
 
 
-def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> tuple[str, str, str]:
+def _cell(
+    comparison: Comparison, cell: Compared, name: str, shown: Shown
+) -> tuple[kit.Content, str, str]:
     figure = cell.figures[name]
     peak = Peak(figure.middle, cell.certainty)
-    value = peak_text(peak) if name == "peak" else shown(figure.middle)
+    value = peak_cell(peak) if name == "peak" else shown(figure.middle)
     change = ""
     if cell is not comparison.cells[comparison.baseline]:
         unsigned = format_bytes if shown is _signed_bytes else shown
-        difference = comparison.difference(cell, name)
+        moved = comparison.difference(cell, name)
         if unsigned is format_bytes:
-            difference = of_something(difference, figure.middle)
-        change = change_text(difference, unsigned)
+            moved = of_something(moved, figure.middle)
+        change = change_text(moved, unsigned)
     return value, _spread(figure, shown), change
 
 
@@ -226,8 +228,8 @@ def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]
     if _differs_at_start(cell, baseline, part):
         return shown, f"{format_bytes(there)} at the start" if there else "", ""
     before = baseline.at_peak.get(part, 0.0)
-    percent = 100 * (value - before) / before if before > 0 and value > 0 else math.nan
-    change = of_something(Difference(value - before, percent), value)
+    change = of_something(difference(value, before), value)
+    change = change if value > 0 else replace(change, percent=math.nan)
     return shown, "", change_text(change, format_bytes)
 
 

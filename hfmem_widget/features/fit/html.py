@@ -144,9 +144,9 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
             rows.append(TableRow((name, *sizes, source)))
     total = format_bytes(forecast.total), *was("allocated"), "", _peak_text(forecast)
     columns = (
-        Column("", letters=34),
+        Column("", letters=22),
         *map(Column, ("at the peak", *(["measured"] if measured else []), "in full")),
-        Column("how known", is_words=True, is_quiet=True),
+        Column("how known", is_below=True),
     )
     rows.append(TableRow(("allocated", *total), is_sum=True, is_ruled=True))
     if forecast.reserved:

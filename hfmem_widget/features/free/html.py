@@ -10,8 +10,6 @@ from hfmem_widget.text import (
     format_bytes,
     format_change,
     format_count,
-    format_counted,
-    format_duration,
     number,
     plain,
     unit_for,
@@ -31,17 +29,14 @@ DRY_RUN = "Nothing was freed: this was a dry run."
 def release_bundle(release: Release) -> dict[str, str]:
     """Return what can be freed, or was, by MIME type."""
     steps = plain(" \u00b7 ".join(release.steps), 400)
-    objects = format_counted(release.objects, "object")
-    cost = f"Inspected {objects} in {format_duration(release.seconds)}"
-    if release.bound:
-        cost += f"; {release.bound}, so the sizes are not certain"
+    bound = release.bound and f"{release.bound.capitalize()}, so the sizes are not certain."
     return kit.bundle(
         kit.headed("memholders --free"),
         *(kit.line(sentence) for sentence in (_what_stays(release) if release.done else [])),
         _changes(release) if release.done else _freeable(release),
         *(kit.line(kit.faint(text)) for text in ([] if release.done else _what_else(release))),
         *(kit.line(plain(note, 300)) for note in release.notes),
-        *kit.notes(filter(None, (steps, cost))),
+        *kit.notes(filter(None, (steps, bound))),
     )
 
 

@@ -11,8 +11,7 @@ from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.text import format_bytes, format_counted, format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.findings import sentence
-from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Cell, Column, TableRow, table
+from hfmem_widget.view.table import Cell, Column, TableRow, peak_cell, table
 
 NONE_YET = "No watched cell or block has ended yet."
 DRIFT = (
@@ -115,7 +114,7 @@ def _name(run: Record) -> kit.Fragment:
 
 def _figures(use: DeviceRecord, runs: Sequence[Record]) -> tuple[Cell, Cell]:
     moved = drift(runs, use.key)
-    peak, left = peak_text(use.peak), format_bytes(use.left_behind, signed=True)
+    peak, left = peak_cell(use.peak), format_bytes(use.left_behind, signed=True)
     if math.isnan(use.left_behind):  # of ranks, which have ended
         return peak if moved is None else (peak, _each(moved.peak)), ""
     if moved is None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
 from hfmem_widget.sources.heap.remedy import beyond_names
 from hfmem_widget.sources.storages import MANAGED
-from hfmem_widget.text import MIB, format_count, format_counted, format_duration, plain
+from hfmem_widget.text import MIB, format_count, format_counted, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, TableRow, table
 
@@ -38,12 +38,10 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
             cells = label, kit.size_text(remainder.bytes)
             rows.append(TableRow(cells, is_quiet=True, is_ruled=True))
         sections += [_section(device, "held", rows)] if rows else []
-    objects = format_counted(holders.objects, "object")
-    cost = f"Inspected {objects} in {format_duration(holders.seconds)}"
     return kit.bundle(
         kit.headed("memholders"),
         *(sections or [kit.line("No variable holds a tensor, an array or a data frame.")]),
-        kit.note("; ".join(filter(None, (cost, holders.bound)))),
+        kit.note(holders.bound.capitalize()),
     )
 
 
@@ -57,12 +55,11 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
         grown = [row for row in growth.rows if row.device == device]
         rows = _rows(grown, least, _grown, "other name", sign="+")
         sections.append(_section(device, "more than before", rows))
-    freed = f"Other variables hold {kit.size_text(growth.freed)} less; " if growth.freed else ""
-    cost = f"{'searched' if freed else 'Searched'} in {format_duration(growth.seconds)}"
+    freed = f"Other variables hold {kit.size_text(growth.freed)} less." if growth.freed else ""
     return kit.bundle(
         kit.headed("memholders", "growth since the last %memholders"),
         *(sections or [kit.line("Nothing grew.")]),
-        kit.note("; ".join(filter(None, (freed + cost, growth.bound)))),
+        *kit.notes(filter(None, (freed, growth.bound.capitalize()))),
     )
 
 
@@ -99,7 +96,7 @@ def _held(row: Holder, *, detail: bool) -> TableRow:
 
 def _holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
-    if row.kind == "Python objects":
+    if row.kind in {"Python objects", "shared memory"}:
         return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
     shape = "\u00d7".join(map(str, row.shape)) or "scalar"
     is_one = row.tensors == 1 or not row.dtype
@@ -123,8 +120,14 @@ def _grown(row: Grown) -> TableRow:
 
 
 def _noun(row: Holder | Grown) -> str:
-    nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
-    return (nouns | {"PIL": "image", "Python objects": "item"}).get(row.kind, "tensor")
+    nouns = {
+        "NumPy": "array",
+        "pandas": "array",
+        "polars": "frame",
+        "Arrow": "buffer",
+        "PIL": "image",
+    }
+    return (nouns | {"Python objects": "item", "shared memory": "block"}).get(row.kind, "tensor")
 
 
 def _graph_note(row: Holder) -> str:

@@ -15,7 +15,7 @@ from hfmem_widget.session import HELD, Finding, Session, Span
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import Growth, Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
-from hfmem_widget.text import MIB, format_bytes, format_counted, format_duration
+from hfmem_widget.text import MIB, format_bytes, format_counted
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -129,7 +129,7 @@ def named(
     if is_sure:
         evidence |= {"holder": holding[0][0].path, "holder_grown": holding[0][1]}
     title = _title(left.bytes, holding, is_sure=is_sure)
-    return Finding("left behind", "info", title, evidence, _advice(holding, holders), span_id)
+    return Finding("left behind", "info", title, evidence, _advice(holding), span_id)
 
 
 def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool) -> Finding | None:
@@ -205,10 +205,8 @@ def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> boo
     return left.attributed[metric] >= sum(other.bytes for other in rows if other.kind == row.kind)
 
 
-def _advice(holding: Holding, holders: Holders) -> tuple[str, ...]:
+def _advice(holding: Holding) -> tuple[str, ...]:
     from hfmem_widget.sources.heap.remedy import remedy
 
     advice = filter(None, (remedy(row) for row, _ in holding))
-    objects = format_counted(holders.objects, "object")
-    looked = f"inspected {objects} in {format_duration(holders.seconds)}"
-    return (*dict.fromkeys(advice), f"%memholders lists everything that is held ({looked}).")
+    return (*dict.fromkeys(advice), "%memholders lists everything that is held.")

@@ -108,15 +108,13 @@ def _parts(incident: Incident) -> kit.Fragment:
     seen = [part for part in parts if part.bytes > least and part.name != "free"]
     if not seen:
         return kit.NOTHING
-    phrases = kit.phrases(
-        [
-            kit.marked(palette.PARTS[part.name], f"{part.label} {size_text(part.bytes)}")
-            for part in seen
-        ]
-    )
-    below = kit.block("margin:3px 0 0;font-size:12px", phrases)
-    html = f'<div style="margin:12px 0 0">{bar_html(incident)}</div>{below.html}'
-    return kit.Fragment(html, f"parts: {below.text}")
+    named = [
+        kit.marked(palette.PARTS[part.name], f"{part.label} {size_text(part.bytes)}")
+        for part in seen
+    ]
+    keys = kit.keys(named, ";margin:3px 0 0;font-size:12px").html
+    html = f'<div style="margin:12px 0 0">{bar_html(incident)}</div>{keys}'
+    return kit.Fragment(html, f"parts: {kit.phrases(named).text}")
 
 
 def _place(incident: Incident) -> kit.Fragment:

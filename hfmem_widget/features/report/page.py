@@ -38,11 +38,11 @@ from hfmem_widget.view.anatomy import contents_text, device_section
 from hfmem_widget.view.card import summary_html
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_html
-from hfmem_widget.view.line import duration_text, length, peak_text
+from hfmem_widget.view.line import duration_text, length
 from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.phases import phases_html
 from hfmem_widget.view.rank_words import ranks_html
-from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view.table import Column, TableRow, peak_cell, table
 from hfmem_widget.view.what_if import what_if_html
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.judgements import judged
@@ -313,7 +313,7 @@ def _cell(session: Session, span: Span) -> TableRow:
         return TableRow((name, took, "", "", outcome), others)
     change = format_change(facts.before, facts.after)
     where = kit.phrases([facts.device.key, outcome])
-    return TableRow((name, took, change, peak_text(facts.peak), where), others)
+    return TableRow((name, took, change, peak_cell(facts.peak), where), others)
 
 
 def _anatomy(session: Session) -> str:

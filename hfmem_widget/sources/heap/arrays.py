@@ -10,6 +10,7 @@ import gc
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from ctypes import addressof, c_char
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -27,6 +28,7 @@ _ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
     ("datasets", ("Dataset",), "frame", "Arrow"),
     ("polars", ("DataFrame", "Series"), "buffers", "polars"),
     ("PIL.Image", ("Image",), "buffers", "PIL"),
+    ("multiprocessing.shared_memory", ("SharedMemory",), "buffers", "shared memory"),
     ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
 )
 
@@ -120,6 +122,12 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
         if (image := fields.get("_im", fields.get("im"))) is not None:
             size = math.prod(image.size) * _BYTES_OF_MODES.get(image.mode[:4], 4)
             yield HeapMemory(id(image), size, image.size, image.mode)
+        return
+    if kind == "shared memory":
+        fields = fields_of(value)
+        if (pages := fields["_mmap"]) is not None:  # else it is closed
+            start, name = addressof(c_char.from_buffer(pages)), fields["_name"].lstrip("/")
+            yield HeapMemory(id(pages), len(pages), (), name, start, is_lent=True)
         return
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":

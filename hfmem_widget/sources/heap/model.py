@@ -12,7 +12,7 @@ from hfmem_widget.display import Shown
 
 Kind = Literal[
     "weights", "buffers", "gradients", "optimizer states", "tensors",
-    "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects",
+    "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects", "shared memory",
 ]  # fmt: skip
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")

@@ -12,10 +12,10 @@ from hfmem_widget.session.series import OVERVIEW, PARTS, over_ranks
 from hfmem_widget.session.timeline import Floats
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
-"""The parts without what rounding adds, which is too little to be seen; the last are cut first."""
+"""The parts without what rounding adds, which is too little to be seen."""
 
 UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
-"""From the bottom to the top of the chart; *here before* is at the bottom."""
+"""From the bottom to the top of the chart; *here before* is at the bottom. The uppermost are cut first."""
 
 SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
 
@@ -95,12 +95,12 @@ def layers(
 
 
 def _cut(allocated: Floats, wanted: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the height of each layer: cut, the last of `STACK` first, to the allocated bytes.
+    """Return the height of each layer: cut, the uppermost first, to the allocated bytes.
 
     Activations, and what is not attributed where that is unknown, take all that is left.
     """
     room, heights = allocated, {}
-    for name in STACK:
+    for name in UPWARDS:
         otherwise = room if name in {"unattributed", "activations"} else np.zeros(len(room))
         height = wanted.get(name, otherwise)
         heights[name] = np.clip(np.where(np.isnan(height), otherwise, height), 0.0, room)

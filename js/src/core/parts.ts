@@ -49,7 +49,7 @@ export function knowsParts(store: Store, device: string): boolean {
 export function partsOf(allocated: number, read: (metric: ReadName) => number): Parts {
   let room = allocated || 0;
   const parts: Partial<Parts> = {};
-  for (const name of STACK) {
+  for (const name of UPWARDS) {
     const known = name === "activations" ? room : read(name);
     const wanted = name === "unattributed" && Number.isNaN(known) ? room : known;
     const taken = Math.min(room, Math.max(0, wanted || 0));

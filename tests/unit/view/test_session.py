@@ -110,4 +110,4 @@ def test_the_cells_of_a_notebook_are_told_in_one_sentence() -> None:
         with stage.span("cell", f"[{number}] x"):
             stage.hold({"cuda:0": size}, 0.5)
 
-    assert cells_text(stage.finish()) == "3 cells watched, peak 8.00 of 140.4 GiB in [2] x"
+    assert cells_text(stage.finish()) == "3 cells watched, peak 8.00 of 140.4 GiB in [2] x."

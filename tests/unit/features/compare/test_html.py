@@ -250,6 +250,7 @@ def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: lis
     [
         (2 * GIB, 3 * GIB, ("3.00 GiB", "", "+1.00 GiB · +50 %")),
         (0.0, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
+        (2 * MIB, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
         (3 * GIB, 0.0, ("0", "", "\u22123.00 GiB")),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,25 @@ def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
     assert [(row.path, row.device, row.bytes) for row in found.rows] == [("view", MANAGED, SIZE)]
     assert found.remainders[0].bytes == 3 * SIZE
     assert "mapped files" in holders_bundle(found)["text/plain"]
+
+
+@pytest.mark.parametrize("is_viewed", [False, True], ids=["alone", "with an array in it"])
+def test_a_block_of_shared_memory_has_a_row(*, is_viewed: bool) -> None:
+    """It stands apart, an array in it is the same memory, and once it is closed it holds nothing."""
+    block = SharedMemory(create=True, size=SIZE)
+    names: dict[str, Any] = {"block": block}
+    if is_viewed:
+        names["array"] = np.ndarray((SIZE,), np.uint8, block.buf)
+    (row,) = scan(names).rows
+    said = holders_bundle(scan({"block": block}))["text/plain"]
+    expected = set(names)
+    names.clear()
+    block.close()
+    block.unlink()
+
+    assert ({row.path, *row.also}, row.device, row.bytes) == (expected, MANAGED, SIZE)
+    assert f"shared memory \u00b7 {block.name}" in said
+    assert scan({"block": block}).rows == ()
 
 
 def test_no_code_of_a_subclass_runs() -> None:

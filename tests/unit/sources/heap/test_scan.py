@@ -339,7 +339,7 @@ def test_the_table_says_how_much_came_to_whom() -> None:
     assert device == "cpu"
     assert first == " +8.00 MiB  kept[0..8]  (8 more tensors · 9.00 MiB in total)"
     assert second == "+<0.01 MiB  1 other name"
-    assert below.startswith("Other variables hold 1.00 MiB less; searched in ")
+    assert below == "Other variables hold 1.00 MiB less."
     assert "kept[0..8]</code>" in bundle["text/html"]
 
 
