@@ -147,8 +147,8 @@ class Collector:
         if (stream := self._streams.get(name)) is not None:
             stream.looked_at = math.inf if stream.is_over else at
 
-    def restart(self, name: str) -> None:
-        """Forget what a stream said: its file was cut or replaced, and is read again."""
+    def forget(self, name: str) -> None:
+        """Forget what a stream said: its process has turned out to be no rank."""
         with self.lock:
             stream = self._streams.pop(name, None)
             if stream is not None:

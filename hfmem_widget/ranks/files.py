@@ -57,13 +57,10 @@ class File:
     looked: float  # wall clock up to which all was read that there was
     offset: int = 0  # bytes that were read
     has_more: bool = True  # to read already
-    was_reread: bool = False  # it was cut or replaced before
-    is_left: bool = False  # it was so twice, and no more is read of it
     is_away: bool = False  # it could not be read the last time, although it is there
-    _identity: tuple[int, int] | None = None
 
     def fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
-        """Return what there is beyond what was read.
+        """Return what there is beyond what was read, also where a longer copy has taken the file's place.
 
         If `is_stale`, a file must be opened to see what another machine has written to it.
         """
@@ -75,21 +72,15 @@ class File:
             return Piece(self, was_read=False)
 
     def _fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
-        if not is_stale:
-            now = disk.stat(self.path)
-            if self._identity == (now.st_dev, now.st_ino) and now.st_size == self.offset:
-                return Piece(self)
+        if not is_stale and disk.stat(self.path).st_size <= self.offset:
+            return Piece(self)
         descriptor, status = disk.opened(self.path)
         try:
-            identity = status.st_dev, status.st_ino
-            is_another = status.st_size < self.offset or self._identity not in {None, identity}
-            self._identity = identity
-            offset = 0 if is_another else self.offset
-            has_more = status.st_size > offset
-            data = disk.read(descriptor, AT_ONCE, offset) if has_more else b""
+            has_more = status.st_size > self.offset
+            data = disk.read(descriptor, AT_ONCE, self.offset) if has_more else b""
         finally:
             os.close(descriptor)
-        return Piece(self, data, status.st_mtime, is_another)
+        return Piece(self, data, status.st_mtime)
 
 
 @dataclass(slots=True)  # frozen, to make one would take three times as long
@@ -99,7 +90,6 @@ class Piece:
     file: File
     data: bytes = b""
     written: float = math.nan  # when the file was changed last, by the clock of its server
-    is_another: bool = False  # the file was cut or replaced: `data` is its beginning
     was_read: bool = True  # False if it could not be read, although it is there
 
 

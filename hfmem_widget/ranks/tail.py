@@ -215,7 +215,7 @@ class Tail:
         """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
         due = []
         for name, file in self._files.items():
-            if file.is_left or not self.collector.wants(name):
+            if not self.collector.wants(name):
                 file.has_more = False
             else:
                 due.append(file)
@@ -235,7 +235,7 @@ class Tail:
         for name in self._files.keys() - names.keys():
             if is_withdrawn(self.directory, name):
                 del self._files[name]
-                self.collector.restart(name)
+                self.collector.forget(name)
         if listed.why and listed.why != self._why:
             self._why = listed.why
             self.collector.recorder.note(listed.why)
@@ -256,8 +256,6 @@ class Tail:
     def _take(self, piece: Piece, now: float) -> None:
         """Add what was read of a file after some time of the wall clock."""
         file, name = piece.file, piece.file.name
-        if piece.is_another and not self._begins_again(file):
-            return
         if piece.data:
             # What a server's clock says is of use only for what was there before.
             is_known = not self._on_network or file.offset == 0 or file.has_more
@@ -273,13 +271,3 @@ class Tail:
                 self._missing.remove(name)
                 self.collector.is_gone(name)
         self.collector.looked(name, file.looked)
-
-    def _begins_again(self, file: File) -> bool:
-        """Have a file that was cut or replaced read from its beginning, once."""
-        if file.was_reread:
-            file.is_left = True
-            return False
-        file.was_reread, file.offset = True, 0
-        self.collector.restart(file.name)
-        self.collector.recorder.note(f"{plain(file.name)} was cut or replaced, and is read again.")
-        return True
