@@ -14,9 +14,9 @@ from typing import Any
 
 from hfmem_widget.monitor.holdings import ByDevice
 from hfmem_widget.monitor.subjects import is_elsewhere
-from hfmem_widget.sources.caches import storages_in, tensors_of
+from hfmem_widget.sources.caches import storages_in
 from hfmem_widget.sources.heap.tensors import unnoticed
-from hfmem_widget.sources.storages import MANAGED, Storage
+from hfmem_widget.sources.storages import MANAGED, Storage, tensors_in
 
 _Entries = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]
 """By `id`: the cache, the thread that uses it, and its storages as they were read last."""
@@ -41,7 +41,7 @@ class Caches:
         """Read a cache, which this thread is using."""
         with unnoticed():
             if isinstance(cache, (list, tuple)):
-                for tensor in tensors_of(cache):
+                for tensor in tensors_in(cache):
                     self._read(tensor)
             elif cache is not None:
                 self._read(cache)
