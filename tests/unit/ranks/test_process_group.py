@@ -14,7 +14,7 @@ import pytest
 
 from hfmem_widget.drivers import follow, install
 from hfmem_widget.monitor.patch import restore_all, surround_all
-from hfmem_widget.ranks.process_group import PLACES, rank_in_group
+from hfmem_widget.ranks.identity import PLACES, rank_in_group
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks import tail
-from hfmem_widget.ranks.files import File, Piece, fetched
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
-from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
+from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END, File, Piece, fetched
 from tests.fakes.ranks import Script
 from tests.fakes.slow_disk import Followed
 

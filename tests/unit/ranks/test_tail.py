@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.ranks.collector import OVER_AFTER
-from hfmem_widget.ranks.files import AT_ONCE
-from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
+from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.fakes.slow_disk import Followed
