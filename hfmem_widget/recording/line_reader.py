@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hfmem_widget.recording.check import Rows, StepsLine
-from hfmem_widget.recording.fields import require
+from hfmem_widget.recording.check import Rows, StepsLine, require
 from hfmem_widget.recording.limits import LONGEST_LINE, MOST_FIGURES
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats

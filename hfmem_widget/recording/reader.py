@@ -13,7 +13,7 @@ import numpy as np
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import check, limits
-from hfmem_widget.recording.fields import require
+from hfmem_widget.recording.check import require
 from hfmem_widget.recording.line_reader import LineReader
 from hfmem_widget.recording.lines import Fold, fold_of, joined
 from hfmem_widget.session import (

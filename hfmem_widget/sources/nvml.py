@@ -18,8 +18,7 @@ from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.descendants import Descendants
-from hfmem_widget.sources.nvml_faults import Fault, code_of, why_closed, why_unread
-from hfmem_widget.sources.nvml_gpu import METRICS, Gpu
+from hfmem_widget.sources.nvml_gpu import METRICS, Fault, Gpu, code_of, why_closed, why_unread
 from hfmem_widget.sources.procfs import PROC, ProcessIds, process_ids
 from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.visible import is_provisional, names_instances, visible

@@ -49,7 +49,6 @@ HOMES = {
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
     "msgspec": {
-        "recording/fields.py",
         "recording/check.py",
         "ci/summary.py",
     },
