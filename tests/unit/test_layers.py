@@ -218,7 +218,7 @@ OWNERS |= {"sources/allocator.py"}
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
 MAY_DISTURB = {
-    "features/free/request.py",
+    "features/free/api.py",
     "features/fit/real_step.py",
     "sources/heap/search.py",
 }
