@@ -24,7 +24,7 @@ from hfmem_widget.recording.check import (
     require,
 )
 from hfmem_widget.recording.limits import VERSION
-from hfmem_widget.recording.line_reader import LineReader
+from hfmem_widget.recording.reader import LineReader
 from hfmem_widget.session import (
     FINE_KINDS,
     Certainty,

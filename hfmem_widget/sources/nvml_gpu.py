@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.descendants import Descendants
-from hfmem_widget.sources.procfs import ProcessIds
+from hfmem_widget.sources.procfs import Descendants, ProcessIds
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import plain
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.procfs import MappedFiles
 
 Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from hfmem_widget.sources.descendants import Descendants
+from hfmem_widget.sources.procfs import Descendants
 from tests.fakes.nvml import GIB, FakeGpu
 from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
 

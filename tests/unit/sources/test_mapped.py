@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.procfs import MappedFiles
 from tests.scenes import FakeClock
 
 MAPS = """\

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.sources.visible import is_provisional, visible
+from hfmem_widget.sources.nvml import is_provisional, visible
 
 GPUS = ("GPU-aaa0", "GPU-aaa1", "GPU-bbb2", "GPU-ccc3")
 INSTANCES = ("MIG-one", "MIG-two", "MIG-GPU-aaa0/1/0")
