@@ -205,7 +205,7 @@ def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
 
 def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
     """Add the tensors in something to those that are known; a generator would take twice as long."""
-    role = _role_of(type(value))
+    role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
     try:
         # A copy in one go: a training may add states on its own thread meanwhile.
         if role == _VALUES:
@@ -224,7 +224,7 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
         return
     for each in inside:
         # Most of what lies there is a number or a name.
-        role = _role_of(type(each))
+        role = _role_of(type(each))  # type: ignore[arg-type]
         if role == _TENSOR:
             tensors.append(each)
         elif role != _LEAF:
@@ -232,7 +232,7 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
 
 
 @functools.cache
-def _role_of(kind: type[Any]) -> int:
+def _role_of(kind: type) -> int:
     torch: Any = sys.modules["torch"]
     configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
     leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
