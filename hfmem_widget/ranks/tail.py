@@ -359,15 +359,15 @@ class Tail:
 
     def _due(self) -> list[File]:
         """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
-        due = []
+        due: list[tuple[File, float]] = []
         for name, file in self._files.items():
-            if not self.collector.wants(name):
+            stream = self.collector.stream(name)
+            if stream is not None and (stream.refused or stream.is_over):
                 file.has_more = False
             else:
-                due.append(file)
-        reached = {file.name: self.collector.reached(file.name) for file in due if file.has_more}
-        edge = min(reached.values(), default=math.inf) + AHEAD
-        return [file for file in due if reached.get(file.name, -math.inf) <= edge]
+                due.append((file, stream.reached if stream and file.has_more else -math.inf))
+        edge = min((reached for file, reached in due if file.has_more), default=0.0) + AHEAD
+        return [file for file, reached in due if reached <= edge]
 
     def _behind(self) -> set[str]:
         return {name for name, file in self._files.items() if file.has_more}
@@ -416,4 +416,5 @@ class Tail:
             if name in self._missing:
                 self._missing.remove(name)
                 self.collector.is_gone(name)
-        self.collector.looked(name, file.looked)
+        if (stream := self.collector.stream(name)) is not None:
+            stream.looked_at = math.inf if stream.is_over else file.looked
