@@ -63,7 +63,7 @@ _OF_THE_HOST = r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
 
 _GOES_ON = r" (?:error|exception|while|when|allocating|on|during|at|in)\b"
 
-_TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
+_BEGINNINGS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "cuda": (
         # Alone it is what a user's own tests raise, and transformers' and accelerate's.
         r"(?:CUDA|HIP) out of memory(?:\.|\s*$)",
@@ -105,9 +105,6 @@ _TEXTS: Final[Mapping[Origin, tuple[str, ...]]] = {
     ),
 }
 
-_BEGINNINGS: Final[Mapping[Origin, tuple[re.Pattern[str], ...]]] = {
-    origin: tuple(map(re.compile, beginnings)) for origin, beginnings in _TEXTS.items()
-}
 _SIZES: Final[Mapping[str, tuple[re.Pattern[str], ...]]] = {
     name: tuple(re.compile(pattern.replace("SIZE", _SIZE)) for pattern in patterns)
     for name, patterns in {
@@ -177,7 +174,7 @@ def read_text(text: str) -> OutOfMemoryText | None:
     """Return what an error's text says of memory; None if it does not begin as such a text does."""
     text = _within(text[:MOST_TEXT].strip())
     origin = next(
-        (name for name, patterns in _BEGINNINGS.items() if any(p.match(text) for p in patterns)),
+        (name for name, texts in _BEGINNINGS.items() if any(re.match(one, text) for one in texts)),
         None,
     )
     if origin is None:
