@@ -27,8 +27,7 @@ from common import measure
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams, make_or_join
-from hfmem_widget.ranks.files import Disk
-from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.ranks.tail import Disk, Tail
 from hfmem_widget.session import Finding
 from tests.fakes.ranks import Script, SimulatedRun, append
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.recording.file import place_of, session_of
-from hfmem_widget.recording.follow import Follower
+from hfmem_widget.recording.file import Follower, place_of, session_of
 from hfmem_widget.recording.limits import MOST_STEPS
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain

@@ -31,8 +31,7 @@ from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded, path_text
 from hfmem_widget.ranks.directory import Member
 from hfmem_widget.ranks.environment import CLAIMED, RUN, SOLO, handed_on, lends
-from hfmem_widget.ranks.identity import ALONE, only_rank, rank_of_process
-from hfmem_widget.ranks.process_group import rank_in_group
+from hfmem_widget.ranks.identity import ALONE, only_rank, rank_in_group, rank_of_process
 from hfmem_widget.unseen import OVER, unseen
 
 if TYPE_CHECKING:

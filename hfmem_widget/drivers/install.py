@@ -30,7 +30,7 @@ LOADING = (
 
 FOLLOWED: dict[str, tuple[str, str, str]] = {
     "torch": ("drivers.optimizers", "follow_torch", "leave_optimizers"),
-    "torch.distributed": ("ranks.process_group", "", ""),
+    "torch.distributed": ("ranks.identity", "", ""),
     TRAINER: ("drivers.trainer", "", ""),
     PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
     "torch._dynamo.convert_frame": ("drivers.training.model_hooks", "", ""),

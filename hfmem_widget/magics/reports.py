@@ -448,9 +448,8 @@ class ReportMagics(Magics):
             )
 
     def _free(self, arguments: Namespace) -> None:
-        from hfmem_widget.features.free.api import release
+        from hfmem_widget.features.free.api import parse_request, release
         from hfmem_widget.features.free.html import release_bundle
-        from hfmem_widget.features.free.request import parse_request
 
         request = parse_request(
             arguments.what,

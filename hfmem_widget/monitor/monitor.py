@@ -1,31 +1,32 @@
-"""What drivers call: sessions, their spans, and one poller for them all."""
+"""What drivers call: sessions, their spans with what is read at each edge, and one poller for them all."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn, TypeVar
 
-from hfmem_widget.errors import WatchStateError
+from hfmem_widget.errors import WatchStateError, is_limit
 from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.edges import Edges
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
-from hfmem_widget.monitor.peaks import PeakLedger
+from hfmem_widget.monitor.peaks import PeakLedger, Window
 from hfmem_widget.monitor.poller import Poller
-from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import MakeTicker, Ticker
-from hfmem_widget.monitor.watched import Register, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
-from hfmem_widget.session import Peak, Recorder, Session, Span, SpanKind
+from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
+from hfmem_widget.sources.allocator import Instant
 
 EXIT_TIMEOUT = 1.0
 BROKEN_OFF_NOTE = (
@@ -39,6 +40,16 @@ _LIMITS: Mapping[type[BaseException], str] = {
     MemoryError: "the host's memory was full",
     RecursionError: "Python's recursion limit was reached",
 }
+
+Row = Sequence[float]
+
+NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
+
+REBASE_PERIOD = 0.1
+"""Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
+
+LOOK_SHARE = 0.005
+"""Of the time: what reading may take where a token is generated, beside the edges of spans."""
 
 R = TypeVar("R")
 
@@ -63,18 +74,19 @@ class Monitor:
     ) -> None:
         self.sampler = sampler
         self.ledger = ledger
-        if attribution is None:
-            attribution = Attribution(subjects=Subjects(dict))
+        self.attribution = attribution or Attribution(subjects=Subjects(dict))
+        """What counts what the memory is for."""
         self._clock = clock
         self._wall = wall
         self._register = register = Register(sampler)
         self._poller_cost = PollerCost()
         readers = sampler, ledger, register
         tick = Tick(
-            *readers, lambda: self._edges.count, self._poller_cost, self.break_off, clock, wall, cpu
+            *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
         )
         self._poller = Poller(tick, make_ticker)
-        self._edges = Edges(sampler, ledger, attribution, register, self._poller, clock)
+        self._edge_count = 0  # that there were in all sessions
+        self._rebase_due = self._look_due = -math.inf
         self._interval = INTERVAL
         self._pid = os.getpid()
 
@@ -84,11 +96,6 @@ class Monitor:
             "of a DataLoader, create one with hfmem_widget.watch()"
         )
         raise TypeError(message)
-
-    @property
-    def attribution(self) -> Attribution:
-        """What counts what the memory is for."""
-        return self._edges.attribution
 
     @property
     def polling(self) -> bool:
@@ -230,7 +237,7 @@ class Monitor:
             return watched.recorder.open_span(kind, label, session.last_sample)
         if kind not in FINE_KINDS:
             watched.end_group()
-        return self._change(watched, partial(self._edges.open, watched, kind, label))
+        return self._change(watched, partial(self._open, watched, kind, label))
 
     def group_begins(self, session: Session, end: Callable[[], object]) -> None:
         """Have `end` called where something else begins in a session, which is no part of these steps."""
@@ -252,7 +259,7 @@ class Monitor:
         if not self.in_this_process:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
-        return self._change(watched, partial(self._edges.close, watched, span_id, outcome, counts))
+        return self._change(watched, partial(self._close, watched, span_id, outcome, counts))
 
     def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
         """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
@@ -263,7 +270,7 @@ class Monitor:
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {})
             return watched.recorder.open_span(kind, label, session.last_sample)
-        return self._change(watched, partial(self._edges.turn, watched, closing, kind, label))
+        return self._change(watched, partial(self._turn, watched, closing, kind, label))
 
     def open_ids(self, session: Session) -> Collection[int]:
         """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
@@ -293,38 +300,33 @@ class Monitor:
         """Let activations begin here, now and then, where there are no spans that say where they do."""
         watched = self._register.current()
         if watched is not None and watched.unexplained.based_on is None:
-            self._change(watched, partial(self._edges.rebase, watched))
+            self._change(watched, partial(self._rebase, watched))
 
     def cache_grew(self, *caches: object) -> None:
         """Count KV caches that this thread has just used, and now and then add a sample."""
         self.attribution.cache_grew(*caches)
         watched = self._register.current()
         if watched is not None:
-            self._change(watched, partial(self._edges.look, watched))
+            self._change(watched, partial(self._look, watched))
 
     def sample(self, session: Session) -> None:
         """Add a sample where much is allocated, which no counter would show."""
         watched = self._register.get(session)
         if watched is not None:
-            self._change(watched, partial(self._edges.sample, watched))
+            self._change(watched, partial(self._sample, watched))
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
-        return self._edges.peaks_so_far(self._register.find(session), span_id)
-
-    def _change(self, watched: Watched, change: Callable[[], R]) -> R:
-        """Change what is kept of a session to the end, or break the session off.
-
-        Half a change would spoil every later figure, and those of sessions that share something with it.
-        """
-        try:
-            with watched.edges:
-                return change()
-        except WatchStateError:
-            raise
-        except BaseException as error:
-            self.break_off(watched.session, error)
-            raise
+        watched = self._register.find(session)
+        window = watched.windows.get(span_id)
+        exact = self.ledger.so_far().get(window, {}) if window is not None else {}
+        known = {
+            series.key: Peak(high, "sampled")
+            for series in session.series
+            if series.metric in ROLES
+            and not math.isnan(high := session.highest_in(span_id, series.key))
+        }
+        return dict(watched.wanted({**known, **exact}))
 
     @contextmanager
     def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
@@ -372,6 +374,136 @@ class Monitor:
         self.attribution.replace_lock()
         self._register.replace_locks()
 
+    def _change(self, watched: Watched, change: Callable[[], R]) -> R:
+        """Change what is kept of a session to the end, or break the session off.
+
+        Half a change would spoil every later figure, and those of sessions that share something with it.
+        """
+        try:
+            with watched.edges:
+                return change()
+        except WatchStateError:
+            raise
+        except BaseException as error:
+            self.break_off(watched.session, error)
+            raise
+
+    def _open(self, watched: Watched, kind: SpanKind, label: str) -> Span:
+        if watched.ending:
+            raise WatchStateError(HAS_ENDED)
+        self._attribute(kind if watched.windows else _outermost(kind), begins=True)
+        if not watched.windows:
+            self._register.opens_here(watched)
+            if not self._poller.claim(watched, watched.session.polling.interval):
+                watched.session.polling.stopped = NO_THREAD
+        window = self.ledger.open(bounded=not watched.options.ledger)
+        span_id = watched.recorder.next_span_id()
+        before = self._append(watched, self._row_at(window, kind), begins=(span_id, kind, label))
+        span = watched.open(span_id, kind, label, before, window)
+        watched.session.contents = self.attribution.contents
+        return span
+
+    def _close(
+        self,
+        watched: Watched,
+        span_id: int,
+        outcome: str,
+        counts: Mapping[str, float] = NO_COUNTS,
+    ) -> Span:
+        session = watched.session
+        span = session.span(span_id)
+        if span.stop is not None:
+            return span
+        for inner in session.open_within(span_id):
+            self._close(watched, inner.id, outcome)
+        if len(watched.windows) == 1:
+            self._poller.poll_now()
+        is_outermost = len(watched.windows) == 1
+        self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
+        session.contents = self.attribution.contents
+        window = watched.windows.get(span_id)
+        if window is None:  # another session's, which has it, too
+            return watched.close(span_id, session.last_sample, {}, outcome, counts)
+        peaks = self.ledger.close(window)
+        after = self._append(watched, self._row_at(window, span.kind))
+        del watched.windows[span_id]
+        span = watched.close(span_id, after, peaks, outcome, counts)
+        if not watched.windows:
+            self._poller.release(watched)
+        return span
+
+    def _turn(self, watched: Watched, closing: int, kind: SpanKind, label: str) -> Span:
+        if watched.ending:
+            raise WatchStateError(HAS_ENDED)
+        self._attribute(kind, begins=True)
+        session = watched.session
+        if session.span(closing).stop is not None:
+            return self._open(watched, kind, label)
+        for inner in session.open_within(closing):
+            self._close(watched, inner.id, "done")
+        ending = watched.windows.pop(closing)
+        beginning = self.ledger.turn(ending)
+        span_id = watched.recorder.next_span_id()
+        edge = self._append(watched, self._row_at(beginning, kind), begins=(span_id, kind, label))
+        watched.close(closing, edge, ending.peaks, "done", NO_COUNTS)
+        return watched.open(span_id, kind, label, edge, beginning)
+
+    def _rebase(self, watched: Watched) -> None:
+        now = self._clock()
+        if now < self._rebase_due:
+            return
+        self._rebase_due = now + REBASE_PERIOD
+        row = self.sampler.edge()
+        self._register.take_over(watched)
+        watched.unexplained.rebase(watched.values_of(row))
+
+    def _look(self, watched: Watched) -> None:
+        """Add a sample, unless that would take too much of the time."""
+        began = self._clock()
+        if began < self._look_due or not watched.windows:
+            return
+        self._append(watched, self.sampler.edge())
+        ended = self._clock()
+        self._look_due = ended + (ended - began) / LOOK_SHARE
+
+    def _sample(self, watched: Watched) -> None:
+        instant = Instant(None, {}, self.attribution.source.latest)
+        self._append(watched, self.sampler.edge(instant, share=FULLEST_SHARE))
+
+    def _row_at(self, window: Window, kind: SpanKind) -> Row:
+        """Read everything at a window's newest edge, but not again what its ledger has just read."""
+        self._edge_count += 1
+        held = self.attribution.source.latest
+        instant = Instant(self.ledger.allocator, window.take_readings(), held)
+        return self.sampler.edge(instant, share=_share_of(kind), is_fine=kind in FINE_KINDS)
+
+    def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
+        """Count what the memory is for; a fault in it costs the counting, not the watch."""
+        if self.attribution.rests and kind in FINE_KINDS:
+            return
+        try:
+            self.attribution.at_edge(kind, begins=begins)
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
+            if is_limit(error):
+                return
+            self._register.note(
+                f"Memory could not be attributed ({type(error).__name__}: {error}). The other figures "
+                "are unaffected. Please report this."
+            )
+
+    def _append(
+        self,
+        watched: Watched,
+        row: Row,
+        begins: tuple[int, SpanKind, str] | None = None,
+    ) -> Sample:
+        """Add a row to a session, at which a span may begin: its id, kind and label."""
+        self._register.take_over(watched)
+        values = watched.values_of(row)
+        if begins is not None:
+            watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))
+        return watched.append(values, self._clock() - watched.origin)
+
 
 def outcome_of(error: BaseException | None) -> str:
     """Return how a stretch of code ended, as `Span.outcome` says it."""
@@ -388,3 +520,17 @@ def code_of(left: SystemExit) -> int:
     """Return the code with which a process ends by this error, as Python makes one of what it was given."""
     code = left.code
     return code & 0xFF if isinstance(code, int) else int(code is not None)
+
+
+def _outermost(kind: SpanKind) -> SpanKind:
+    """Return what kind a watch's own span counts as: a block is as rare, and as much compared, as a cell."""
+    return "cell" if kind == "block" else kind
+
+
+def _share_of(kind: SpanKind) -> float | None:
+    """Return how much of the time reading may take where a span begins, or where one of a step ends."""
+    # What nothing explains where a step begins is measured once, for all of the step.
+    if kind == "step" or kind not in FINE_KINDS:
+        return None
+    # These must not begin with a reading of the span before them, whose high it is not.
+    return FULLEST_SHARE if kind in {"substep", "backward", "optimizer", "decode"} else FINE_SHARE

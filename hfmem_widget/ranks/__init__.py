@@ -1,7 +1,7 @@
 """Many processes, one chart: each rank writes lines into a run's directory, a collector reads those of all.
 
-A process learns that it is a rank from `process_group`, and which one from `identity`; `environment` and
-`site` are how it learns that it is to write, and `directory` where. Whoever reads goes the other way::
+A process learns from `identity` that it is a rank, and which one; `environment` and `site` are how it learns
+that it is to write, and `directory` where. Whoever reads goes the other way::
 
     directory ──files──▶ tail ──bytes──▶ collector ──▶ stream, one a file ──news──▶ overview ──▶ Session
                                              │                                       ▲

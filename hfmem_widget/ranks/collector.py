@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from hfmem_widget.ranks.aggregate import spread
-from hfmem_widget.ranks.directory import MOST_STREAMS
 from hfmem_widget.ranks.findings import Judged, flags_of, judge, phases_of, rows_of, table_of
 from hfmem_widget.ranks.overview import MONTH, Overview
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, Look, Roster
@@ -95,17 +94,9 @@ class Collector:
         with self.lock:
             return dict(self._streams)
 
-    def wants(self, name: str) -> bool:
-        """Return whether anything more is taken from a stream."""
-        stream = self._streams.get(name)
-        if stream is None:
-            return len(self._streams) < MOST_STREAMS
-        return not (stream.refused or stream.is_over)
-
-    def reached(self, name: str) -> float:
-        """Return the time of the newest reading of a stream, by its own clock; -inf before the first."""
-        stream = self._streams.get(name)
-        return -math.inf if stream is None else stream.reached
+    def stream(self, name: str) -> RankStream | None:
+        """Return a stream by its name; None before it was fed."""
+        return self._streams.get(name)
 
     def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
         """Read the next bytes of a stream by its name, whole lines or not.
@@ -115,8 +106,6 @@ class Collector:
         with self.lock:
             stream = self._streams.get(name)
             if stream is None:
-                if len(self._streams) >= MOST_STREAMS:
-                    return
                 stream = self._streams[name] = RankStream(name)
             if stream.refused:
                 return
@@ -142,13 +131,8 @@ class Collector:
             stream = self._streams[name]
             stream.is_gone = not stream.is_over
 
-    def looked(self, name: str, at: float) -> None:
-        """Note that all was fed that a stream had got by some time of the wall clock."""
-        if (stream := self._streams.get(name)) is not None:
-            stream.looked_at = math.inf if stream.is_over else at
-
-    def restart(self, name: str) -> None:
-        """Forget what a stream said: its file was cut or replaced, and is read again."""
+    def forget(self, name: str) -> None:
+        """Forget what a stream said: its process has turned out to be no rank."""
         with self.lock:
             stream = self._streams.pop(name, None)
             if stream is not None:

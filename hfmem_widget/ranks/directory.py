@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
-from hfmem_widget.recording.file import cannot_read, cannot_write, write_private
+from hfmem_widget.recording.file import cannot_read, cannot_write, write_whole
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
 
@@ -43,11 +43,10 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """What ``run.json`` says: which run it is, what it is called, and when it was made (wall clock)."""
+    """What ``run.json`` says: which run it is, and what it is called."""
 
     run: str
     label: str = ""
-    created: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,12 @@ def make_or_join(directory: Path, label: str = "", now: float | None = None) -> 
             raise OptionError(refused)
         path = directory / RUN_FILE
         if not os.path.lexists(path):
-            created = time.time() if now is None else now
-            _write_once(path, RunFile(uuid.uuid4().hex, plain(label), created))
+            run = {"format": FORMAT, "version": VERSION, "run": uuid.uuid4().hex}
+            named = {"label": plain(label), "created": time.time() if now is None else now}
+            with suppress(FileExistsError):  # another was first
+                write_whole(
+                    path, [json.dumps(run | named, ensure_ascii=False).encode(), b"\n"], 0o600
+                )
         # Where there are no links, another may be just writing it.
         for _ in range(PATIENCE):
             if path.stat().st_size:
@@ -123,24 +126,6 @@ def make_or_join(directory: Path, label: str = "", now: float | None = None) -> 
     except OSError as error:
         raise cannot_write(directory, error) from None
     return read_run(directory)
-
-
-def _write_once(path: Path, run: RunFile) -> None:
-    """Write the file that says which run it is, unless another has done so."""
-    fields = {"format": FORMAT, "version": VERSION, "run": run.run, "label": run.label}
-    data = json.dumps({**fields, "created": run.created}, ensure_ascii=False).encode() + b"\n"
-    half = path.with_name(f".{path.name}.{run.run}")
-    try:
-        write_private(half, data)
-        with suppress(FileExistsError):  # another was first
-            try:
-                os.link(half, path)  # whole or not there
-            except FileExistsError:
-                raise
-            except OSError:
-                write_private(path, data)  # no links there, as on many network drives
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def read_run(directory: Path) -> RunFile:
@@ -152,7 +137,7 @@ def read_run(directory: Path) -> RunFile:
             fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
         finally:
             os.close(descriptor)
-        run, label, created = fields["run"], fields.get("label", ""), fields.get("created", 0.0)
+        run, label = fields["run"], fields.get("label", "")
         if fields["format"] != FORMAT or not _RUN.fullmatch(run):
             raise ValueError("of something else")  # noqa: TRY301
         version = fields["version"]
@@ -167,10 +152,7 @@ def read_run(directory: Path) -> RunFile:
     if version != VERSION:
         message = f"{plain(path)} is of a newer hfmem_widget: pip install -U hfmem-widget"
         raise OptionError(message)
-    is_time = isinstance(created, int | float) and 0 <= created < 1 << 40
-    return RunFile(
-        run, plain(label) if isinstance(label, str) else "", float(created) if is_time else 0.0
-    )
+    return RunFile(run, plain(label) if isinstance(label, str) else "")
 
 
 def is_run(directory: Path) -> bool:

@@ -189,8 +189,6 @@ def _silence(
 
 
 def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
-    if not behind:
-        return
     place = min(behind, key=lambda place: (look.streams[place].newest_step, place))
     stream = look.streams[place]
     others = [

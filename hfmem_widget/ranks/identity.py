@@ -1,14 +1,18 @@
-"""Which process of a distributed run this is, by what launchers leave in its environment."""
+"""Which process of a distributed run this is, by what launchers leave in its environment, or by its group."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hfmem_widget.display import resolve
+from hfmem_widget.monitor.patch import Place
 from hfmem_widget.recording.limits import MOST_RANKS
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import plain
@@ -132,3 +136,29 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "").strip()
     number = int(text) if _NUMBER.fullmatch(text) else MOST_RANKS + 1
     return number if number <= MOST_RANKS else None
+
+
+GROUPS = "torch.distributed"
+"""Never imported here. DDP, FSDP, the Trainer, Accelerate, DeepSpeed and vLLM all come by its
+``init_process_group``."""
+
+
+def rank_in_group() -> tuple[int, int] | None:
+    """Return the rank and the world that torch.distributed knows; None where it is not up."""
+    distributed: Any = sys.modules.get(GROUPS)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+@contextmanager
+def _joining(*_: object) -> Iterator[None]:
+    yield
+    resolve("hfmem_widget.drivers.follow:joined")()
+
+
+PLACES = tuple(
+    Place(home, "", "init_process_group", _joining)
+    for home in (f"{GROUPS}.distributed_c10d", GROUPS)
+)
+"""The second home takes it from the first."""

@@ -21,10 +21,10 @@ from hfmem_widget.recording.check import (
     SpanLine,
     StepsLine,
     parse,
+    require,
 )
-from hfmem_widget.recording.fields import require
 from hfmem_widget.recording.limits import VERSION
-from hfmem_widget.recording.line_reader import LineReader
+from hfmem_widget.recording.reader import LineReader
 from hfmem_widget.session import (
     FINE_KINDS,
     Certainty,

@@ -1,31 +1,177 @@
-"""Follows the files of a run's directory: the only reader of directories."""
+"""Follows the files of a run's directory, one after another, or several at once on a slow server."""
 
 from __future__ import annotations
 
 import math
 import os
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from hfmem_widget.monitor.ticker import Ticker
+from hfmem_widget.monitor.ticker import NOT_STARTED, Ticker, begun
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import is_withdrawn
-from hfmem_widget.ranks.files import (
-    AT_ONCE,
-    PATIENCE,
-    Disk,
-    File,
-    Piece,
-    fetched,
-    is_on_network,
-)
+from hfmem_widget.ranks.directory import Streams, is_withdrawn, open_own, streams
 from hfmem_widget.ranks.identity import runs_here, this_host
 from hfmem_widget.ranks.roster import LOST
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain
+
+AT_ONCE = 1 << 14
+"""Bytes read of a file at once: less than `roster.KEPT` steps take, so that no step of a run that is
+opened later is pushed out before all ranks have passed it."""
+
+NETWORK = frozenset(
+    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p", "glusterfs")
+)
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+PATIENCE = 5.0
+"""Seconds for which a thread is waited for."""
+
+
+class Disk:
+    """The calls to a file system, each of which takes milliseconds on a slow server."""
+
+    def listed(self, directory: Path, read_before: Container[str]) -> Streams:
+        """Return the files that may be read; those whose names are known were looked at before."""
+        return streams(directory, read_before)
+
+    def opened(self, path: str) -> tuple[int, os.stat_result]:
+        """Return a descriptor of a file of one's own, and what it is; or raise `OSError`."""
+        return open_own(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what a file is, or raise `OSError`."""
+        return os.stat(path, follow_symlinks=False)  # noqa: PTH116  (a Path takes twice as long)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Return some bytes of a file."""
+        return os.pread(descriptor, size, offset)
+
+
+@dataclass(slots=True)
+class File:
+    """A file that is followed."""
+
+    name: str
+    path: str
+    looked: float  # wall clock up to which all was read that there was
+    offset: int = 0  # bytes that were read
+    has_more: bool = True  # to read already
+    is_away: bool = False  # it could not be read the last time, although it is there
+
+    def fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
+        """Return what there is beyond what was read, also where a longer copy has taken the file's place.
+
+        If `is_stale`, a file must be opened to see what another machine has written to it.
+        """
+        try:
+            return self._fetch(disk, is_stale=is_stale)
+        except FileNotFoundError:
+            return Piece(self)
+        except OSError:  # it may be back at the next look
+            return Piece(self, was_read=False)
+
+    def _fetch(self, disk: Disk, *, is_stale: bool) -> Piece:
+        if not is_stale and disk.stat(self.path).st_size <= self.offset:
+            return Piece(self)
+        descriptor, status = disk.opened(self.path)
+        try:
+            has_more = status.st_size > self.offset
+            data = disk.read(descriptor, AT_ONCE, self.offset) if has_more else b""
+        finally:
+            os.close(descriptor)
+        return Piece(self, data, status.st_mtime)
+
+
+@dataclass(slots=True)  # frozen, to make one would take three times as long
+class Piece:
+    """What was read of a file at once."""
+
+    file: File
+    data: bytes = b""
+    written: float = math.nan  # when the file was changed last, by the clock of its server
+    was_read: bool = True  # False if it could not be read, although it is there
+
+
+def fetched(
+    files: deque[File], fetch: Callable[[File], Piece], is_late: Callable[[], bool], threads: int
+) -> Iterator[Piece]:
+    """Yield what files have got, as it comes, and take from `files` those that were looked at.
+
+    At least one is; none any more once it is late. Other threads than this one only fetch, and have ended
+    when nothing more is yielded.
+    """
+
+    def pieces() -> Iterator[Piece]:
+        with suppress(IndexError):  # another thread took the last
+            while True:
+                yield fetch(files.popleft())
+                if is_late():
+                    break
+
+    done: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+    wanted = min(threads, len(files)) if threads > 1 else 0
+    helpers = _started(wanted, lambda: _put_all(pieces(), done))
+    if not helpers:
+        yield from pieces()
+    try:
+        for _ in helpers:
+            while (piece := done.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+    finally:
+        for helper in helpers:
+            helper.stop(PATIENCE)
+
+
+def _put_all(
+    pieces: Iterator[Piece], done: queue.SimpleQueue[Piece | BaseException | None]
+) -> None:
+    """Put some pieces, what is raised meanwhile, and None at the end."""
+    try:
+        for piece in pieces:
+            done.put(piece)
+    except BaseException as error:  # noqa: BLE001  (it is raised where the pieces are waited for)
+        done.put(error)
+    done.put(None)
+
+
+def _started(count: int, work: Callable[[], None]) -> list[Ticker]:
+    """Return so many threads that do something once; fewer where no more are to be had.
+
+    Not those of a `ThreadPoolExecutor`: they are waited for when Python ends, and a server may never answer.
+    """
+    helpers: list[Ticker] = []
+    with suppress(*NOT_STARTED):
+        for _ in range(count):
+            helpers.append(begun(work))  # noqa: PERF401  (those before one that fails stay)
+    return helpers
+
+
+def is_on_network(directory: Path) -> bool:
+    """Return whether a directory lies on a file system of another machine, as far as Linux reports it."""
+    best, kind = "", ""
+    place = os.path.realpath(directory)
+    with (
+        suppress(OSError),
+        MOUNTS.open(encoding="utf-8", errors="replace") as mounts,
+    ):
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            point = fields.split(" ")[4].replace("\\040", " ")
+            is_above = place == point or place.startswith(point.rstrip("/") + "/")
+            if is_above and len(point) >= len(best):
+                best, kind = point, rest.split(" ")[0]
+    return kind in NETWORK or kind.startswith("fuse.")
+
 
 POLL = 0.25
 """Seconds between two rounds over all files, where every rank writes once a second."""
@@ -213,15 +359,15 @@ class Tail:
 
     def _due(self) -> list[File]:
         """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
-        due = []
+        due: list[tuple[File, float]] = []
         for name, file in self._files.items():
-            if file.is_left or not self.collector.wants(name):
+            stream = self.collector.stream(name)
+            if stream is not None and (stream.refused or stream.is_over):
                 file.has_more = False
             else:
-                due.append(file)
-        reached = {file.name: self.collector.reached(file.name) for file in due if file.has_more}
-        edge = min(reached.values(), default=math.inf) + AHEAD
-        return [file for file in due if reached.get(file.name, -math.inf) <= edge]
+                due.append((file, stream.reached if stream and file.has_more else -math.inf))
+        edge = min((reached for file, reached in due if file.has_more), default=0.0) + AHEAD
+        return [file for file, reached in due if reached <= edge]
 
     def _behind(self) -> set[str]:
         return {name for name, file in self._files.items() if file.has_more}
@@ -235,7 +381,7 @@ class Tail:
         for name in self._files.keys() - names.keys():
             if is_withdrawn(self.directory, name):
                 del self._files[name]
-                self.collector.restart(name)
+                self.collector.forget(name)
         if listed.why and listed.why != self._why:
             self._why = listed.why
             self.collector.recorder.note(listed.why)
@@ -256,8 +402,6 @@ class Tail:
     def _take(self, piece: Piece, now: float) -> None:
         """Add what was read of a file after some time of the wall clock."""
         file, name = piece.file, piece.file.name
-        if piece.is_another and not self._begins_again(file):
-            return
         if piece.data:
             # What a server's clock says is of use only for what was there before.
             is_known = not self._on_network or file.offset == 0 or file.has_more
@@ -272,14 +416,5 @@ class Tail:
             if name in self._missing:
                 self._missing.remove(name)
                 self.collector.is_gone(name)
-        self.collector.looked(name, file.looked)
-
-    def _begins_again(self, file: File) -> bool:
-        """Have a file that was cut or replaced read from its beginning, once."""
-        if file.was_reread:
-            file.is_left = True
-            return False
-        file.was_reread, file.offset = True, 0
-        self.collector.restart(file.name)
-        self.collector.recorder.note(f"{plain(file.name)} was cut or replaced, and is read again.")
-        return True
+        if (stream := self.collector.stream(name)) is not None:
+            stream.looked_at = math.inf if stream.is_over else file.looked

@@ -9,6 +9,7 @@ import mmap
 import os
 import stat
 import time
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -84,8 +85,10 @@ class GrowingFile:
             self._plain.unlink()
 
     def _add(self, descriptor: int, data: bytes) -> None:
+        left = memoryview(data)
         try:
-            write_all(descriptor, data)
+            while left:  # one call may take only a part
+                left = left[os.write(descriptor, left) :]
         except OSError:
             with suppress(OSError):
                 os.ftruncate(descriptor, self._left[-1])
@@ -112,22 +115,6 @@ def check_new(path: Path) -> None:
         raise OptionError(f"{plain(path)} cannot be written: {there}")
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, or raise `OSError`: one call may take only a part."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a new file for the user alone, or raise `OSError`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
-
-
 def growing(path: Path) -> Path:
     """Return where the lines lie while they grow."""
     return path.with_suffix("") if path.suffix == ".gz" else path
@@ -135,32 +122,36 @@ def growing(path: Path) -> Path:
 
 def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     """Write a file that is whole or not there; raise `OptionError` if it cannot be written, or is there."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-        _give_name(half, path)
+        write_whole(path, chunks, mode)
     except FileExistsError:
         raise OptionError(_is_there(path)) from None
     except OSError as error:
         raise cannot_write(path, error) from None
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
+    """Write a file that is whole or not there; raise `OSError` if it cannot be written, or is there.
+
+    Of several that write it at once, on whatever machines, one has its way.
+    """
+    half = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        try:
+            # A link is refused where something is; a rename would replace it.
+            os.link(half, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # No links there, as on FAT and many network and cloud drives: first the name alone is taken.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+            half.replace(path)
     finally:
         with suppress(OSError):  # it is not there, or cannot be
             half.unlink()
-
-
-def _give_name(half: Path, path: Path) -> None:
-    try:
-        # A link is refused where something is; a rename would replace it.
-        os.link(half, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        # No links there, as on FAT and many network and cloud drives.
-        if os.path.lexists(path):
-            raise FileExistsError from None
-        half.rename(path)
 
 
 def members(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -336,3 +327,58 @@ def cannot_read(path: Path, error: OSError) -> OptionError:
 def cannot_write(path: Path, error: OSError) -> OptionError:
     """Return the error for a file that cannot be written."""
     return OptionError(f"{plain(path)} cannot be written: {readable(error)}")
+
+
+class Follower:
+    """Takes in what a recording has got since it was last looked at; its `reader` has all of it so far.
+
+    The path of one that is to be compressed is the name that it will have. Raises `OptionError` if there is
+    no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path if os.path.lexists(path) else growing(path)
+        if not os.path.lexists(self.path):
+            self.path = path  # and say that this one is not there
+        from hfmem_widget.recording.reader import StreamReader
+
+        self.reader = StreamReader()
+        self._file = open_regular(self.path)
+        self._bytes_read = 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def look(self) -> bool:
+        """Read what is new, and return whether there was anything.
+
+        Raises `OptionError` if it cannot be read any more, or another file has its name before the recording
+        has ended.
+        """
+        try:
+            # Before it is read: a recording is compressed and removed right after its last line.
+            is_there = self._is_there()
+            before = self._bytes_read
+            while data := self._file.read(AT_ONCE):
+                if not self._bytes_read and data.startswith(MAGIC):
+                    self.reader = read_lines(self.path)  # complete: compressed files do not grow
+                    self._file.seek(0, os.SEEK_END)
+                else:
+                    self.reader.feed(data)
+                self._bytes_read += len(data)
+        except OSError as error:
+            message = f"{plain(self.path)} cannot be read any more: {readable(error)}"
+            raise OptionError(message) from None
+        if not is_there and self.reader.end is None:
+            message = f"{plain(self.path)} was removed, replaced or cut while it was followed"
+            raise OptionError(message)
+        return self._bytes_read > before
+
+    def _is_there(self) -> bool:
+        mine = os.fstat(self._file.fileno())
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(mine, there) and mine.st_size >= self._bytes_read

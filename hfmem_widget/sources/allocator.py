@@ -296,7 +296,7 @@ class Allocator:
         return bool(torch.is_autocast_enabled(self.device_type))
 
     def empty_cache(self) -> None:
-        """Return cached memory to the driver. This disturbs, so only `features.free.request` may call it."""
+        """Return cached memory to the driver. This disturbs, so only `features.free.api` may call it."""
         self._module().empty_cache()
 
     def install(

@@ -6,40 +6,18 @@ convolutions' and recurrent states. Older models, and other libraries, pass tupl
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hfmem_widget.sources.storages import Storage, storages_of
-
-DEEPEST = 6
-"""Objects in one another: a cache of caches, its layers, their tuples, and what lies in these."""
-
-_LEAF, _TENSOR, _VALUES, _MEMBERS, _FIELDS = range(5)
-
-_SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
-_CODE = (FunctionType, MethodType, ModuleType)
-
-MOST_WITHIN = 4096
-"""Values of a list or a dict that are looked through; a cache has no more layers."""
-
-
-def tensors_of(cache: object) -> list[Any]:
-    """Return every tensor that a cache owns, as often as it lies there; models are not entered."""
-    tensors: list[Any] = []
-    if "torch" in sys.modules:
-        _collect(cache, DEEPEST, tensors)
-    return tensors
+from hfmem_widget.sources.storages import Storage, storages_of, tensors_in
 
 
 def storages_in(cache: object) -> tuple[Storage, ...]:
     """Return the storages of a cache, each once; none of them where it cannot be read."""
     try:
         return tuple(
-            {one[0]: one for tensor in tensors_of(cache) for one in storages_of(tensor)}.values()
+            {one[0]: one for tensor in tensors_in(cache) for one in storages_of(tensor)}.values()
         )
     except Exception:  # noqa: BLE001  (a cache may be of the user's own, and raise what it likes)
         return ()
@@ -119,43 +97,3 @@ def _of(layer: object, name: str) -> Any:
 def _sizes(tensor: Any) -> tuple[int, ...]:
     shape = getattr(tensor, "shape", ())
     return tuple(shape) if len(shape) >= 2 and all(type(size) is int for size in shape) else ()
-
-
-def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
-    """Add the tensors in something to those that are known; a generator would take twice as long."""
-    role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
-    if role == _VALUES:
-        inside = list(value)
-    elif role == _MEMBERS:
-        inside = list(value.values())
-    elif role == _FIELDS:
-        inside = list(vars(value).values())
-    else:
-        if role == _TENSOR:
-            tensors.append(value)
-        return
-    if deepest <= 0 or len(inside) > MOST_WITHIN:
-        return
-    for each in inside:
-        # Most of what lies there is a number or a name.
-        role = _role_of(type(each))  # type: ignore[arg-type]
-        if role == _TENSOR:
-            tensors.append(each)
-        elif role != _LEAF:
-            _collect(each, deepest - 1, tensors)
-
-
-@functools.cache
-def _role_of(kind: type) -> int:
-    torch: Any = sys.modules["torch"]
-    configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
-    leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
-    if issubclass(kind, torch.Tensor):
-        return _TENSOR
-    if issubclass(kind, leaves):
-        return _LEAF
-    if issubclass(kind, (list, tuple, set, frozenset)):
-        return _VALUES
-    if issubclass(kind, Mapping):
-        return _MEMBERS
-    return _FIELDS if any("__dict__" in vars(base) for base in kind.__mro__) else _LEAF

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.descendants import Descendants
-from hfmem_widget.sources.procfs import PROC, kibibytes
+from hfmem_widget.sources.procfs import PROC, Descendants, kibibytes
 from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 

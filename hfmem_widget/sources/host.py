@@ -18,9 +18,16 @@ from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool
 from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
-from hfmem_widget.sources.malloc import ReadHeap, find_glibc_heap, in_use
+from hfmem_widget.sources.malloc import (
+    Arenas,
+    ReadArenas,
+    ReadHeap,
+    arrow_pool,
+    find_arenas,
+    find_glibc_heap,
+    in_use,
+)
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own
-from hfmem_widget.sources.python_objects import Arenas, ReadArenas, arrow_pool, find_arenas
 from hfmem_widget.sources.source import Looks, Source
 from hfmem_widget.text import MIB, plain
 

@@ -1,10 +1,14 @@
-"""The resident set, its high-water mark, the machine's memory and limits, from Linux's ``/proc``."""
+"""What Linux's ``/proc`` says: memory of this process and the machine, limits, mapped files, descendants."""
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool, find_cgroup
@@ -230,3 +234,135 @@ def _pages(proc: Path, field: int) -> float:
     except (OSError, ValueError, IndexError):
         return NOT_AVAILABLE
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")
+
+FRESH = 10
+"""The list is valid for new addresses for so many times as long as reading it took."""
+
+MOST_REMEMBERED = 100_000
+
+
+def shared_memory(status: Path = STATUS) -> int:
+    """Return the bytes of memory shared with other processes that this one has in use; 0 where unknown."""
+    try:
+        shared = kibibytes(status.read_bytes(), b"RssShmem:")
+    except OSError:
+        return 0
+    return 0 if math.isnan(shared) else int(shared)
+
+
+class MappedFiles:
+    """Tells whether addresses lie in mapped files, such as safetensors' weights.
+
+    They stay so when they are written to: the kernel then makes a copy of the page. Where it has no list of
+    them, none does.
+    """
+
+    def __init__(self, maps: Path = MAPS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maps = maps
+        self._clock = clock
+        self._read_at = self._good_until = -math.inf
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._is_mapped: dict[tuple[int, int], bool] = {}
+        self._seen_at: dict[tuple[int, int], float] = {}
+
+    def hold(self, address: int, owner: int) -> bool:
+        """Return whether an address lies in a mapped file; remembered as long as its owner has it."""
+        key = address, owner
+        is_mapped = self._is_mapped.get(key)
+        if is_mapped is not None:
+            return is_mapped
+        now = self._clock()
+        if len(self._is_mapped) + len(self._seen_at) >= MOST_REMEMBERED:
+            self._is_mapped.clear()
+            self._seen_at.clear()
+        seen_at = self._seen_at.setdefault(key, now)
+        if self._read_at < seen_at and now >= self._good_until:
+            self._read()
+        index = bisect_right(self._starts, address) - 1
+        lies_within = index >= 0 and address < self._stops[index]
+        if self._read_at >= seen_at:  # else it may have been mapped since
+            self._is_mapped[key] = lies_within
+            del self._seen_at[key]
+        return lies_within
+
+    def _read(self) -> None:
+        self._read_at = self._clock()
+        self._starts, self._stops = [], []
+        try:
+            lines = self._maps.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            # start-stop rights offset device inode path; other memory has no path, or a name in brackets
+            addresses, _, _, _, _, *path = line.split(maxsplit=5)
+            if path and path[0].startswith("/"):
+                start, _, stop = addresses.partition("-")
+                self._starts.append(int(start, 16))
+                self._stops.append(int(stop, 16))
+        ended = self._clock()
+        self._good_until = ended + FRESH * (ended - self._read_at)
+
+
+MOST_GENERATIONS: Final = 64
+
+# Of the driver's device files, CUDA alone opens this one: NVML, which a fork inherits, does not.
+_OPENED_BY_CUDA: Final = "/dev/nvidia-uvm"
+
+
+class Descendants:
+    """The children of this process, and theirs, among the processes that hold one device."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._own: frozenset[int] = frozenset()
+        self._foreign: frozenset[int] = frozenset()
+
+    def among(self, pids: Iterable[int], *, ids_are_ours: bool) -> frozenset[int]:
+        """Return those of some ids that are descendants; one that was stays one, whoever ends before it.
+
+        Where it is not known that `ids_are_ours`, of this process' namespace, an id may be another
+        process' in ours: then a descendant must also have opened the device as CUDA does.
+        """
+        listed = frozenset(pids)
+        new = listed - self._own - self._foreign
+        ours = {pid for pid in new if self._descends(pid)}
+        self._foreign = (self._foreign & listed) | (new - ours)
+        self._own = (self._own & listed) | {
+            pid for pid in ours if ids_are_ours or self._uses_cuda(pid)
+        }
+        return self._own
+
+    def _descends(self, pid: int) -> bool:
+        here = os.getpid()
+        for _ in range(MOST_GENERATIONS):
+            pid = self._parent(pid)
+            if pid <= 1:
+                return False
+            if pid == here:
+                return True
+        return False
+
+    def _parent(self, pid: int) -> int:
+        try:
+            # proc(5): pid, (name), state, parent; a name may have anything in it, brackets too.
+            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def _uses_cuda(self, pid: int) -> bool:
+        try:
+            files = list((self._proc / str(pid) / "fd").iterdir())
+        except OSError:  # somebody else's, or it ends at this moment
+            return False
+        return any(_target(file).startswith(_OPENED_BY_CUDA) for file in files)
+
+
+def _target(file: Path) -> str:
+    try:
+        return str(file.readlink())
+    except OSError:
+        return ""

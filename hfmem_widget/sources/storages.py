@@ -10,11 +10,13 @@ Nothing is copied, waited for or initialised, and torch is never imported.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.procfs import MappedFiles
 
 Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
@@ -30,6 +32,15 @@ MANAGED = "managed"
 
 _DEEPEST = 8
 """The most containers and wrappers in one another, so that one that holds itself ends too."""
+
+_LEAF, _TENSOR, _VALUES, _MEMBERS, _FIELDS = range(5)
+
+_SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
+_CODE = (FunctionType, MethodType, ModuleType)
+
+MOST_WITHIN, MOST_IN_ONE_ANOTHER = 4096, 6
+"""Values of a list or a dict that are looked through: a KV cache has no more layers. And objects in one
+another: a cache of caches, its layers, their tuples, and what lies in these."""
 
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
 """Where bitsandbytes' parameters keep scales and code books that are no parameters themselves."""
@@ -100,13 +111,11 @@ def states_of(optimizer: Any) -> Iterator[Any]:
     A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
     them.
     """
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     for _ in range(_DEEPEST):
-        if tensor is None or optimizer is None:
-            return
         state = _attribute(optimizer, "state")
         if isinstance(state, Mapping):
-            yield from _tensors_in(state, tensor, _DEEPEST)
+            for each in list(state.values()):
+                yield from tensors_in(each)
             return
         optimizer = _attribute(optimizer, "optimizer")
 
@@ -115,7 +124,7 @@ def scales_of(module: Any) -> Iterator[Any]:
     """Yield the scales and zero points of a layer that HQQ has quantised: no parameters, nor buffers."""
     hqq, torch = sys.modules.get(HQQ), sys.modules.get("torch")
     if torch is not None and isinstance(module, getattr(hqq, "HQQLinear", ())):
-        yield from _tensors_in(_attribute(module, "meta"), torch.Tensor, _DEEPEST)
+        yield from tensors_in(_attribute(module, "meta"))
 
 
 def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
@@ -134,7 +143,7 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
             inner = [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
         if kind not in _quick.types:
             for name in _QUANTISED_BESIDE:
-                inner += _tensors_in(_attribute(tensor, name), torch.Tensor, deepest - 1)
+                inner += tensors_in(_attribute(tensor, name), deepest - 1)
     for part in inner:
         yield from _all_of(torch, part, deepest - 1)
 
@@ -183,25 +192,59 @@ def _quantised(torch: Any) -> tuple[Any, ...]:
     return (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
-def _tensors_in(value: Any, tensor: type, deepest: int) -> Iterator[Any]:
-    if issubclass(type(value), tensor):
-        yield value
-        return
-    if deepest <= 0 or value is None:
-        return
-    inside: list[Any] = []
+def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
+    """Return every tensor in lists, dicts and objects' own fields, as often as it lies there.
+
+    At most `deepest` of them in one another are looked through; models are not.
+    """
+    tensors: list[Any] = []
+    if "torch" in sys.modules:
+        _collect(value, deepest, tensors)
+    return tensors
+
+
+def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
+    """Add the tensors in something to those that are known; a generator would take twice as long."""
+    role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
     try:
         # A copy in one go: a training may add states on its own thread meanwhile.
-        if isinstance(value, Mapping):
-            inside = list(value.values())
-        elif isinstance(value, (list, tuple, set, frozenset)):
+        if role == _VALUES:
             inside = list(value)
-        elif type(value).__name__ == "QuantState":
+        elif role == _MEMBERS:
+            inside = list(value.values())
+        elif role == _FIELDS:
             inside = list(vars(value).values())
+        else:
+            if role == _TENSOR:
+                tensors.append(value)
+            return
     except Exception:  # noqa: BLE001  (it changed under our hands; the next pass sees it)
         return
-    for item in inside:
-        yield from _tensors_in(item, tensor, deepest - 1)
+    if deepest <= 0 or len(inside) > MOST_WITHIN:
+        return
+    for each in inside:
+        # Most of what lies there is a number or a name.
+        role = _role_of(type(each))  # type: ignore[arg-type]
+        if role == _TENSOR:
+            tensors.append(each)
+        elif role != _LEAF:
+            _collect(each, deepest - 1, tensors)
+
+
+@functools.cache
+def _role_of(kind: type) -> int:
+    torch: Any = sys.modules["torch"]
+    configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
+    leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
+    if issubclass(kind, torch.Tensor):
+        return _TENSOR
+    if issubclass(kind, leaves):
+        return _LEAF
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        return _VALUES
+    if issubclass(kind, Mapping):
+        return _MEMBERS
+    return _FIELDS if any("__dict__" in vars(base) for base in kind.__mro__) else _LEAF
 
 
 def _attribute(owner: Any, name: str) -> Any:

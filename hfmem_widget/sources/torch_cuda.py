@@ -99,11 +99,7 @@ class CudaAllocator(Allocator):
             return None
         library, handle = smi
         listed = library.amdsmi_get_gpu_process_list(handle)
-        # Before ROCm 6.1 it gave handles, which are to be asked one by one.
-        processes = [one for one in listed if isinstance(one, Mapping)]
-        if len(processes) < len(listed):
-            return None
-        return {int(one["pid"]): float(one["memory_usage"]["vram_mem"]) for one in processes}
+        return {int(one["pid"]): float(one["memory_usage"]["vram_mem"]) for one in listed}
 
     def busy(self, index: int) -> float:
         """Return how busy AMD SMI says that a device is."""

@@ -47,7 +47,6 @@ class TorchHistory:
     device_type = ""
     entry_point = ""
     """The name in `torch._C` of what begins a recording."""
-    older = "This torch records no stacks that can be read here; use torch 2.4 or later."
 
     active: ClassVar[TorchHistory | None] = None
     """The one that records now, if a watch does."""
@@ -81,7 +80,7 @@ class TorchHistory:
             if not hasattr(extension, f"_{self.device_type}_memoryStats"):
                 self._refuse("")  # built for other devices
             elif module.is_initialized():
-                self._refuse(self.older)
+                self._refuse("This torch records no stacks on XPU; use torch 2.13 or later.")
         elif module.is_initialized():
             self._begin()
         elif self._queued is None and hasattr(module, "_lazy_call"):
@@ -133,12 +132,9 @@ class TorchHistory:
     def _start(self) -> str:
         memory = self._module().memory
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
-        # The function behind the public name has the real signature: what this version of torch knows.
+        # The function behind the public name has the real signature; one without this clears by itself.
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
-        parameters = inspect.signature(behind).parameters
-        if not set(wanted) <= set(parameters):
-            return self.older
-        if "clear_history" in parameters:
+        if "clear_history" in inspect.signature(behind).parameters:
             wanted["clear_history"] = True
         try:
             memory._record_memory_history("all", **wanted)
@@ -215,7 +211,6 @@ class XpuHistory(TorchHistory):
 
     device_type = "xpu"
     entry_point = "_xpu_recordMemoryHistory"
-    older = "This torch records no stacks on XPU; use torch 2.13 or later."
 
     def _is_on(self) -> bool:
         # torch has no function that reports it. A snapshot leaves an event in a recording, and the next

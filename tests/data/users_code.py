@@ -18,7 +18,7 @@ from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, restore_all, surround, surround_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.ranks.process_group import PLACES
+from hfmem_widget.ranks.identity import PLACES
 from tests.unit.monitor.conftest import Bench
 
 PIECE = 1 << 20

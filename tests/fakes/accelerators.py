@@ -48,7 +48,6 @@ class AmdSmi:
         self.listed: dict[int, int] = {os.getpid(): 3 * GIB, 1: GIB}
         self.activity: int | str | Exception = 87
         self.fault: Exception | None = None
-        self.as_handles = False  # as before ROCm 6.1
         self.asked = 0
 
     def handler(self, index: int) -> str:
@@ -63,8 +62,6 @@ class AmdSmi:
         self.asked += 1
         if self.fault is not None:
             raise self.fault
-        if self.as_handles:
-            return [object() for _ in self.listed]
         return [
             {
                 "name": "N/A",

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import Streams
-from hfmem_widget.ranks.files import Disk
-from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.ranks.tail import Disk, Tail
 from hfmem_widget.session import Rank
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.scenes import FakeClock

@@ -23,7 +23,7 @@ class FakeTorch(ModuleType):
         *,
         initialized: bool = True,
         backend: str = "native",
-        knows_clearing: bool = True,  # of ``clear_history``, which 2.4 does not
+        knows_clearing: bool = True,  # of ``clear_history``
     ) -> None:
         super().__init__("torch")
         self.kind = kind
@@ -92,7 +92,7 @@ class FakeTorch(ModuleType):
 
 
 def _old(enabled: Any, *, context: Any, stacks: Any, max_entries: Any) -> None:
-    """Have what matters of the signature of torch 2.4, of which nothing else is looked at."""
+    """Have what matters of an older signature."""
 
 
 def _new(enabled: Any, *, context: Any, stacks: Any, max_entries: Any, clear_history: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfmem_widget.monitor.patch import restore_all
-from hfmem_widget.ranks.process_group import PLACES
+from hfmem_widget.ranks.identity import PLACES
 
 
 @pytest.fixture(autouse=True)

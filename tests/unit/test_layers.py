@@ -49,7 +49,6 @@ HOMES = {
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py"},
     "msgspec": {
-        "recording/fields.py",
         "recording/check.py",
         "ci/summary.py",
     },
@@ -219,7 +218,7 @@ OWNERS |= {"sources/allocator.py"}
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
 MAY_DISTURB = {
-    "features/free/request.py",
+    "features/free/api.py",
     "features/fit/real_step.py",
     "sources/heap/search.py",
 }

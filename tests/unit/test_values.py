@@ -16,7 +16,7 @@ from hfmem_widget.monitor.process import Part
 
 CHANGING = {
     "_Edge", "rows._Group", "_Patch", "_Reader", "_Watched",
-    "ReplayBlock", "Bucket", "PollerCost", "Edges", "Execution", "files.File", "Phase", "Polling",
+    "ReplayBlock", "Bucket", "PollerCost", "Execution", "tail.File", "Phase", "Polling",
     "Tick", "Watched", "Window", "HookedModule", "Process", "guard._State",
     # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
     "Piece", "Extremes", "Finished", "StepsLine",

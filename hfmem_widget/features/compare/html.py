@@ -1,11 +1,16 @@
-"""Watched cells side by side, and the list of those there are, as outputs of a notebook."""
+"""Watched cells side by side, as outputs of a notebook: tables, lines by step or time, a bar for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.picture import build_scene, svg
+import numpy as np
+
+from hfmem_widget.analysis.curve import Points
+from hfmem_widget.analysis.parts import OF_ALLOCATED
+from hfmem_widget.features.compare.model import AlignedLine, Comparison
 from hfmem_widget.features.compare.text import (
     FigureRow,
     about,
@@ -13,18 +18,164 @@ from hfmem_widget.features.compare.text import (
     heading,
     name_of,
     part_columns,
+    part_label,
     text,
     verdicts,
 )
-from hfmem_widget.text import plain
+from hfmem_widget.session import Peak
+from hfmem_widget.text import MIB, plain, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart import paint_svg as paint
+from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
+from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
+from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Cell, Column, TableRow, table
 
 CELL, AT_THE_PEAK = "cell", "at the peak"
+NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 LETTERS = 18  # of a figure's name in a line, where there is little room
 _DOT = f"{kit.UNBROKEN}\u00b7{kit.UNBROKEN}"
-NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
+
+ALL_ALLOCATED = "#7D8794"
+"""The colour of a bar without parts."""
+
+NAME_LENGTH = 24  # characters that fit beside a peak on a page of 360 pixels
+
+_ROOM_ABOVE = 1.06
+
+_HEIGHT, _BAR_HEIGHT = 170, 12  # pixels: of the lines together, and of each bar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One cell: name and peak as plain text, the stroke of its line, and the parts of its bar.
+
+    The parts are pairs of name and bytes, from left to right; one part without a name where they are unknown.
+    """
+
+    name: str
+    peak: str
+    stroke: Stroke
+    parts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparisonScene:
+    """What is drawn of a comparison."""
+
+    cells: tuple[Drawn, ...]
+    curves: tuple[Curve, ...]  # the ranges of the cells' runs, and over them their lines
+    frame: Frame  # of the lines; its unit is that of the bars too
+    longest: float  # the upper end of the bars' axis, in bytes
+    what: str  # a title of the lines, such as "allocated, highest of each step"
+
+
+def build_scene(comparison: Comparison) -> ComparisonScene:
+    """Return the scene of a comparison."""
+    cells = tuple(
+        Drawn(
+            name_of(cell, NAME_LENGTH),
+            peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
+            _stroke(at),
+            _parts(cell.at_peak, cell.figures["peak"].middle),
+        )
+        for at, cell in enumerate(comparison.cells)
+    )
+    lines = [cell.line for cell in comparison.cells if cell.line is not None]
+    heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
+    highest = max(heights, default=0.0) or MIB
+    longest = max((sum(size for _, size in cell.parts) for cell in cells), default=1.0) or 1.0
+    by_step = comparison.by == "step"
+    start = min((float(line.at[0]) for line in lines), default=0.0) if by_step else 0.0
+    stop = max((float(line.at[-1]) for line in lines), default=1.0)
+    top = _ROOM_ABOVE * highest
+    divisor, unit = unit_for(max(top, longest))
+    ticks = step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3))
+    levels = value_ticks(highest / divisor, unit)
+    frame = Frame(start, max(stop, start + 1e-3), top, (divisor, unit), ticks, levels)
+    pairs = zip(cells, comparison.cells, strict=True)
+    drawn = [(cell, compared.line) for cell, compared in pairs if compared.line is not None]
+    curves = (
+        *(_band(cell, line) for cell, line in drawn if (line.high > line.low).any()),
+        *(
+            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name)
+            for cell, line in drawn
+        ),
+    )
+    return ComparisonScene(cells, curves, frame, longest, _what(comparison))
+
+
+def _stroke(at: int) -> Stroke:
+    colour, dash = palette.DEVICES[at % len(palette.DEVICES)]
+    return Stroke(colour, 1.6, dash)
+
+
+def _band(cell: Drawn, line: AlignedLine) -> Curve:
+    edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
+    return Curve(edge, fill=cell.stroke.colour, opacity=0.2, is_closed=True)
+
+
+def _points(at: np.ndarray, values: np.ndarray) -> Points:
+    return list(zip(at.tolist(), values.tolist(), strict=True))
+
+
+def step_ticks(first: float, last: float) -> Ticks:
+    """Return about six ticks at round numbers of steps; the first has the word "step"."""
+    width = int(round_up(max(1.0, (last - first) / 6), (1, 2, 5)))
+    numbers = [step for step in range(0, math.floor(last) + 1, width) if step >= first]
+    if not numbers or numbers[0] > first + width / 2:
+        numbers.insert(0, math.ceil(first))
+    texts = [f"{step:,}" for step in numbers]
+    texts[0] = f"step {texts[0]}"
+    return Ticks(tuple(map(float, numbers)), tuple(texts))
+
+
+def _parts(sizes: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
+    parts = tuple((name, sizes[name]) for name in OF_ALLOCATED if sizes.get(name, 0.0) > 0)
+    return parts or ((("", peak),) if peak > 0 else ())
+
+
+def _what(comparison: Comparison) -> str:
+    spread = ", median and range" if any(cell.runs > 1 for cell in comparison.cells) else ""
+    if comparison.by == "time":
+        return f"{comparison.allocated_label} since the start of the cell{spread}"
+    point = "step" if comparison.steps_a_point == 1 else f"{comparison.steps_a_point} steps"
+    return f"{comparison.allocated_label}, highest of each {point}{spread}"
+
+
+def svg(scene: ComparisonScene) -> str:
+    """Return the lines with axes, and below them a bar for each cell."""
+    rows = "".join(_bar(cell, scene) for cell in scene.cells)
+    there = {name for cell in scene.cells for name, _ in cell.parts}
+    names = (name for name in OF_ALLOCATED if name in there)
+    parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in names)
+    lines = _lines(scene) if scene.curves else ""
+    return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
+
+
+def _lines(scene: ComparisonScene) -> str:
+    names = ", ".join(curve.name for curve in scene.curves if curve.name)
+    # The lines have no tips: their swatches have the names.
+    inside = paint.axes(scene.frame, _HEIGHT)
+    inside += paint.stretched(_HEIGHT, paint.curves_svg(scene.curves, scene.frame, _HEIGHT))
+    return (
+        f"{kit.block('opacity:.8;margin:2px 4px 4px', scene.what).html}"
+        f'<div style="padding:2px 20px 0 {paint.GUTTER}px">'
+        f"{paint.picture(f'{scene.what}: {names}', _HEIGHT + paint.FOOT, inside)}</div>"
+    )
+
+
+def _bar(cell: Drawn, scene: ComparisonScene) -> str:
+    pieces = (
+        (palette.PARTS.get(name, ALL_ALLOCATED), size, part_label(name) if name else "allocated")
+        for name, size in cell.parts
+    )
+    bar = kit.bar(pieces, scene.longest, "", height=_BAR_HEIGHT)
+    words = kit.words(
+        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.faint(cell.peak)
+    )
+    return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'
 
 
 def table_bundle(comparison: Comparison) -> dict[str, str]:
@@ -45,8 +196,8 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
 
 def whole_bundle(comparison: Comparison) -> dict[str, str]:
     """Return table and picture as one output."""
-    table = table_bundle(comparison)
-    return table | {"text/html": table["text/html"] + svg(build_scene(comparison))}
+    figures = table_bundle(comparison)
+    return figures | {"text/html": figures["text/html"] + svg(build_scene(comparison))}
 
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:

@@ -248,8 +248,6 @@ def of_something(change: Difference, value: float) -> Difference:
 
 def _spread(figure: Figure, shown: Shown) -> str:
     """Return the lowest and the highest, with one unit for both."""
-    if figure.runs < 2:
-        return ""
     if shown is format_rate or shown is format_duration:
         low, high = shown(figure.low), shown(figure.high)
         return "" if low == high else f"{low}{TO}{high}"

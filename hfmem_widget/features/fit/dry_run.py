@@ -24,7 +24,7 @@ from hfmem_widget.features.fit.allocator import Allocator, Event, ReplayPeak, gi
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
-from hfmem_widget.sources.caches import tensors_of
+from hfmem_widget.sources.storages import tensors_in
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
@@ -197,7 +197,7 @@ def _caches_in(outputs: Any) -> dict[str, Any]:
 
 
 def _bytes_of(caches: Mapping[str, Any], live: LiveBytes) -> int:
-    tensors = tensors_of([*caches.values()])
+    tensors = tensors_in([*caches.values()])
     sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
     return sum(map(live.rounded, sizes.values()))
 

@@ -23,8 +23,8 @@ from hfmem_widget.text import size_text
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
+    from hfmem_widget.features.oom.incident import Noted
     from hfmem_widget.features.oom.model import Failure
-    from hfmem_widget.features.oom.report import Noted
 
 MOST_KEPT = 4  # events of one watch that are kept: the last ones
 MOST_MARKS = 8  # marks of one watch on the chart: the last ones
@@ -98,7 +98,7 @@ class OutOfMemory(Companion):
         if failure is None and not self._count:
             return NOTHING
         from hfmem_widget.features.oom.html import out_of_memory_bundle
-        from hfmem_widget.features.oom.report import caught_finding, finding_of, report_on
+        from hfmem_widget.features.oom.incident import caught_finding, finding_of, report_on
 
         if failure is None:
             session.findings.append(caught_finding(self._events[-1][0], self._count, span))

@@ -21,7 +21,7 @@ from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Precedence, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, PathNode, rows_of, text_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
-from hfmem_widget.sources.mapped import shared_memory
+from hfmem_widget.sources.procfs import shared_memory
 from hfmem_widget.sources.storages import MANAGED
 
 DEEPEST = 200

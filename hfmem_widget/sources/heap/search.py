@@ -15,7 +15,7 @@ from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
 from hfmem_widget.sources.heap.paths import ATOMS
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
 Key = tuple[int, str]

@@ -22,7 +22,7 @@ from hfmem_widget.monitor.patch import restore_all
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.ranks.directory import streams
 from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, RUN, SOLO, Lent
-from hfmem_widget.ranks.process_group import PLACES
+from hfmem_widget.ranks.identity import PLACES
 from tests.unit.monitor.conftest import Bench
 
 follow = hfmem_widget.follow

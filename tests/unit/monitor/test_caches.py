@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.caches import Caches
+from hfmem_widget.monitor.attribution import Attribution, Caches
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.sources.caches import growth_of, storages_in
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Window
-from hfmem_widget.monitor.shadow import Shadow, remember, show
+from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Shadow, Window, remember, show
 from hfmem_widget.session import Peak
 from hfmem_widget.sources.allocator import Stats
 from tests.fakes.torch_cuda import FakeAllocator

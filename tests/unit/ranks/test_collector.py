@@ -411,7 +411,7 @@ def test_a_damaged_stream_is_left_alone() -> None:
     collector.feed(stream, b"{\n" * 5000)
     collector.tick(run.began + run.now)
 
-    assert not collector.wants(stream)
+    assert collector.all_streams[stream].refused == "damaged"
     assert collector.ignored == {"damaged": 1}
     assert sum("Rank 0" in note for note in collector.session.notes) == 1
 

@@ -14,7 +14,7 @@ import pytest
 from hfmem_widget.monitor.patch import restore_all
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.environment import CLAIMED, OPTIONS, PATH, RUN, SITE, Lent, handed_on, lends
-from hfmem_widget.ranks.process_group import PLACES
+from hfmem_widget.ranks.identity import PLACES
 
 DIRECTORY = Path("/shared/run1")
 

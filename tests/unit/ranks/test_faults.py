@@ -9,8 +9,7 @@ import pytest
 from hfmem_widget.ranks import collector as collector_module
 from hfmem_widget.ranks import stream as stream_module
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.leader import Leader
-from hfmem_widget.ranks.overview import Overview
+from hfmem_widget.ranks.overview import Leader, Overview
 from hfmem_widget.ranks.roster import Roster
 from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.session.steps import PHASES

@@ -11,8 +11,8 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.directory import make_or_join
-from hfmem_widget.ranks.files import AT_ONCE
 from hfmem_widget.ranks.run import Run
+from hfmem_widget.ranks.tail import AT_ONCE
 from hfmem_widget.session.rank_records import SILENT_CELL
 from tests.fakes.ranks import Script, SimulatedRun
 

@@ -12,9 +12,8 @@ import pytest
 
 from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks import tail
-from hfmem_widget.ranks.files import File, Piece, fetched
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
-from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END
+from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END, File, Piece, fetched
 from tests.fakes.ranks import Script
 from tests.fakes.slow_disk import Followed
 
@@ -153,21 +152,6 @@ def test_no_file_stays_open_between_two_looks(tmp_path: Path) -> None:
 
     assert len(run.collector.streams) == 12
     assert [handle for handle in handles if handle.startswith(f"{run.directory}/")] == []
-
-
-def test_a_file_that_was_replaced_by_one_of_its_size_is_read_again(tmp_path: Path) -> None:
-    """What was read is of the file that nobody writes to any more."""
-    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
-    run.goes_on(5.0)
-    path = run.directory / run.run.ranks[1].stream
-    other = tmp_path / "other"
-    other.write_bytes(path.read_bytes())
-    other.replace(path)
-    run.goes_on(5.0)
-
-    assert {row.rank: row.peak for row in run.collector.rows()} == {
-        number: rank.peak for number, rank in run.run.ranks.items()
-    }
 
 
 def test_files_of_another_machine_are_opened_for_every_look(

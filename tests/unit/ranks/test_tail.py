@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.ranks.collector import OVER_AFTER
-from hfmem_widget.ranks.files import AT_ONCE
-from hfmem_widget.ranks.tail import LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
+from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.fakes.slow_disk import Followed
@@ -112,17 +111,18 @@ def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read
     assert read.peaks == read.truth
 
 
-def test_a_file_that_was_replaced_is_read_again_once(read: Read) -> None:
-    """A file that got shorter is read from its beginning, and a note says so; a second time it is left."""
-    read.goes_on(3)
-    path = read.directory / read.run.ranks[0].stream
-    for _ in range(2):
-        data = path.read_bytes()
-        path.write_bytes(data[: len(data) // 2 + 1])
-        read.reads()
+def test_a_file_that_is_copied_anew_is_read_on(read: Read, tmp_path: Path) -> None:
+    """A longer copy that takes its place, as rsync makes them, gives what is new in it, however often."""
+    path = read.directory / read.run.ranks[1].stream
+    for at in range(3):
+        read.goes_on(2)
+        copy = tmp_path / f"copy{at}"
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
+    read.goes_on(2)
 
-    assert sum("read again" in note for note in read.collector.session.notes) == 1
-    assert read.collector.streams[0].head is not None
+    assert read.peaks == read.truth
+    assert all(stream.holes == stream.dropped == 0 for stream in read.collector.streams.values())
 
 
 def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:

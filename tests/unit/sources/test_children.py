@@ -14,7 +14,7 @@ import pytest
 from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
 from hfmem_widget.sources.host import PsutilProcesses
 from hfmem_widget.sources.procfs import LinuxMemory
-from tests.unit.sources.test_descendants import add
+from tests.unit.sources.test_procfs import add
 
 MB = 10**6
 KB = 1024

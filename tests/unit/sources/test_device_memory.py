@@ -105,12 +105,9 @@ def test_a_fault_in_the_middle_leaves_the_sum() -> None:
     assert len(machine.source.notes) == 1
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_without_amd_smi_the_sum_is_all(*, is_there: bool) -> None:
-    """It is no requirement; one before ROCm 6.1, whose lists have handles, is left alone."""
+def test_without_amd_smi_the_sum_is_all() -> None:
+    """It is no requirement."""
     machine = Machine()
-    machine.smi.as_handles = True
-    if not is_there:
-        del machine.torch.cuda.amdsmi
+    del machine.torch.cuda.amdsmi
 
     assert set(machine.read(0.0)) == {"device_used"}

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from hfmem_widget.sources import storages
-from hfmem_widget.sources.mapped import MappedFiles
+from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, states_of, storages_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -39,21 +39,11 @@ def test_it_records_where_cuda_is_up() -> None:
 
 
 def test_an_older_torch_is_asked_for_what_it_knows() -> None:
-    """Torch 2.4 clears by itself, and has no word for it."""
+    """One that clears by itself has no word for it."""
     torch = FakeTorch(knows_clearing=False)
     begun(torch)
     ((_, (_, options)),) = torch.calls
     assert "clear_history" not in options
-
-
-def test_a_torch_with_another_signature_is_left_alone() -> None:
-    """Whoever cannot bound the history does not begin it."""
-    torch = FakeTorch()
-    torch.cuda.memory._record_memory_history_impl = lambda enabled: None
-    history = begun(torch)
-    assert history.state == "refused"
-    assert "torch 2.4 or later" in history.obstacle
-    assert torch.calls == []
 
 
 def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:

@@ -13,9 +13,14 @@ from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
-from hfmem_widget.features.compare.html import table_bundle, whole_bundle
+from hfmem_widget.features.compare.html import (
+    build_scene,
+    step_ticks,
+    svg,
+    table_bundle,
+    whole_bundle,
+)
 from hfmem_widget.features.compare.model import Comparison, Difference, difference
-from hfmem_widget.features.compare.picture import build_scene, step_ticks, svg
 from hfmem_widget.features.compare.text import (
     change_text,
     of_something,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.compare.api import of_runs
+from hfmem_widget.features.compare.html import ComparisonScene, build_scene, svg
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.picture import ComparisonScene, build_scene, svg
 from hfmem_widget.view import palette
 from tests.data.svg import Drawing
 from tests.unit.features.compare.test_html import kept, two

@@ -17,10 +17,9 @@ import torch
 import hfmem_widget
 from hfmem_widget.analysis.others import kept_text
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.free.api import HANDLED
+from hfmem_widget.features.free.api import HANDLED, carry_out, parse_request
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.features.free.request import carry_out, parse_request
 from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.torch_cuda import CudaAllocator

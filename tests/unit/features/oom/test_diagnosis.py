@@ -17,9 +17,9 @@ from hfmem_widget.features.oom.advice import MOST, advise
 from hfmem_widget.features.oom.diagnosis import diagnose, huge, in_optimizer, is_logits, training
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.html import WHO
+from hfmem_widget.features.oom.incident import caught_finding, finding_of, headline
 from hfmem_widget.features.oom.model import NAMES, Incident, ModelFacts
 from hfmem_widget.features.oom.observer import BACKWARD, OomEvent
-from hfmem_widget.features.oom.report import caught_finding, finding_of, headline
 from hfmem_widget.session import Sample, Span
 from hfmem_widget.text import GIB, size_text
 from tests.data import DATA, ROOT

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.oom.errors import OutOfMemoryText, read_text
+from hfmem_widget.features.oom.errors import OutOfMemoryText
 from hfmem_widget.features.oom.html import batch, where
 from hfmem_widget.features.oom.incident import (
     SAME_WITHIN,
@@ -126,22 +126,6 @@ def test_an_error_is_of_an_event_if_it_asked_for_as_much(
     event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 
     assert belongs_to(OutOfMemoryText(origin, device, asked * GIB), event) is same
-
-
-@pytest.mark.parametrize(
-    ("text", "unallocated"),
-    [
-        ("2.00 GiB already allocated; 3.00 GiB reserved in total", GIB),
-        ("2.00 GiB already allocated; 1.00 GiB reserved in total", 0.0),
-        ("2.00 GiB already allocated", NAN),
-    ],
-)
-def test_what_is_reserved_beyond_tensors_is_worked_out(text: str, unallocated: float) -> None:
-    """Where an older text does not say it itself; it is never less than nothing."""
-    found = read_text(f"CUDA out of memory. Tried to allocate 1.00 GiB ({text} by PyTorch)")
-
-    assert found is not None
-    assert found.unallocated == pytest.approx(unallocated, nan_ok=True)
 
 
 class OddConfig:
