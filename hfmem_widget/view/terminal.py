@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from hfmem_widget.analysis.facts import active_devices, label_of
-from hfmem_widget.session import FINE_KINDS, Device, Finding, Session
+from hfmem_widget.session import FINE_KINDS, Device, Finding, Ranks, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import (
     format_bytes,
@@ -26,13 +26,7 @@ from hfmem_widget.text import (
 from hfmem_widget.view.findings import IN_SIGHT, MARKS, sentence
 from hfmem_widget.view.line import length, rank_phrases
 from hfmem_widget.view.table import aligned
-from hfmem_widget.view.terminal_ranks import (
-    RanksNow,
-    ranks_data,
-    ranks_head,
-    ranks_now,
-    ranks_table,
-)
+from hfmem_widget.view.terminal_ranks import gravest_first, ranks_data, ranks_head, ranks_table
 
 BOLD, DIM, RED, YELLOW, USUAL = (f"\x1b[{code}m" for code in (1, 2, 31, 33, 0))
 
@@ -89,7 +83,7 @@ class Glance:
     devices: tuple[DeviceNow, ...]
     finding: Finding | None  # the newest
     silent: float = 0.0  # seconds since the last sign of life
-    ranks: RanksNow | None = None  # all ranks of a run, which are shown in place of the device
+    ranks: tuple[Session, Ranks] | None = None  # of all of a run, shown in place of the devices
 
     @property
     def how(self) -> str:
@@ -123,7 +117,7 @@ def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) ->
         devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
         finding=session.findings[-1] if session.findings else None,
         silent=silent,
-        ranks=ranks_now(session),
+        ranks=None if session.ranks is None else (session, session.ranks),
     )
 
 
@@ -152,15 +146,15 @@ def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = 
     if where := _where(now):
         lines.append(("", where))
     if now.ranks is not None:
-        lines_of_findings = [("", "")]
-        for finding in now.ranks.findings[:IN_SIGHT]:
+        findings, lines_of_findings = gravest_first(now.ranks[0]), [("", "")]
+        for finding in findings[:IN_SIGHT]:
             lines_of_findings += _finding_lines(finding, width)
-        lines_of_findings += [("", "")] if now.ranks.findings else []
+        lines_of_findings += [("", "")] if findings else []
         room = height - 1 - len(lines) - len(lines_of_findings)
-        lines += [("", text) for text in ranks_head(now.ranks, width, room)]
+        lines += [("", text) for text in ranks_head(*now.ranks, width, room)]
         lines += lines_of_findings
         room = height - 1 - len(lines)
-        lines += [("", text) for text in ranks_table(now.ranks.ranks, width, room)]
+        lines += [("", text) for text in ranks_table(now.ranks[1], width, room)]
     else:
         lines += _of_devices(shown, left, width)
         lines += [] if now.finding is None else [("", ""), *_finding_lines(now.finding, width)]
@@ -200,7 +194,7 @@ def line(now: Glance) -> str:
         for each in shown
     ]
     if now.ranks is not None:
-        devices = rank_phrases(now.ranks.ranks)
+        devices = rank_phrases(now.ranks[1])
     more = [f"{len(left)} more"] if left else []
     state = [] if now.how == "running" else [now.how]
     where = [where] if (where := _where(now)) else []
@@ -227,7 +221,7 @@ def data(now: Glance) -> dict[str, Any]:
         "finding": None
         if finding is None
         else {"kind": finding.kind, "severity": finding.severity, "title": finding.title},
-        **({} if now.ranks is None else {"ranks": ranks_data(now.ranks)}),
+        **({} if now.ranks is None else {"ranks": ranks_data(now.ranks[1])}),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
@@ -29,27 +28,13 @@ _LESS_WANTED = ("device", "activations", "weights", "restarts", "node")
 Range = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class RanksNow:
-    """How all ranks stand."""
-
-    ranks: Ranks
-    course: tuple[Range, ...]
-    """The lowest and the highest of each of the newest seconds, in bytes; NaN where nothing is known."""
-    total: float  # bytes of the smallest device
-    findings: tuple[Finding, ...]  # the gravest first
-
-
-def ranks_now(session: Session) -> RanksNow | None:
-    """Return how all ranks stand; None of a session that is no overview."""
-    if session.ranks is None:
-        return None
-    total = next((each.total for each in session.devices if each.key == OVERVIEW), math.nan)
-    findings = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
-    return RanksNow(session.ranks, _course(session), total, tuple(findings))
+def gravest_first(session: Session) -> list[Finding]:
+    """Return its findings."""
+    return sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
 
 
 def _course(session: Session) -> tuple[Range, ...]:
+    """Return the lowest and the highest of each of the newest seconds, in bytes; NaN where unknown."""
     columns = [session.index(f"{OVERVIEW}/{metric}") for metric in ("lowest", "allocated")]
     if None in columns:
         return ()
@@ -65,18 +50,19 @@ def _course(session: Session) -> tuple[Range, ...]:
     return tuple(zip(np.where(at < 0, np.nan, low).tolist(), high.tolist(), strict=True))
 
 
-def ranks_head(now: RanksNow, width: int, room: int) -> list[str]:
+def ranks_head(session: Session, ranks: Ranks, width: int, room: int) -> list[str]:
     """Return the figures and, where it fits, the course."""
-    lines = wrap(" · ".join(rank_phrases(now.ranks)), width)
-    drawn = ["", *_picture(now, width)]
+    lines = wrap(" · ".join(rank_phrases(ranks)), width)
+    drawn = ["", *_picture(session, width)]
     return [*lines, *drawn] if room >= len(lines) + len(drawn) + _LEAST_ROWS + 2 else lines
 
 
-def _picture(now: RanksNow, width: int) -> list[str]:
+def _picture(session: Session, width: int) -> list[str]:
     """Return a column for each of the newest seconds, and below it what it means."""
-    course = now.course[-(width - 1) :]
+    course = _course(session)[-(width - 1) :]
     highest = max((high for _, high in course if high > 0), default=0.0)
-    top = now.total if now.total > 0 and highest > 0.4 * now.total else highest
+    total = next((each.total for each in session.devices if each.key == OVERVIEW), math.nan)
+    top = total if total > 0 and highest > 0.4 * total else highest
     if not top > 0:
         return []
     lines = []
@@ -108,9 +94,8 @@ def ranks_table(ranks: Ranks, width: int, room: int) -> list[str]:
     return text.split("\n")
 
 
-def ranks_data(now: RanksNow) -> dict[str, Any]:
+def ranks_data(ranks: Ranks) -> dict[str, Any]:
     """Return them for a program: bytes and seconds, None where not known."""
-    ranks = now.ranks
     return {
         "world": ranks.world,
         "nodes": ranks.nodes,
