@@ -17,16 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from hfmem_widget.drivers.generating import (
-    STEP,
-    follow_calls,  # noqa: F401  (`install` calls them)
-    generating,
-    leave_calls,  # noqa: F401
-    stepping,
-)
+from hfmem_widget.drivers.generating import STEP, ModelCall, generating, is_let_alone, stepping
 from hfmem_widget.drivers.span import span
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, Place
+from hfmem_widget.monitor.patch import Around, Place, restore_with
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
@@ -240,6 +234,11 @@ def _collecting(
     load.collect(source)
 
 
+def leave_steps(_module: object = None) -> None:
+    """Follow no steps of ``generate`` any more, of models that have a method of their own for them either."""
+    restore_with(stepping)
+
+
 def _none_loads() -> bool:
     """Return whether nothing that is watched is loaded, which is asked for each tensor of the rest."""
     return not process_state(Loads).calls
@@ -254,6 +253,12 @@ _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_load
 
 PLACES = (
     Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
+    Place(
+        *(_MODELS, "PreTrainedModel", "__call__", ModelCall),
+        whole_call=True,
+        unless=is_let_alone,
+        is_inherited=True,
+    ),
     Place(
         _MODELS, "PreTrainedModel", "_load_pretrained_model", _in_load(_reading), whole_call=True
     ),
