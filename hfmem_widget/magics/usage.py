@@ -208,6 +208,11 @@ class OptionFlags(ArgDecorator):
         add_flags(parser, self._options, group)
 
 
+def switch(flags: str, text: str) -> Any:
+    """Return an option without a value."""
+    return argument(*flags.split(), action="store_true", help=text)
+
+
 def output(what: str) -> Any:
     """Return the option that names a variable in which a result is kept."""
     text = f"Keep the {what} in this variable."
