@@ -288,7 +288,7 @@ class ReportMagics(Magics):
         """Put a cell below that has a change of the last list."""
         from hfmem_widget.features.fit.beside import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
-        from hfmem_widget.view.moves import FREES
+        from hfmem_widget.view.what_fits import FREES
 
         session = _last_training()
         moves = [] if session is None else session.moves

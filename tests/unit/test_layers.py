@@ -63,7 +63,6 @@ HOMES = {
     "anywidget": {"view/wire/widget.py"},
     "IPython": {
         "magics/__init__.py",
-        "magics/completion.py",
         "magics/executions.py",
         "magics/memwatch.py",
         "magics/open.py",
