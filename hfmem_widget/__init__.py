@@ -14,41 +14,49 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from hfmem_widget.drivers.api import watch
-    from hfmem_widget.drivers.follow import follow
-    from hfmem_widget.drivers.span import SpanScope, span
-    from hfmem_widget.drivers.trainer import MemoryCallback
-    from hfmem_widget.drivers.watch import Watch
-    from hfmem_widget.errors import HFMemError, OptionError, SourceUnavailable, WatchStateError
-    from hfmem_widget.features.compare.api import compare
-    from hfmem_widget.features.compare.model import Comparison
-    from hfmem_widget.features.doctor.api import Diagnosis, doctor
-    from hfmem_widget.features.fit.api import fit
-    from hfmem_widget.features.fit.model import Fit, Forecast
-    from hfmem_widget.features.fit.room import max_memory
-    from hfmem_widget.features.free.api import free
-    from hfmem_widget.features.free.model import Release
-    from hfmem_widget.features.history.model import CellHistory, history
-    from hfmem_widget.features.holders.api import holders
-    from hfmem_widget.features.memory_map.api import MemoryMap, memory_map
-    from hfmem_widget.options import WatchOptions
-    from hfmem_widget.ranks.run import Run, open  # noqa: A004  (as in PIL, tarfile, xarray)
-    from hfmem_widget.session import (
-        Anatomy,
-        Device,
-        Finding,
-        KVCache,
-        Part,
-        Peak,
-        Sample,
-        Series,
-        Session,
-        Span,
-        Steps,
-        Timeline,
-    )
-    from hfmem_widget.session.stacks import Stacks
-    from hfmem_widget.sources.heap.model import Growth, Holders
+    from hfmem_widget.drivers.api import watch as watch
+    from hfmem_widget.drivers.follow import follow as follow
+    from hfmem_widget.drivers.span import SpanScope as SpanScope
+    from hfmem_widget.drivers.span import span as span
+    from hfmem_widget.drivers.trainer import MemoryCallback as MemoryCallback
+    from hfmem_widget.drivers.watch import Watch as Watch
+    from hfmem_widget.errors import HFMemError as HFMemError
+    from hfmem_widget.errors import OptionError as OptionError
+    from hfmem_widget.errors import SourceUnavailable as SourceUnavailable
+    from hfmem_widget.errors import WatchStateError as WatchStateError
+    from hfmem_widget.features.compare.api import compare as compare
+    from hfmem_widget.features.compare.model import Comparison as Comparison
+    from hfmem_widget.features.doctor.api import Diagnosis as Diagnosis
+    from hfmem_widget.features.doctor.api import doctor as doctor
+    from hfmem_widget.features.fit.api import fit as fit
+    from hfmem_widget.features.fit.model import Fit as Fit
+    from hfmem_widget.features.fit.model import Forecast as Forecast
+    from hfmem_widget.features.fit.room import max_memory as max_memory
+    from hfmem_widget.features.free.api import free as free
+    from hfmem_widget.features.free.model import Release as Release
+    from hfmem_widget.features.history.model import CellHistory as CellHistory
+    from hfmem_widget.features.history.model import history as history
+    from hfmem_widget.features.holders.api import holders as holders
+    from hfmem_widget.features.memory_map.api import MemoryMap as MemoryMap
+    from hfmem_widget.features.memory_map.api import memory_map as memory_map
+    from hfmem_widget.options import WatchOptions as WatchOptions
+    from hfmem_widget.ranks.run import Run as Run
+    from hfmem_widget.ranks.run import open as open  # noqa: A004  (as in PIL, tarfile, xarray)
+    from hfmem_widget.session import Anatomy as Anatomy
+    from hfmem_widget.session import Device as Device
+    from hfmem_widget.session import Finding as Finding
+    from hfmem_widget.session import KVCache as KVCache
+    from hfmem_widget.session import Part as Part
+    from hfmem_widget.session import Peak as Peak
+    from hfmem_widget.session import Sample as Sample
+    from hfmem_widget.session import Series as Series
+    from hfmem_widget.session import Session as Session
+    from hfmem_widget.session import Span as Span
+    from hfmem_widget.session import Steps as Steps
+    from hfmem_widget.session import Timeline as Timeline
+    from hfmem_widget.session.stacks import Stacks as Stacks
+    from hfmem_widget.sources.heap.model import Growth as Growth
+    from hfmem_widget.sources.heap.model import Holders as Holders
 
 __version__ = "0.2.0"
 
@@ -81,51 +89,7 @@ _HOMES = {
     for name in names.split()
 }
 
-__all__ = [
-    "Anatomy",
-    "CellHistory",
-    "Comparison",
-    "Device",
-    "Diagnosis",
-    "Finding",
-    "Fit",
-    "Forecast",
-    "Growth",
-    "HFMemError",
-    "Holders",
-    "KVCache",
-    "MemoryCallback",
-    "MemoryMap",
-    "OptionError",
-    "Part",
-    "Peak",
-    "Release",
-    "Run",
-    "Sample",
-    "Series",
-    "Session",
-    "SourceUnavailable",
-    "Span",
-    "SpanScope",
-    "Stacks",
-    "Steps",
-    "Timeline",
-    "Watch",
-    "WatchOptions",
-    "WatchStateError",
-    "compare",
-    "doctor",
-    "fit",
-    "follow",
-    "free",
-    "history",
-    "holders",
-    "max_memory",
-    "memory_map",
-    "open",
-    "span",
-    "watch",
-]
+__all__ = list(_HOMES)
 
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name is there

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -23,9 +22,10 @@ from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import restore_with, surround
-from hfmem_widget.monitor.process import Part, process_state
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session
+from hfmem_widget.session.steps import FIGURES
 
 DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
 """How the names of the parts begin that are called at each denoising step."""
@@ -34,10 +34,8 @@ OF_EVENTS = 2e-4
 """Seconds that a step's events take before they come here: the guard's."""
 
 _NOTHING = nullcontext()
-
-
-class _Steps(dict[int, tuple[weakref.ref[Session], int]], Part):
-    """How many denoising steps a session has among its steps, by its `id`."""
+_DENOISING = "denoise"
+_PARENT = FIGURES.index("parent")
 
 
 class PipelineContext(threading.local):
@@ -62,7 +60,8 @@ class Diffusion:
         self._number = self._first = 0
         self._budget, self._until = Budget(time.perf_counter()), 0.0
         # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
-        is_alone = session.steps.count <= _steps_reported(session)
+        others = {span.id for span in session.coarse_spans if span.label != _DENOISING}
+        is_alone = others.isdisjoint(session.steps.table[:, _PARENT].tolist())
         self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
@@ -107,10 +106,10 @@ class Diffusion:
 
     def loop_begins(self) -> None:
         """Begin to denoise, as far as that has not begun."""
-        if self._name != "denoise" and self._monitor.is_open(self._session, self._block):
+        if self._name != _DENOISING and self._monitor.is_open(self._session, self._block):
             self._close()
             self._number = 0
-            self._turn("denoise")
+            self._turn(_DENOISING)
 
     def counts(self) -> bool:
         """Count a step of a group that goes on, and return whether that is all there is to do."""
@@ -121,7 +120,7 @@ class Diffusion:
 
     def stepped(self) -> None:
         """End a denoising step, or a group of them: the scheduler has made it."""
-        if self._name != "denoise":
+        if self._name != _DENOISING:
             return
         began = time.perf_counter()
         self._number += 1
@@ -139,7 +138,7 @@ class Diffusion:
 
     def _changes_nothing(self) -> bool:
         """Return whether a forward pass says nothing new."""
-        return bool(self._step) or (self._name == "denoise" and not self._reports_steps)
+        return bool(self._step) or (self._name == _DENOISING and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:
         if process_state(PipelineContext).call is not self:
@@ -157,13 +156,6 @@ class Diffusion:
         counts = {"first": float(self._first), "step": float(last)}
         self._monitor.close_span(self._session, self._step, outcome, counts)
         self._step = 0
-        if outcome != NO_STEP:
-            reported = _steps_reported(self._session) + last - self._first + 1
-            # Without a callback: what the collector calls is under no guard.
-            steps = process_state(_Steps)
-            for key in [key for key, (session, _) in steps.items() if session() is None]:
-                del steps[key]
-            steps[id(self._session)] = weakref.ref(self._session), reported
 
     def _turn(self, name: str) -> None:
         self._name = name
@@ -174,7 +166,7 @@ class Diffusion:
             # What no scheduler has ended is none, but in a group.
             is_none = outcome == "done" and self._number < self._first
             self._end_step(NO_STEP if is_none else outcome)
-        counts = {"steps": float(self._number)} if self._name == "denoise" else {}
+        counts = {"steps": float(self._number)} if self._name == _DENOISING else {}
         self._monitor.close_span(self._session, self._phase, outcome, counts)
 
 
@@ -195,7 +187,6 @@ def follow_pipelines(module: ModuleType) -> None:
 def leave_pipelines(_module: object = None) -> None:
     """Follow them no longer."""
     restore_with(_registering, _calling, _looping, _decoding, _stepping)
-    process_state(_Steps).clear()
 
 
 def _follow(
@@ -208,11 +199,6 @@ def _follow(
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is not None:
         surround(owner, name, around, unless=unless)
-
-
-def _steps_reported(session: Session) -> int:
-    counted, count = process_state(_Steps).get(id(session), (lambda: None, 0))
-    return count if counted() is session else 0
 
 
 def _registering(pipeline: object) -> AbstractContextManager[object]:

@@ -246,10 +246,13 @@ class Followed:
     @unseen
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
+        directory = self._run or os.environ.get(RUN, "")
+        began = bool(directory) and begin(directory)
         try:
-            with _Scope(self._run):
-                return self._function(*args, **kwargs)
+            return self._function(*args, **kwargs)
         finally:
+            if began:
+                end(sys.exception())
             OVER  # noqa: B018
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -259,22 +262,6 @@ class Followed:
             # As a decorator it stands where the function would be looked for.
             self._function.__qualname__ = f"{name}.__wrapped__"
         return Followed, (self._function, self._run)
-
-
-class _Scope:
-    """One call."""
-
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self._began = False
-
-    def __enter__(self) -> None:
-        directory = self._run or os.environ.get(RUN, "")
-        self._began = bool(directory) and begin(directory)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if self._began:
-            end(error)
 
 
 def follow(

@@ -8,27 +8,23 @@ itself is followed: only the outermost of the models within one another, and not
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import ModuleType
 from typing import Any, Self
-from weakref import WeakSet
 
 from hfmem_widget.guard import entry
 from hfmem_widget.monitor.batch import see_batch, shape_of
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import is_compiling, is_traced, restore_with, surround
-from hfmem_widget.monitor.process import Installed, process_state
+from hfmem_widget.monitor.patch import surround
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
-from hfmem_widget.unseen import OVER, unseen
 
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
@@ -37,10 +33,6 @@ _NOTHING = nullcontext()
 
 STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
-
-
-class FollowedCalls(WeakSet[Any], Installed):
-    """The functions in place of ``__call__``."""
 
 
 class GenerateContext(threading.local):
@@ -219,85 +211,36 @@ def _in_step() -> Iterator[None]:
         here.in_step = False
 
 
-def follow_calls(module: ModuleType) -> None:
-    """Follow the calls of transformers' models from now on; doing so again does nothing."""
-    owner = getattr(module, "PreTrainedModel", None)
-    if not isinstance(owner, type) or "__call__" in vars(owner):
-        return
-    call = next(
-        (vars(base)["__call__"] for base in owner.__mro__ if "__call__" in vars(base)), None
-    )
-    if call is not None:
-        owner.__call__ = _followed(call)  # type: ignore[method-assign]
-
-
-def leave_calls(module: ModuleType) -> None:
-    """Follow them no longer."""
-    restore_with(stepping)
-    owner = getattr(module, "PreTrainedModel", None)
-    calls = process_state(FollowedCalls)
-    if isinstance(owner, type) and vars(owner).get("__call__") in calls:
-        del owner.__call__
-
-
-def _followed(base: Callable[..., Any]) -> Callable[..., Any]:
-    grads_enabled = sys.modules["torch"].is_grad_enabled
-
-    @functools.wraps(base)
-    @unseen
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  (it takes its place)
-        if is_traced():
-            return base(self, *args, **kwargs)
-        here: GenerateContext | None = None
-        try:
-            # In a training nothing is to be done, which needs no guard.
-            if not grads_enabled() and not is_compiling():
-                here = _begin(self, args, kwargs) if _is_wanted() else None
-            result = base(self, *args, **kwargs)
-            if here is not None:
-                _ended(result)
-            return result
-        finally:
-            if here is not None:
-                here.in_call = False
-            OVER  # noqa: B018
-
-    process_state(FollowedCalls).add(__call__)
-    return __call__
-
-
 # Signals wait only where something is watched: most calls in a process are not.
-@entry(otherwise=lambda: False, defers=False)
-def _is_wanted() -> bool:
-    """Return whether a call is followed: the outermost, where something is watched."""
+@entry(otherwise=lambda: True, defers=False)
+def is_let_alone() -> bool:
+    """Return whether a call of a model is not followed: in a training, within another, or unwatched."""
     here = process_state(GenerateContext)
-    if here.in_call or here.generation is not None:
-        return False
-    return running_monitor() is not None
+    if sys.modules["torch"].is_grad_enabled() or here.in_call or here.generation is not None:
+        return True
+    return running_monitor() is None
 
 
-def _undo(*_: object) -> None:
-    process_state(GenerateContext).in_call = False
+class ModelCall:
+    """One call of a model where gradients are off: a context manager that sees what it has returned."""
 
+    def __init__(self, model: object, *args: Any, **kwargs: Any) -> None:
+        if (monitor := running_monitor()) is not None:
+            see_batch(model, args, kwargs, shape_of(args, kwargs), is_training=False)
+            monitor.attribution.called(model)
+            monitor.rebase()
 
-@entry(undo=_undo)
-def _begin(model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GenerateContext | None:
-    monitor, here = running_monitor(), process_state(GenerateContext)
-    if monitor is None:
-        return None
-    here.in_call = True
-    see_batch(model, args, kwargs, shape_of(args, kwargs), is_training=False)
-    monitor.attribution.called(model)
-    monitor.rebase()
-    return here
+    def __enter__(self) -> None:
+        process_state(GenerateContext).in_call = True
 
+    def __exit__(self, *_: object) -> None:
+        process_state(GenerateContext).in_call = False
 
-@entry()
-def _ended(result: Any) -> None:
-    monitor = running_monitor()
-    caches = _caches_in(result)
-    if monitor is not None and caches:
-        monitor.cache_grew(*caches)
+    def returned(self, result: Any) -> None:
+        """Count the caches in it."""
+        monitor, caches = running_monitor(), _caches_in(result)
+        if monitor is not None and caches:
+            monitor.cache_grew(*caches)
 
 
 def _caches_in(outputs: Any) -> list[object]:

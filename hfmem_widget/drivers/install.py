@@ -34,7 +34,7 @@ FOLLOWED: dict[str, tuple[str, str, str]] = {
     TRAINER: ("drivers.trainer", "", ""),
     PIPELINES: ("drivers.diffusion", "follow_pipelines", "leave_pipelines"),
     "torch._dynamo.convert_frame": ("drivers.training.model_hooks", "", ""),
-    "transformers.modeling_utils": ("drivers.loading", "follow_calls", "leave_calls"),
+    "transformers.modeling_utils": ("drivers.loading", "", "leave_steps"),
     **dict.fromkeys(LOADING, ("drivers.loading", "", "")),
 }
 """By the module, where it is followed: the `PLACES` there are surrounded once that has been imported. Where

@@ -17,17 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from hfmem_widget.drivers.generating import (
-    STEP,
-    follow_calls,  # noqa: F401  (`install` calls them)
-    generating,
-    leave_calls,  # noqa: F401
-    stepping,
-)
+from hfmem_widget.drivers.generating import STEP, ModelCall, generating, is_let_alone, stepping
 from hfmem_widget.drivers.span import span
-from hfmem_widget.guard import raised_by_handler, warn
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import Around, Place
+from hfmem_widget.monitor.patch import Around, Place, restore_with
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
@@ -87,10 +80,14 @@ class Load:
         self._label = label
         self._close = partial(monitor.close_span, session)
         self._span = 0
-        self._gave_up = False
         self._shards = Shards()
         self._number = self._completed = self._shard = 0
         self._bytes = 0.0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its span is open: the watch may end before it does."""
+        return self._monitor.is_open(self._session, self._span)
 
     def __enter__(self) -> Self:
         self._span = self._monitor.open_span(self._session, "load", self._label).id
@@ -100,31 +97,33 @@ class Load:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self in (calls := process_state(Loads).calls):
             calls.remove(self)
-        self._safely(self._close, self._span, outcome_of(error))
+        if self.goes_on:
+            self._close(self._span, outcome_of(error))
 
     @contextmanager
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
         """Follow one checkpoint, of one file or several, as it is put into a model."""
-        self._safely(self._begin_reading, model, files)
+        self._begin_reading(model, files)
         try:
             yield
         except BaseException as error:
-            self._safely(self._end_reading, outcome_of(error))
+            self._end_reading(outcome_of(error))
             raise
         else:
-            self.place(())
-            self._safely(self._end_reading, "done")
+            if self.goes_on:
+                self.place(())
+            self._end_reading("done")
 
     @contextmanager
     def shard(self, file: str) -> Iterator[None]:
         """Follow one file that is read by itself."""
         sizes = self._shards.sizes.get(file)
         if sizes is not None:
-            self._safely(self._begin_shards, len(self._shards.sizes))
+            self._begin_shards(len(self._shards.sizes))
         yield
-        if sizes is not None:
+        if sizes is not None and self.goes_on:
             self._bytes += sum(sizes.values())
-            self._safely(self._complete)
+            self._complete()
 
     def collect(self, name: str) -> None:
         """Take note of a tensor of the checkpoint that the model takes."""
@@ -133,11 +132,11 @@ class Load:
     def place(self, names: Iterable[str]) -> None:
         """Take note of the tensors of the checkpoint that go into the model next."""
         if self._shards.wanted and not self._number:
-            self._safely(self._begin_shards, self._shards.wanted)
+            self._begin_shards(self._shards.wanted)
         for size, completes in self._shards.place(names):
             self._bytes += size
             if completes:
-                self._safely(self._complete)
+                self._complete()
 
     def _begin_reading(self, model: object, files: Sequence[str]) -> None:
         self._monitor.attribution.follow(model)
@@ -153,7 +152,7 @@ class Load:
 
     def _end_reading(self, outcome: str) -> None:
         self._shards = Shards()
-        if self._shard:
+        if self._shard and self.goes_on:
             self._count_bytes()
             self._close(self._shard, outcome)
             self._shard = 0
@@ -186,21 +185,6 @@ class Load:
             recorder.count(self._shard, {"bytes": self._bytes})
             self._bytes = 0.0
 
-    def _safely(self, action: Callable[..., object], *args: object) -> None:
-        """Do something of ours; after a fault, or once the watch has ended, nothing more."""
-        if self._gave_up or not self._span or not self._monitor.is_open(self._session, self._span):
-            return
-        try:
-            action(*args)
-        except Exception as error:
-            if raised_by_handler(error):
-                raise
-            self._gave_up = True
-            if self._session.running:
-                warn(
-                    f"the shards of this load are no longer recorded ({type(error).__name__}: {error})"
-                )
-
 
 def _sizes_in(file: str) -> dict[str, int]:
     """Return the bytes of each tensor in a file of safetensors; nothing of any other file."""
@@ -225,7 +209,7 @@ def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Ar
     def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
         thread = threading.get_ident()
         calls = reversed(process_state(Loads).calls)
-        load = next((call for call in calls if call.thread == thread), None)
+        load = next((call for call in calls if call.thread == thread and call.goes_on), None)
         return (load and follow(load, *args, **kwargs)) or _NOTHING
 
     return around
@@ -250,6 +234,11 @@ def _collecting(
     load.collect(source)
 
 
+def leave_steps(_module: object = None) -> None:
+    """Follow no steps of ``generate`` any more, of models that have a method of their own for them either."""
+    restore_with(stepping)
+
+
 def _none_loads() -> bool:
     """Return whether nothing that is watched is loaded, which is asked for each tensor of the rest."""
     return not process_state(Loads).calls
@@ -264,6 +253,12 @@ _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_load
 
 PLACES = (
     Place(_MODELS, "PreTrainedModel", "from_pretrained", _loading),
+    Place(
+        *(_MODELS, "PreTrainedModel", "__call__", ModelCall),
+        whole_call=True,
+        unless=is_let_alone,
+        is_inherited=True,
+    ),
     Place(
         _MODELS, "PreTrainedModel", "_load_pretrained_model", _in_load(_reading), whole_call=True
     ),

@@ -14,9 +14,8 @@ from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.drivers.install import attach, detach
 from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.magics import memwatch
-from hfmem_widget.magics.completion import Offered, complete
 from hfmem_widget.magics.reports import RENAMED, WORDS, ReportMagics
-from hfmem_widget.magics.usage import remove
+from hfmem_widget.magics.usage import Offered, complete, remove
 from hfmem_widget.monitor.process import Installed, process_state
 
 __all__ = ["register", "unregister"]

@@ -52,8 +52,7 @@ from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from hfmem_widget.drivers.every_cell import EveryCell
-    from hfmem_widget.drivers.watch import Watch
+    from hfmem_widget.drivers.watch import EveryCell, Watch
     from hfmem_widget.session import Session
 
 NAME = "memwatch"
@@ -244,7 +243,7 @@ class MemwatchMagics(Magics):
 
     @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:
-        from hfmem_widget.drivers.every_cell import EveryCell
+        from hfmem_widget.drivers.watch import EveryCell
         from hfmem_widget.monitor.shared import shared_monitor
         from hfmem_widget.view.screen import Screen
 

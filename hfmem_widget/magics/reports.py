@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.magics.usage import OptionFlags, output, report
+from hfmem_widget.magics.usage import OptionFlags, output, report, switch
 from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 
@@ -74,12 +74,10 @@ class ReportMagics(Magics):
         default="",
         help="Which device, such as cuda:0. Default: the one with the most memory allocated.",
     )
-    @argument("-a", "--all", action="store_true", help="Show every device that was used.")
-    @argument(
-        "-l",
-        "--layout",
-        action="store_true",
-        help="Show how memory lies in what the allocator has reserved, and which free memory cannot be "
+    @switch("-a --all", "Show every device that was used.")
+    @switch(
+        "-l --layout",
+        "Show how memory lies in what the allocator has reserved, and which free memory cannot be "
         "used. Of the CPU, the heap of this process.",
     )
     def memanatomy(self, arguments: Namespace) -> None:
@@ -172,9 +170,9 @@ class ReportMagics(Magics):
         "behind or by its duration, highest first. Default: cell.",
     )
     @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
-    @argument("--runs", action="store_true", help="Of the list: every run in a row of its own.")
+    @switch("--runs", "Of the list: every run in a row of its own.")
     @argument("--csv", default="", metavar="PATH", help="Write the list to a new .csv file.")
-    @argument("--clear", action="store_true", help="Forget all runs. Files stay as they are.")
+    @switch("--clear", "Forget all runs. Files stay as they are.")
     @output("comparison or the list")
     def memcompare(self, arguments: Namespace) -> None:
         """Compare watched cells side by side, or list them.
@@ -246,12 +244,7 @@ class ReportMagics(Magics):
         "of a model in the local cache; nothing is downloaded. Or a session. Default: the training that was "
         "watched last, and what to change so that it fits.",
     )
-    @argument(
-        "--train",
-        "--training",
-        action="store_true",
-        help="Forecast a training step. This is the default.",
-    )
+    @switch("--train --training", "Forecast a training step. This is the default.")
     @argument(
         "--write",
         type=int,
@@ -295,7 +288,7 @@ class ReportMagics(Magics):
         """Put a cell below that has a change of the last list."""
         from hfmem_widget.features.fit.beside import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
-        from hfmem_widget.view.moves import FREES
+        from hfmem_widget.view.what_fits import FREES
 
         session = _last_training()
         moves = [] if session is None else session.moves
@@ -344,18 +337,11 @@ class ReportMagics(Magics):
         metavar="SIZE",
         help="Combine everything smaller than this in one line. Default: %(default)s.",
     )
-    @argument(
-        "--detail", action="store_true", help="Also show the largest parts of what each name holds."
-    )
-    @argument(
-        "--since",
-        action="store_true",
-        help="Show what has grown since the last %%memholders with the same --device.",
-    )
-    @argument(
+    @switch("--detail", "Also show the largest parts of what each name holds.")
+    @switch("--since", "Show what has grown since the last %%memholders with the same --device.")
+    @switch(
         "--free",
-        action="store_true",
-        help="Free what is named, then measure what that freed. Without names nothing is freed: it shows "
+        "Free what is named, then measure what that freed. Without names nothing is freed: it shows "
         "what could be.",
     )
     @argument(
@@ -367,25 +353,15 @@ class ReportMagics(Magics):
         metavar="NAME",
         help="With --free: a variable, even if its name is one of those words.",
     )
-    @argument(
-        "-n", "--dry-run", action="store_true", help="With --free: only show what would be freed."
+    @switch("-n --dry-run", "With --free: only show what would be freed.")
+    @switch("--no-gc --no-collect", "With --free: do not collect garbage (gc.collect).")
+    @switch(
+        "--no-cache --no-empty-cache",
+        "With --free: do not empty CUDA's cache (torch.cuda.empty_cache).",
     )
-    @argument(
-        "--no-gc",
-        "--no-collect",
-        action="store_true",
-        help="With --free: do not collect garbage (gc.collect).",
-    )
-    @argument(
-        "--no-cache",
-        "--no-empty-cache",
-        action="store_true",
-        help="With --free: do not empty CUDA's cache (torch.cuda.empty_cache).",
-    )
-    @argument(
+    @switch(
         "--trim",
-        action="store_true",
-        help="With --free: make malloc return its free memory to the system (malloc_trim of glibc), and "
+        "With --free: make malloc return its free memory to the system (malloc_trim of glibc), and "
         "Arrow what its pool keeps, if it is loaded.",
     )
     def memholders(self, arguments: Namespace) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 from hfmem_widget.guard import NO_THREADS, call_all, entry
@@ -22,7 +22,8 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
-"""Takes the object whose method is called, or all that it is called with."""
+"""Takes the object whose method is called, or all that it is called with; a context that has a method
+`returned` is handed the result."""
 
 _NOTHING = nullcontext()
 
@@ -39,11 +40,15 @@ class Place(NamedTuple):
     around: Around
     whole_call: bool = False
     unless: Callable[[], bool] = bool
+    is_inherited: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class _Patch:
-    """A method that is replaced; `around` is None where it could not be put back under another's wrapper."""
+    """A method that is replaced; `around` is None where it could not be put back under another's wrapper.
+
+    Of one that is inherited there is no `original` in the class itself.
+    """
 
     stand_in: object
     original: object
@@ -63,13 +68,15 @@ def surround(
     *,
     whole_call: bool = False,
     unless: Callable[[], bool] = bool,
+    is_inherited: bool = False,
     unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
     """Have every call of a method or function happen in the context that `around` gives; once is enough.
 
-    What is not there, as in another release, is left out. `around` takes what comes first in the call (the
-    object, the class or the first argument), or with `whole_call` all of its arguments. It is not asked where
-    `unless` returns True, or where what `unless_on` has for the thread is true, and that is quick.
+    What is not there, as in another release, is left out; so is what a class inherits, unless `is_inherited`.
+    `around` takes what comes first in the call (the object, the class or the first argument), or with
+    `whole_call` all of its arguments. It is not asked where `unless` returns True, or where what `unless_on`
+    has for the thread is true, and that is quick.
     """
     patches = process_state(Patches).setdefault(owner, {})
     original: Any = vars(owner).get(name)
@@ -81,6 +88,8 @@ def surround(
         patches[name].around = None
     kind = type(original) if isinstance(original, (classmethod, staticmethod)) else None
     function: Any = original if kind is None else original.__func__
+    if original is None and is_inherited:
+        function = getattr(owner, name, None)
     if not callable(function):
         return
 
@@ -96,8 +105,14 @@ def surround(
             return function(*args, **kwargs)
         try:
             is_let_alone = unless_on.get(threading.get_ident()) or unless() or is_compiling()
-            with _NOTHING if is_let_alone else _Around(patch, args, kwargs if whole_call else None):
-                return function(*args, **kwargs)
+            context: AbstractContextManager[_Around | None] = _NOTHING
+            if not is_let_alone:
+                context = _Around(patch, args, kwargs if whole_call else None)
+            with context as followed:
+                result = function(*args, **kwargs)
+                if followed is not None:
+                    followed.result = result
+                return result
         finally:
             OVER  # noqa: B018
 
@@ -117,7 +132,10 @@ def restore(owner: type | ModuleType, name: str) -> None:
         return
     patch.around = None
     if vars(owner).get(name) is patch.stand_in:
-        setattr(owner, name, patch.original)
+        if patch.original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, patch.original)
         del patches[name]
 
 
@@ -142,6 +160,7 @@ def surround_all(
             place.around,
             whole_call=place.whole_call,
             unless=place.unless,
+            is_inherited=place.is_inherited,
             unless_on=unless_on,
         )
 
@@ -193,7 +212,7 @@ def is_traced() -> bool:
 class _Around:
     """The context of one call: entered and left as any, whatever goes wrong in it."""
 
-    __slots__ = ("_args", "_context", "_kwargs", "_patch")
+    __slots__ = ("_args", "_context", "_kwargs", "_patch", "result")
 
     def __init__(
         self, patch: _Patch, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
@@ -202,6 +221,7 @@ class _Around:
         self._args = args
         self._kwargs = kwargs
         self._context: AbstractContextManager[object] | None = None
+        self.result: Any = None
 
     def _leave(
         self, _kind: object = None, error: BaseException | None = None, _traceback: object = None
@@ -221,14 +241,18 @@ class _Around:
         self._leave(None, sys.exception())
 
     @entry(undo=_was_not_entered)
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         args, kwargs, around = self._args, self._kwargs, self._patch.around
         # What the call was given is not kept for as long as it runs.
         self._args, self._kwargs = (), None
         if around is not None:
             self._context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)
             self._context.__enter__()
+        return self
 
     @entry(undo=_leave)
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        returned = getattr(self._context, "returned", None)
+        if error is None and returned is not None:
+            returned(self.result)
         self._leave(_kind, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import repeat, zip_longest
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 NOTHING = -math.inf
 """The highest of no values."""
@@ -17,37 +17,25 @@ Key = TypeVar("Key", bound=Hashable)
 Row = Sequence[float]
 
 
-class Highs(Generic[Key]):
+class Highs(dict[Key, list[Row]]):
     """The highest value of each column of rows, since each key was opened.
 
-    A row is noted for the newest key only, so that it costs the same however many are open. The highs of a
-    key are its own and those of all keys opened later; a closed key leaves its own to the key before it.
+    Each key, in order of opening, has the rows that came until the next was opened, so that a row costs the
+    same however many are open. The highs of a key are its own and those of all keys opened later; a closed
+    key leaves its own to the key before it.
     """
-
-    def __init__(self) -> None:
-        # In order of opening; each key has the rows that came until the next was opened.
-        self._rows: dict[Key, list[Row]] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._rows)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._rows
 
     def newest(self) -> Key | None:
         """Return the open key that was opened last."""
-        return next(reversed(self._rows), None)
+        return next(reversed(self), None)
 
     def open(self, key: Key, row: Row) -> None:
         """Open a key: keep the highs from now on, `row` included."""
-        self._rows[key] = [row]
+        self[key] = [row]
 
     def note(self, *rows: Row) -> None:
         """Add rows; they may be longer than those before, and NaN is never a high."""
-        for rows_of_newest in reversed(self._rows.values()):
+        for rows_of_newest in reversed(self.values()):
             _add(rows_of_newest, *rows)
             break
 
@@ -58,7 +46,7 @@ class Highs(Generic[Key]):
     def highs_by_key(self) -> Iterator[tuple[Key, list[float]]]:
         """Yield each open key with the highest values since it was opened, the newest first."""
         highs: list[float] = []
-        for key, rows in reversed(self._rows.items()):
+        for key, rows in reversed(self.items()):
             own = highest_of(rows)
             rows[:] = [own]
             highs = highest_of([own, highs]) if highs else own
@@ -67,19 +55,19 @@ class Highs(Generic[Key]):
     def close(self, key: Key) -> list[float]:
         """Close a key and return the highest values since it was opened."""
         if key == self.newest():  # as nearly always
-            highs = highest_of(self._rows.pop(key))
-            if self._rows:
+            highs = highest_of(self.pop(key))
+            if self:
                 self.note(highs)
             return highs
-        highs, order = self.since(key), list(self._rows)
-        place, own = order.index(key), self._rows.pop(key)
+        highs, order = self.since(key), list(self)
+        place, own = order.index(key), self.pop(key)
         if place:
-            _add(self._rows[order[place - 1]], own[0])
+            _add(self[order[place - 1]], own[0])
         return highs
 
     def drop(self, key: Key) -> None:
         """Close a key, if it is open."""
-        if key in self._rows:
+        if key in self:
             self.close(key)
 
 

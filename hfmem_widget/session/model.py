@@ -435,39 +435,22 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A way to run a training, an evaluation or a generation in less memory.
+    """A way to run a training, an evaluation or a generation in less memory. Sizes are bytes."""
 
-    Attributes
-    ----------
-    name : str
-        In a few words.
-    changes : tuple of Change
-    batch, length, accumulation : int
-        Rows of a batch, tokens of a row, and batches of a step.
-    cost : str
-        What else it changes, in a few words; empty where the result stays the same up to rounding.
-    peak : int
-        Bytes allocated at the peak, of a step where it is a training, by a dry run of the user's own model.
-    low, high : float
-        Bytes that are needed at least, and at most as far as is known: `high` has the pieces that an
-        allocator leaves between its blocks where they would not fit.
-    room : float
-        Bytes that the training may have on its device, with what it has already.
-    spare : float
-        Bytes that something else had when it began, such as an earlier error: they may be free by now.
-    """
-
-    name: str
+    name: str  # in a few words
     changes: tuple[Change, ...]
-    batch: int
-    length: int
-    accumulation: int
-    cost: str
-    peak: int
-    low: float
+    batch: int  # rows
+    length: int  # tokens of a row
+    accumulation: int  # batches of a step
+    cost: str  # what else it changes, in a few words; empty where the result is the same up to rounding
+    peak: int  # allocated, of a step where it is a training, by a dry run of the user's own model
+    low: float  # needed at least
     high: float
-    room: float
+    """And at most as far as is known: with the pieces that an allocator leaves between its blocks where they
+    would not fit."""
+    room: float  # what the training may have on its device, with what it has already
     spare: float = 0.0
+    """What something else had when it began, such as an earlier error: it may be free by now."""
 
     @property
     def fits(self) -> bool | None:

@@ -21,7 +21,7 @@ from hfmem_widget.session.model import (
     Span,
     SpanKind,
 )
-from hfmem_widget.session.session import NOBODY, Session, Writer
+from hfmem_widget.session.session import UNWRITTEN, Session
 from hfmem_widget.session.spans import Phases, Spans
 from hfmem_widget.session.steps import PHASES, device_figures_of_step, figures_of_step
 from hfmem_widget.text import plain
@@ -43,18 +43,16 @@ Listener = Callable[[Session, Sequence[Sample]], object]
 StepListener = Callable[[Span], object]
 
 
-class Recorder(Writer):
+class Recorder:
     """Writes one `session`, from any thread, until `stop` or `break_off`.
 
     `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch.
     """
 
     def __init__(self, label: str = "", *, started_at: float = 0.0) -> None:
-        super().__init__(threading.RLock())
         self._spans, self._phases = spans, phases = Spans(), Phases()
-        self.session = Session(
-            label, started_at=started_at, spans=spans, phases=phases, writer=self
-        )
+        self.session = Session(label, started_at=started_at, spans=spans, phases=phases)
+        self.lock = self.session.lock = threading.RLock()
         self._newest_id = 0
         self._roles: list[tuple[int, str]] = []
         self._phase_peaks: dict[int, dict[str, dict[str, float]]] = {}
@@ -150,7 +148,7 @@ class Recorder(Writer):
         """End the session at a wall-clock time; nothing is appended afterwards."""
         with self.lock:
             self.session.stopped_at = stopped_at
-            self.session._writer = NOBODY  # noqa: SLF001  (what has ended is read without a lock)
+            self.session.lock = UNWRITTEN
 
     def break_off(self, stopped_at: float, why: str) -> None:
         """End the session after a fault of ours, and its open spans as far as they are known."""
@@ -165,7 +163,7 @@ class Recorder(Writer):
 
     def replace_lock(self) -> None:
         """Make a new lock: in a forked child, the thread that held the old one does not exist."""
-        self.lock = threading.RLock()
+        self.lock = self.session.lock = threading.RLock()
         self.session.timeline.replace_lock()
         self.session.steps.replace_lock()
 

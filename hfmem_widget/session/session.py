@@ -52,25 +52,15 @@ if TYPE_CHECKING:
     from hfmem_widget.session.stacks import Stacks
 
 
-class Writer:
-    """What a session knows of the recorder that writes it.
-
-    The lock is held while something is written, and while something is read that changes in place.
-    """
-
-    def __init__(self, lock: AbstractContextManager[object]) -> None:
-        self.lock = lock
-
-
-NOBODY = Writer(nullcontext())
-"""The writer of a session that has ended, was copied, or was built from data."""
+UNWRITTEN = nullcontext()
+"""In place of the lock of a session that has ended, was copied, or was built from data."""
 
 LIBRARIES = (
     *("hfmem_widget", "torch", "transformers", "accelerate", "peft", "trl", "bitsandbytes"),
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"_writer", "remarks", "run", "what_if"}
+_OF_HERE = {"lock", "remarks", "run", "what_if"}
 """Attributes that no copy has."""
 
 
@@ -92,13 +82,13 @@ class Session(Shown):
         What the user calls it.
     spans : Spans
     phases : Phases
-    writer : Writer
-        Goes on writing it.
 
     Attributes
     ----------
     started_at : float
         Wall clock at time zero, seconds since the epoch.
+    lock : context manager
+        Held while something is written, and while something is read that changes in place.
     stopped_at : float or None
         Wall clock at the end; None while the session runs.
     broken_off : bool
@@ -164,7 +154,6 @@ class Session(Shown):
         guides: Iterable[Guide] = (),
         stacks: Stacks | None = None,
         software: Mapping[str, str] | None = None,
-        writer: Writer = NOBODY,
     ) -> None:
         self.label = plain(label)
         self.started_at = started_at
@@ -190,7 +179,7 @@ class Session(Shown):
         self._software = software
         self._spans = Spans() if spans is None else spans
         self._phases = Phases() if phases is None else phases
-        self._writer = writer
+        self.lock: AbstractContextManager[object] = UNWRITTEN
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Session):
@@ -203,14 +192,14 @@ class Session(Shown):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._writer.lock:
+        with self.lock:
             fields = {name: value for name, value in vars(self).items() if name not in _OF_HERE}
             copied = {name: copy.copy(value) for name, value in fields.items()}
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         moved = {"moves": [], "recipe": {}} | state
-        vars(self).update(moved, _writer=NOBODY, remarks={}, run=None, what_if=None)
+        vars(self).update(moved, lock=UNWRITTEN, remarks={}, run=None, what_if=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"
@@ -250,29 +239,29 @@ class Session(Shown):
     @property
     def spans(self) -> SpanTuple:
         """All spans in order of opening; the oldest closed ones are dropped if there are very many."""
-        with self._writer.lock:
+        with self.lock:
             return SpanTuple(self._spans)
 
     @property
     def coarse_spans(self) -> tuple[Span, ...]:
         """The `spans` that are not of a step or of a call of ``generate``, of which there are few."""
-        with self._writer.lock:
+        with self.lock:
             return tuple(self._spans.coarse.values())
 
     @property
     def open_spans(self) -> tuple[Span, ...]:
         """The spans that have not ended, outermost first."""
-        with self._writer.lock:
+        with self.lock:
             return self._spans.open
 
     def open_within(self, span_id: int) -> tuple[Span, ...]:
         """Return the open spans within an open span, innermost first, without those left for later."""
-        with self._writer.lock:
+        with self.lock:
             return self._spans.within(span_id)
 
     def span(self, span_id: int) -> Span:
         """Return one span by its id."""
-        with self._writer.lock:
+        with self.lock:
             span = self._spans.get(span_id)
         if span is None:
             raise WatchStateError(f"this session has no span {span_id}")
@@ -284,9 +273,9 @@ class Session(Shown):
 
     def highs_in(self, span_id: int) -> dict[str, float]:
         """Return the highest sample of each series within an open span so far, as far as there is one."""
-        with self._writer.lock:
+        with self.lock:
             highest = self._spans.highs.since(span_id)
-            if highest and self._writer is NOBODY:
+            if highest and self.lock is UNWRITTEN:
                 # Read back: what came since is in the samples alone.
                 start = self._spans.get(span_id)
                 since = self.timeline.between(0.0 if start is None else start.start, math.inf).high
@@ -296,17 +285,17 @@ class Session(Shown):
 
     def phases(self, root: int) -> tuple[Phase, ...]:
         """Return the finished spans within an outermost span, by kind; its own kind comes last."""
-        with self._writer.lock:
+        with self.lock:
             return self._phases.within(root)
 
     def folded_steps(self, most: int, after: float = -math.inf) -> Table:
         """Return the steps that ended after some second, folded to about `most` rows, as a copy."""
-        with self._writer.lock:
+        with self.lock:
             return self.steps.folded(most, after)
 
     def between(self, start: float, stop: float, columns: Sequence[int] | None = None) -> Timeline:
         """Return a copy of the timeline from `start` to `stop` seconds, of all series or of some columns."""
-        with self._writer.lock:
+        with self.lock:
             return self.timeline.between(start, stop, columns)
 
     def index(self, key: str) -> int | None:
@@ -357,7 +346,7 @@ class Session(Shown):
             known = of_gpus or [peak for peak in of.values() if not math.isnan(peak)]
             return max(known, default=Size(NOT_AVAILABLE))
         self._check(key)
-        with self._writer.lock:
+        with self.lock:
             index = self._index.get(key)
             peaks = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:
@@ -401,7 +390,7 @@ class Session(Shown):
         """
         if fold not in {"high", "low"}:
             raise ValueError(f"fold must be 'high' or 'low', not {fold!r}")
-        with self._writer.lock:
+        with self.lock:
             values = (self.timeline.high if fold == "high" else self.timeline.low).copy()
             time = self.timeline.time.copy()
             series = self.series

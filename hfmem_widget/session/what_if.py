@@ -23,25 +23,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A training with or without checkpointing, in some precision.
-
-    Attributes
-    ----------
-    checkpointing : bool
-    precision : str
-    held : mapping of str to float
-        Bytes of the parts that no batch changes.
-    moments : tuple of Moment
-        Whichever takes most is the peak.
-    low, high : float
-        Shares of that peak between which the real one is expected.
-    """
+    """A training with or without checkpointing, in some precision."""
 
     checkpointing: bool
     precision: str
-    held: Mapping[str, float]
-    moments: tuple[Moment, ...]
-    low: float
+    held: Mapping[str, float]  # bytes of the parts that no batch changes
+    moments: tuple[Moment, ...]  # whichever takes most is the peak
+    low: float  # shares of that peak between which the real one is expected
     high: float
     off: float  # share by which dry runs differ at most, those included that nothing was fitted to
 
@@ -59,32 +47,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A training at other batches and lengths.
+    """A training at other batches and lengths."""
 
-    Attributes
-    ----------
-    batch, length : int
-        Its own rows and tokens.
-    rows, lengths : tuple of int
-        The least and the most for which it is known.
-    room : float
-        Bytes that it may have; NaN if unknown.
-    spare : float
-        Bytes more, which may be free by now.
-    margin : float
-        Times the peak that it may take.
-    variants : tuple of Variant
-        Its own first.
-    """
-
-    batch: int
-    length: int
-    rows: tuple[int, int]
+    batch: int  # its own rows
+    length: int  # its own tokens
+    rows: tuple[int, int]  # the least and the most for which it is known
     lengths: tuple[int, int]
-    room: float
-    spare: float
-    margin: float
-    variants: tuple[Variant, ...]
+    room: float  # bytes that it may have; NaN if unknown
+    spare: float  # bytes more, which may be free by now
+    margin: float  # times the peak that it may take
+    variants: tuple[Variant, ...]  # its own first
 
     def knows(self, rows: int, length: int) -> bool:
         """Return whether dry runs were made around a size."""

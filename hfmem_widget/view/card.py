@@ -30,23 +30,22 @@ from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.headline import bar_of, headline, kept_of, worst_of
-from hfmem_widget.view.kv_cache import kv_cache_text
 from hfmem_widget.view.line import (
     NAME,
+    NOTE_LENGTH,
     duration_text,
     headroom_text,
     line,
+    outcome_colour,
     peak_text,
     reporting_text,
     size_text,
 )
-from hfmem_widget.view.moves import FREES, moves_table
-from hfmem_widget.view.one_line import NOTE_LENGTH, outcome_colour
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
-from hfmem_widget.view.token_cost import token_cost
-from hfmem_widget.view.what_if import what_if_html
+from hfmem_widget.view.tokens import kv_cache_text, token_cost
+from hfmem_widget.view.what_fits import FREES, moves_table, what_if_html
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220

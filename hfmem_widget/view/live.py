@@ -23,7 +23,7 @@ from hfmem_widget.view.front_end import (
     host_name,
     serves_labextensions,
 )
-from hfmem_widget.view.one_line import LOST_RUN, compact_bundle, lost_bundle, running_bundle
+from hfmem_widget.view.line import LOST_RUN, compact_bundle, lost_bundle, running_bundle
 from hfmem_widget.view.screen import Bundle, Screen
 
 if TYPE_CHECKING:

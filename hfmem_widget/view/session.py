@@ -15,8 +15,7 @@ from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_lines, sentence
 from hfmem_widget.view.headline import headline, size_of, worst_of
 from hfmem_widget.view.html import BOX
-from hfmem_widget.view.line import NAME, peak_text
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import NAME, compact_bundle, peak_text
 from hfmem_widget.view.screen import Bundle
 from hfmem_widget.view.table import Column, TableRow, table
 

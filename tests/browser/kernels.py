@@ -42,7 +42,7 @@ FOR_WATCHES = (
     "hfmem_widget.view.card",
     "hfmem_widget.view.chart.figure",
     "hfmem_widget.view.live",
-    "hfmem_widget.view.one_line",
+    "hfmem_widget.view.line",
     "hfmem_widget.view.wire.publisher",
     "hfmem_widget.view.wire.widget",
 )

@@ -17,7 +17,7 @@ from IPython.display import HTML, display
 from hfmem_widget.session import Finding
 from tests.scenes import scripted_run
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
 
 session = scripted_run("training")

@@ -14,7 +14,7 @@ import pytest
 
 from hfmem_widget.session import Certainty, Peak, PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.series import TABLE, over_ranks, row_of
-from hfmem_widget.view.chart.scene_shapes import BAND
+from hfmem_widget.view.chart.scene import BAND
 from hfmem_widget.view.line import reporting_text
 from hfmem_widget.view.rank_words import peak_name, phase_cells, rank_cells
 from hfmem_widget.view.strip import about, colour, full_of, height_of, side_words, word_at

@@ -23,7 +23,7 @@ from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.one_line import compact_bundle, lost_bundle
+from hfmem_widget.view.line import compact_bundle, lost_bundle
 from hfmem_widget.view.session import session_bundle
 from tests.data.drawn_scenes import GPU, MAP, Bundle, training
 from tests.data.segments import heap, segment

@@ -27,7 +27,7 @@ from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import anatomy_dict, figure_dict
 from hfmem_widget.view.chart.svg import chart_html, sparkline
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle
 from tests.data.segments import segment
 from tests.scenes.stage import H200_TOTAL, Stage
 from tests.unit.features.fit.test_html import FORECAST

@@ -291,6 +291,8 @@ class Decoder:
         self.kept.layers = [layer]
         return {"past_key_values": self.kept, "logits": torch.ones(1, 1, 2)}
 
+    forward = __call__
+
     def generate(self, ids: object) -> str:
         for _ in range(3):
             self._update_model_kwargs_for_generation(self(ids), {})
@@ -305,24 +307,23 @@ def generating(bench: Bench) -> str:
     from hfmem_widget.drivers import generating as ours
 
     bench.allocator.free(bench.allocator.alloc(16 * PIECE))
-    usual, model, home = Decoder.__call__, Decoder(), ModuleType("transformers.modeling_utils")
+    usual, model, base = Decoder.__call__, Decoder(), type("PreTrainedModel", (Decoder,), {})
     surround(Decoder, "generate", ours.generating, whole_call=True)
-    vars(home)["PreTrainedModel"] = type("PreTrainedModel", (Decoder,), {})
-    ours.follow_calls(home)
+    unless = ours.is_let_alone
+    surround(base, "__call__", ours.ModelCall, whole_call=True, unless=unless, is_inherited=True)
     try:
         with hfmem_widget.watch("watched", quiet=True):
             result = model.generate(torch.ones(1, 3, dtype=torch.int64))
             with torch.no_grad():
-                other = vars(home)["PreTrainedModel"]()
-                assert "logits" in other(torch.ones(1, 3), past_key_values=(), use_cache=True)
+                assert "logits" in base()(torch.ones(1, 3), past_key_values=(), use_cache=True)
     finally:
         restore(Decoder, "generate")
-        ours.leave_calls(home)
+        restore(base, "__call__")
     here = process_state(ours.GenerateContext)
     assert here.generation is None, "a generation is left"
     assert not here.in_call, "a call is left"
     assert Decoder.__call__ is usual
-    assert "__call__" not in vars(vars(home)["PreTrainedModel"])
+    assert "__call__" not in vars(base)
     return result
 
 

@@ -99,7 +99,7 @@ def test_the_peak_of_a_generation_is_explained(
     parts, allocated, exact, told, sentence, cache, phases = run_python(
         LLAMA
         + """
-from hfmem_widget.view.kv_cache import kv_cache_text
+from hfmem_widget.view.tokens import kv_cache_text
 attach()
 model = llama()
 torch.cuda.reset_peak_memory_stats()

@@ -36,7 +36,7 @@ from transformers import (
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.session import Session
-from hfmem_widget.view.kv_cache import kv_cache_text
+from hfmem_widget.view.tokens import kv_cache_text
 from tests.data.breadth import some_of
 from tests.trainer.tiny import of_kind, outline
 

@@ -19,7 +19,7 @@ import transformers.trainer  # noqa: F401
 from transformers import core_model_loading as weights
 
 from hfmem_widget import watch
-from hfmem_widget.drivers import follow, generating
+from hfmem_widget.drivers import follow
 from hfmem_widget.drivers.diffusion import follow_pipelines, leave_pipelines
 from hfmem_widget.drivers.loading import PLACES
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
@@ -83,8 +83,6 @@ def stand_ins() -> Iterator[tuple[str, Any]]:
         for name, known in names.items():
             if known.around is not None:
                 yield f"{owner.__name__}.{name}", known
-    for call in process_state(generating.FollowedCalls):
-        yield "PreTrainedModel.__call__", call
 
 
 def asks_who_calls(*_: object, **__: object) -> tuple[str, ...]:
@@ -97,8 +95,7 @@ def asks_who_calls(*_: object, **__: object) -> tuple[str, ...]:
 
 def instead_of_the_original(stand_in: types.FunctionType, function: Any) -> Any:
     """Put another function into the place of the one that is wrapped, and return that."""
-    name = "function" if "function" in stand_in.__code__.co_freevars else "base"
-    cell = stand_in.__closure__[stand_in.__code__.co_freevars.index(name)]  # type: ignore[index]
+    cell = stand_in.__closure__[stand_in.__code__.co_freevars.index("function")]  # type: ignore[index]
     before, cell.cell_contents = cell.cell_contents, function
     return before
 
@@ -109,19 +106,15 @@ def test_all_that_is_surrounded_is_called_by_the_user(followed: bool) -> None:
     """Warnings point to the user's line, and the frame above is the user's, whether it is followed or not."""
     found = {}
     for name, known in list(stand_ins()):
-        stand_in = getattr(known, "stand_in", known)
-        stand_in = getattr(stand_in, "__func__", stand_in)
-        around = getattr(known, "around", None)
-        before = instead_of_the_original(stand_in, asks_who_calls)
+        stand_in = getattr(known.stand_in, "__func__", known.stand_in)
+        around, before = known.around, instead_of_the_original(stand_in, asks_who_calls)
         try:
-            if around is not None:
-                known.around = (lambda *_, **__: nullcontext()) if followed else None
+            known.around = (lambda *_, **__: nullcontext()) if followed else None
             with torch.set_grad_enabled(not followed):
                 found[name] = stand_in(object())
         finally:
             instead_of_the_original(stand_in, before)
-            if around is not None:
-                known.around = around
+            known.around = around
 
     assert found.keys() >= AMONG_THEM
     assert {

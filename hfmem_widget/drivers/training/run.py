@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec
 
-from hfmem_widget.guard import interrupts_deferred, raised_by_handler, seconds_of_an_event, warn
+from hfmem_widget.errors import WatchStateError
+from hfmem_widget.guard import interrupts_deferred, is_for_user, seconds_of_an_event
 from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.process import threads_in_group
@@ -46,10 +47,12 @@ def _harmless(
             with interrupts_deferred():
                 method(self, *args, **kwargs)
             self.grouping.spend(self._clock() - began + seconds_of_an_event())
+        except WatchStateError:
+            pass  # the session was ended on another thread in the middle of this
         except Exception as error:
-            if raised_by_handler(error):
+            self.leave_group()
+            if is_for_user(error):
                 raise
-            self._give_up(error)
 
     return guarded
 
@@ -96,7 +99,7 @@ class TrainingRun:
 
     @property
     def alive(self) -> bool:
-        """False once its session or its cell has ended, on another thread, or after a fault of ours."""
+        """False once its session or its cell has ended, and on another thread."""
         return threading.get_ident() == self._thread and self._is_under_way()
 
     @property
@@ -106,15 +109,6 @@ class TrainingRun:
 
     def _is_under_way(self) -> bool:
         return self._open.get("train", self._outermost) in self._open_ids
-
-    def _give_up(self, error: Exception) -> None:
-        # Else the session was ended on another thread in the middle of this, and the run with it.
-        if self.session.running:
-            self._open_ids = ()
-            self.leave_group()
-            warn(
-                f"the steps of this training are no longer recorded ({type(error).__name__}: {error})"
-            )
 
     @property
     def is_forward(self) -> bool:

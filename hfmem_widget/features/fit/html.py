@@ -12,9 +12,8 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.headline import size_of
-from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.table import Column, TableRow, table
-from hfmem_widget.view.what_if import what_if_html
+from hfmem_widget.view.what_fits import moves_table, what_if_html
 
 TIMES = "\u00d7"
 NOTE_LENGTH = 300

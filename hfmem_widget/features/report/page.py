@@ -39,13 +39,12 @@ from hfmem_widget.view.card import summary_html
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_html
 from hfmem_widget.view.line import duration_text, length
-from hfmem_widget.view.moves import moves_table
 from hfmem_widget.view.phases import phases_html
 from hfmem_widget.view.rank_words import ranks_html
 from hfmem_widget.view.table import Column, TableRow, peak_cell, table
-from hfmem_widget.view.what_if import what_if_html
+from hfmem_widget.view.what_fits import moves_table, what_if_html
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.protocol import judged
 from hfmem_widget.view.wire.rank_messages import describe_ranks, with_ranks
 
 LARGEST = 1_500_000  # bytes of a page with the live chart

@@ -14,8 +14,14 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import drawn_parts, moment_text
 from hfmem_widget.view.chart import paint_plotly as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
+from hfmem_widget.view.chart.scene import (
+    Scene,
+    build_scene,
+    guide_curves,
+    line_curves,
+    marks_of,
+    words_of,
+)
 from hfmem_widget.view.chart.svg import chart_html
 
 if TYPE_CHECKING:

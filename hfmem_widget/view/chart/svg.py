@@ -8,8 +8,14 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.scene_shapes import guide_curves, line_curves, marks_of, words_of
+from hfmem_widget.view.chart.scene import (
+    Scene,
+    build_scene,
+    guide_curves,
+    line_curves,
+    marks_of,
+    words_of,
+)
 from hfmem_widget.view.chart.shapes import Curve
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240

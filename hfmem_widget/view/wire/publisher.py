@@ -12,8 +12,7 @@ from operator import itemgetter
 
 from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.judgements import NOTHING, judged
-from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, Detail
+from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, NOTHING, Detail, judged
 from hfmem_widget.view.wire.rank_messages import RanksNews, with_ranks
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]

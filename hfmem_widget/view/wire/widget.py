@@ -16,7 +16,7 @@ from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
 from hfmem_widget.view.front_end import serves_labextensions
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.judgements import judged
+from hfmem_widget.view.wire.protocol import judged
 from hfmem_widget.view.wire.rank_messages import describe_ranks
 
 ELSEWHERE = (

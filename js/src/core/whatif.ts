@@ -3,7 +3,7 @@
 import { make, setText } from "./dom.ts";
 import { formatBytes, formatCount, formatCounted } from "./format.ts";
 
-/** As `view/what_if.py` writes them; a moment has gradients, fixed bytes, and bytes for each token and pair of tokens. */
+/** As `view/what_fits.py` writes them; a moment has gradients, fixed bytes, and bytes for each token and pair of tokens. */
 export interface Variant {
   checkpointing: boolean;
   precision: string;

@@ -13,8 +13,7 @@ from hfmem_widget.analysis.others import untouched_text
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import GIB, MIB
-from hfmem_widget.view.line import line
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle, line
 from tests.scenes import scripted_run
 
 NAN = math.nan

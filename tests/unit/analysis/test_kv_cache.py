@@ -12,7 +12,7 @@ from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES, kv_cache
 from hfmem_widget.session import Device, KVCache, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB, KIB, MIB
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.kv_cache import kv_cache_text, sentence
+from hfmem_widget.view.tokens import kv_cache_text, sentence
 
 METRICS = ("allocated", "reserved", "device_used", "kv_cache")
 TOTAL = 16 * GIB

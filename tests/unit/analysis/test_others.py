@@ -12,8 +12,7 @@ from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.scene import build_scene
 from hfmem_widget.view.chart.svg import sparkline
-from hfmem_widget.view.line import line
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle, line
 from tests.scenes.stage import Stage
 
 RISE = 15.5 * GIB

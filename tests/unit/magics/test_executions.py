@@ -13,8 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.drivers.every_cell import EveryCell
-from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.drivers.watch import EveryCell, Watch
 from hfmem_widget.features.leaks import reruns as module
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.monitor.shared import shared_monitor

@@ -16,8 +16,7 @@ from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.headline import headline
-from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.one_line import compact_bundle, running_bundle
+from hfmem_widget.view.line import compact_bundle, peak_text, running_bundle
 from tests.data.parted import Script, training
 from tests.scenes import scripted_run, shared_run
 from tests.scenes.stage import Stage

@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]

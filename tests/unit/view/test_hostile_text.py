@@ -37,7 +37,7 @@ from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
 from hfmem_widget.view.html import AS_TEXT
-from hfmem_widget.view.one_line import compact_bundle, running_bundle
+from hfmem_widget.view.line import compact_bundle, running_bundle
 from tests.data.oom_cases import CASES
 from tests.data.plotly_words import plain_words
 

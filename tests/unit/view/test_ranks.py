@@ -15,8 +15,7 @@ from hfmem_widget.session.rank_records import SILENT_CELL
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.line import line, rank_phrases
-from hfmem_widget.view.one_line import compact_bundle
+from hfmem_widget.view.line import compact_bundle, line, rank_phrases
 from hfmem_widget.view.rank_words import rank_figures, ranks_html, skew_of
 from hfmem_widget.view.strip import strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview

@@ -12,8 +12,7 @@ from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_dict
-from hfmem_widget.view.chart.scene import Scene, build_scene
-from hfmem_widget.view.chart.scene_shapes import BAND, line_curves
+from hfmem_widget.view.chart.scene import BAND, Scene, build_scene, line_curves
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 

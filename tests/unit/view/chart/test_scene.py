@@ -14,8 +14,15 @@ from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
-from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, Line, PeakMark, Scene, build_scene
-from hfmem_widget.view.chart.scene_shapes import guide_curves, words_of
+from hfmem_widget.view.chart.scene import (
+    DEVICE_USED_UP_TO,
+    Line,
+    PeakMark,
+    Scene,
+    build_scene,
+    guide_curves,
+    words_of,
+)
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
 from tests.scenes import shared_run

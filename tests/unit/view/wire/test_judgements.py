@@ -9,8 +9,7 @@ from dataclasses import replace
 from hfmem_widget.session import Finding, Guide
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import widget
-from hfmem_widget.view.wire.judgements import judged
-from hfmem_widget.view.wire.protocol import Message
+from hfmem_widget.view.wire.protocol import Message, judged
 from tests.data.wire import Wire
 from tests.scenes import scripted_run
 from tests.unit.view.wire.test_protocol import make_recorder

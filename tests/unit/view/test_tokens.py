@@ -10,7 +10,7 @@ import pytest
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB, KIB
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.token_cost import MOST_DOTS, token_cost
+from hfmem_widget.view.tokens import MOST_DOTS, token_cost
 from tests.scenes.stage import Stage
 
 LENGTHS = (512, 768, 1024, 640, 2048, 1536, 896, 1280)

@@ -14,7 +14,7 @@ import pytest
 from hfmem_widget.session import WhatIf
 from hfmem_widget.session.what_if import Moment, Variant
 from hfmem_widget.text import MIB
-from hfmem_widget.view.what_if import what_if_html
+from hfmem_widget.view.what_fits import what_if_html
 from tests.scenes import scripted_run
 
 OWN = Variant(

@@ -1,0 +1,151 @@
+"""What to change so that a training fits, and what it would take at other sizes.
+
+Each change has its peak, and says whether the loss stays the same. Above the table of sizes a script of the
+page puts sliders.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, astuple
+from functools import cache
+from pathlib import Path
+
+from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.session import Move, WhatIf
+from hfmem_widget.text import format_bytes, format_count
+from hfmem_widget.view import html as kit
+from hfmem_widget.view import palette
+from hfmem_widget.view.table import Column, TableRow, table
+
+IN_SIGHT = 4
+MOST = 40  # of a recording, which may be a stranger's
+_FITS = {
+    True: (palette.GOOD, "fits"),
+    None: (palette.RESERVED, "may fit"),
+    False: (palette.BAD, "does not fit"),
+}
+_HEADS = {True: "What fits", None: "What may fit", False: "Nothing that was tried fits"}
+FREES = "%memholders --free errors"
+_COLUMNS = (
+    Column("change", is_bold=True),
+    Column("peak"),
+    Column("", is_words=True),
+    Column("what else changes", letters=12, is_words=True, is_quiet=True),
+)
+
+
+def moves_table(
+    moves: Sequence[Move], *, frees_first: bool = False, can_write: bool = True
+) -> kit.Fragment:
+    """Return the changes as a table, those after the first few folded; nothing without any.
+
+    With `frees_first`, what an error still holds is counted as free. Without `can_write`, as of a session
+    that was opened, nothing is said of how to write them.
+    """
+    if not moves:
+        return kit.NOTHING
+    moves = moves[:MOST]
+    room = moves[0].room + (0.0 if any(move.fits for move in moves) else moves[0].spare)
+    within = f" in {format_bytes(room)}" if room > 0 else ""
+    best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
+    source = f"(by dry runs of this model{f'; run {FREES} first' if frees_first else ''})"
+    rows = [_row(number, move) for number, move in enumerate(moves, 1)]
+    written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
+    more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
+    name = f"{len(rows) - IN_SIGHT} more"
+    return kit.words(
+        kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
+        table(_COLUMNS, rows[:IN_SIGHT], scrolls="changes", size=12),
+        kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
+        kit.Fragment(_how_to_write(written).html if written and can_write else ""),
+        between="\n",
+    )
+
+
+def _how_to_write(number: int) -> kit.Fragment:
+    text = f"puts a new cell below, with change {number} made in your code."
+    return kit.note(kit.code(f"%memfit --write {number}"), text)
+
+
+def _row(number: int, move: Move) -> TableRow:
+    colour, word = _FITS[move.fits]
+    return TableRow(
+        (
+            f"{number}. {move.name}",
+            format_bytes(move.peak),
+            kit.marked(colour, kit.Fragment(word.replace(" ", kit.UNBROKEN), word), kit.BULLET),
+            move.cost or "nothing: the same result",
+        ),
+        below=(_code(move.code),) if move.changes else (),
+    )
+
+
+def _code(text: str) -> kit.Fragment:
+    """Return code that breaks between arguments, and in one only where there is little room."""
+    pieces = (kit.shown(piece).html.replace("_", "_<wbr>") for piece in text.split(" "))
+    html = " ".join(f'<span style="display:inline-block">{piece}</span>' for piece in pieces)
+    return kit.code(kit.Fragment(html, text))
+
+
+_SCRIPT = Path(__file__).parents[1] / "static" / "what_if.js"
+_OF_SIZES = (Column("batch \N{MULTIPLICATION SIGN} tokens", is_bold=True), Column("peak"),
+            Column("expected", is_words=True), Column("", is_words=True))  # fmt: skip
+
+
+def what_if_html(what: WhatIf | None, *, scripted: bool = True) -> kit.Fragment:
+    """Return the table, and the script unless the page has it already; nothing where nothing is known."""
+    if what is None:
+        return kit.NOTHING
+    title = kit.block("margin:10px 0 4px", kit.strong("What if"),
+                      kit.faint("(by dry runs of this model; no kernel is needed)"))  # fmt: skip
+    sizes = kit.fold("a few sizes as a table", _table(what), is_open=True)
+    data = json.dumps(_data(what), separators=(",", ":"))
+    drawn = kit.drawn_by_script("data-hfmem-what-if", data, sizes, _script() if scripted else "")
+    return kit.Fragment(f"{title.html}{drawn.html}", f"{title.text}\n{_table(what).text}")
+
+
+def _table(what: WhatIf) -> kit.Fragment:
+    batch, length = what.batch, what.length
+    sizes = [(batch, length), (batch // 2, length), (2 * batch, length), (batch, length // 2),
+             (batch, 2 * length)]  # fmt: skip
+    return table(
+        _OF_SIZES, [_size_row(what, *size) for size in sizes if what.knows(*size)], size=12
+    )
+
+
+def _size_row(what: WhatIf, rows: int, length: int) -> TableRow:
+    own = what.variants[0]
+    peak = own.peak(rows, length)
+    fits = what.fits(peak * own.low, peak * own.high)
+    between = f"{format_bytes(peak * own.low)} to {format_bytes(peak * own.high)}"
+    name = f"{format_count(rows)} \N{MULTIPLICATION SIGN} {format_count(length)}"
+    word = "" if math.isnan(what.room) else _FITS[fits][1]
+    return TableRow((name, format_bytes(peak), between, word))
+
+
+def _data(what: WhatIf) -> dict[str, object]:
+    """Return what the script computes with, in whole bytes where these are many."""
+    variants = []
+    for each in what.variants:
+        moments = [[float(f"{size:.8g}") for size in astuple(moment)] for moment in each.moments]
+        shares = {name: round(getattr(each, name), 4) for name in ("low", "high", "off")}
+        variants.append({**asdict(each), "moments": moments, **shares})
+    names = {*what.variants[0].held, "gradients", "activations"}
+    return {
+        **asdict(what),
+        "room": what.room if math.isfinite(what.room) else None,
+        "variants": variants,
+        "parts": {name: (LABELS[name], palette.PARTS.get(name, palette.SAVE)) for name in names},
+    }
+
+
+@cache
+def _script() -> str:
+    """Return the script; empty where the front end was not built."""
+    try:
+        return _SCRIPT.read_text(encoding="utf-8").replace("</", "<\\/")
+    except FileNotFoundError:
+        return ""
