@@ -40,6 +40,7 @@ _CONVOLUTION_BACKWARD: Final = _ATEN.convolution_backward.default
 _SUM: Final = _ATEN.sum.dim_IntList
 _SOFTMAX: Final = _ATEN._safe_softmax.default  # noqa: SLF001  (likewise)
 _SOFTMAX_BACKWARD: Final = _ATEN._softmax_backward_data.default  # noqa: SLF001  (likewise)
+_ON_A_GPU_ALONE: Final = {_CONVOLUTION, _CONVOLUTION_BACKWARD, _SUM, _SOFTMAX_BACKWARD}
 _FLOAT: Final = 4
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FEW_CHANNELS: Final = 64  # of the result, below which nothing was taken
@@ -77,13 +78,8 @@ def prefers_cudnn(environ: Mapping[str, str] = os.environ) -> bool:
 
 def within(func: Any, args: tuple[Any, ...], results: Any = None, *, on_gpu: bool = True) -> int:
     """Return the bytes that an operation takes while it runs, beside its results."""
-    if func in {_CONVOLUTION, _CONVOLUTION_BACKWARD}:
-        given = (results, *args) if func is _CONVOLUTION else args
-        return _of_convolution(*given[:3], groups=given[9]) if on_gpu else 0
-    if func is _SOFTMAX_BACKWARD:  # the gradient times the result (native/cuda/SoftMax.cu)
-        return int(args[0].numel() * args[0].element_size()) if on_gpu else 0
-    if func is _SUM:
-        return _of_sum(args[0], args[1]) if on_gpu else 0
+    if func in _ON_A_GPU_ALONE:
+        return _on_a_gpu(func, args, results) if on_gpu else 0
     if _CUDNN is not None and func is _CUDNN.default:
         return _of_cudnn(*args[1:4])
     if func is _SOFTMAX:
@@ -103,6 +99,15 @@ def within(func: Any, args: tuple[Any, ...], results: Any = None, *, on_gpu: boo
         widths = _up(width, 128) + _up(value.shape[-1], 128)
         accumulated += batch * heads * _up(key.shape[2], 64) * widths * _FLOAT
     return int(rows * _FLOAT + accumulated + expanded)
+
+
+def _on_a_gpu(func: Any, args: tuple[Any, ...], results: Any) -> int:
+    if func is _SUM:
+        return _of_sum(args[0], args[1])
+    if func is _SOFTMAX_BACKWARD:  # the gradient times the result (native/cuda/SoftMax.cu)
+        return int(args[0].numel() * args[0].element_size())
+    given = (results, *args) if func is _CONVOLUTION else args
+    return _of_convolution(*given[:3], groups=given[9])
 
 
 def _of_convolution(output: Any, values: Any, weight: Any, *, groups: int) -> int:
