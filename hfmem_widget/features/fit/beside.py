@@ -43,25 +43,11 @@ def remember(forecast: Forecast) -> None:
 
 
 def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
-    """Return a forecast and the exact peak of a step of that model and size; empty where there was none.
-
-    A first step has no optimizer states yet.
-    """
-    setting, contents = forecast.setting, session.contents
-    is_whole = setting.training and not forecast.left_out
-    is_same = (contents.modules, contents.parameters) == ((forecast.model,), forecast.parameters)
-    if not (is_whole and is_same) or setting.device == "cpu" or setting.accumulation > 1:
+    """Return a forecast and the exact peak of a step of that model and size; empty where there was none."""
+    setting, found = forecast.setting, measured_step(session, span, forecast, session.devices)
+    if found is None:
         return ""
-    steps = [
-        (step.devices[device.key].peak, step.first)
-        for device in session.devices
-        if others_of(session, span, device) <= LEAST_OF_OTHERS * forecast.total
-        for step in session.steps
-        if step.start >= span.start and step.first > 1 and _is_of(step, device, forecast)
-    ]
-    if not steps:
-        return ""
-    peak, at = max(steps)
+    peak, at = found
     off = 100 * (peak - forecast.total) / forecast.total
     differs = (
         f" ({number(abs(off), 1)} % {'more' if off > 0 else 'less'})" if abs(off) >= 0.1 else ""
@@ -72,6 +58,28 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
         f"%memfit forecast {format_bytes(forecast.total)} for a step of {what}; "
         f"step {at:.0f} had {format_bytes(peak)}{differs}."
     )
+
+
+def measured_step(
+    session: Session, span: Span, forecast: Forecast, devices: Sequence[Device]
+) -> tuple[float, float] | None:
+    """Return the highest exact peak in bytes of a step of that model and size, and its number.
+
+    A first step has no optimizer states yet.
+    """
+    setting, contents = forecast.setting, session.contents
+    is_whole = setting.training and not forecast.left_out
+    is_same = (contents.modules, contents.parameters) == ((forecast.model,), forecast.parameters)
+    if not (is_whole and is_same) or setting.device == "cpu" or setting.accumulation > 1:
+        return None
+    steps = (
+        (step.devices[device.key].peak, step.first)
+        for device in devices
+        if others_of(session, span, device) <= LEAST_OF_OTHERS * forecast.total
+        for step in session.steps
+        if step.start >= span.start and step.first > 1 and _is_of(step, device, forecast)
+    )
+    return max(steps, default=None)
 
 
 def ran_out(finding: Finding) -> bool:

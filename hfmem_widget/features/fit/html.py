@@ -52,7 +52,7 @@ def _notes(fit: Fit) -> list[str]:
         took = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
         share = 100 * (fit.forecast.total / tried.peak - 1)
         notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
-    notes += [*filter(None, [_expected(fit.forecast)]), *fit.forecast.notes]
+    notes += [*filter(None, [fit.calibration, _expected(fit.forecast)]), *fit.forecast.notes]
     context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
     if context:
         notes.append(

@@ -181,6 +181,8 @@ class Fit(Shown):
         Whether ``%memfit --write`` has the moves: not those of a recording.
     what_if : WhatIf, optional
         A watched training at other sizes.
+    calibration : str
+        By what a measured step changes what would fit; empty where it agrees, or none was measured.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"
@@ -195,6 +197,7 @@ class Fit(Shown):
     measured: Mapping[str, float] = field(default_factory=dict)
     can_write: bool = True
     what_if: WhatIf | None = None
+    calibration: str = ""
 
     def __repr__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]

@@ -24,6 +24,7 @@ from hfmem_widget.features.fit.beside import (
     ran_out,
     shape_of,
 )
+from hfmem_widget.features.fit.calibrated import UNCALIBRATED, Calibration, calibration_of
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.optimizers import kind_of
 from hfmem_widget.features.fit.recorded import CANNOT, live, made_again
@@ -77,6 +78,7 @@ class Training:
     """Bytes that something else had when it began, which may be free by now."""
     seen: SeenBatch | None = None
     """The largest batch of it."""
+    calibration: Calibration = UNCALIBRATED
 
     @property
     def margin(self) -> float:
@@ -126,9 +128,8 @@ class DryRuns:
             if time.monotonic() > self._until:
                 raise TimeoutError
             training = self._training
-            self._known[setting] = changed_forecast(
-                training.model, setting, training.optimizer, training.seen
-            )
+            forecast = changed_forecast(training.model, setting, training.optimizer, training.seen)
+            self._known[setting] = training.calibration.of(forecast, training.forecast)
         return self._known[setting]
 
 
@@ -275,6 +276,11 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     """
     until = time.monotonic() + seconds
     training = training_of(session, headroom)
+    raw, measured = training.forecast, dict[str, float]()
+    if not any(map(ran_out, session.findings)):
+        measured = _measured(session, training.device.key)
+        found = calibration_of(session, _newest_training(session), training.device, raw)
+        training = replace(training, calibration=found, forecast=found.of(raw, raw))
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
@@ -288,17 +294,19 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     fits = training.fits(forecast) or (False if does_not else None)
     verdict = Verdict(there, 0, fits, rows)
     session.what_if = _what_if(training, dry)
-    measured = {}
-    if not any(map(ran_out, session.findings)):
-        peak = session.anatomy("peak", device.key)
-        measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
-        if ":" in device.key:  # the host's memory holds much besides models
-            measured["allocated"] = peak.allocated
     moves, is_here = tuple(session.moves), session.is_of_here
-    stored, sliders = "" if is_here else OF_THEN, session.what_if
+    stored, sliders, text = "" if is_here else OF_THEN, session.what_if, training.calibration.text
     return Fit(
-        session.label, forecast, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders
+        session.label, raw, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders, text
     )
+
+
+def _measured(session: Session, device: str) -> dict[str, float]:
+    """Return the bytes of each part at the peak."""
+    peak = session.anatomy("peak", device)
+    parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
+    # The host's memory holds much besides models.
+    return parts | {"allocated": peak.allocated} if ":" in device else parts
 
 
 def _what_if(training: Training, dry: DryRuns) -> WhatIf | None:
