@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -162,22 +162,11 @@ MOST_STEPS_WAITING = 100_000
 
 
 class Leader:
-    """Writes the spans of the lowest rank that is alive, and its steps with the highest peaks of all.
+    """Writes the spans of the lowest rank that is alive, and its steps with the highest peaks of all."""
 
-    `zero` is the wall clock at time zero, and `outer` the span of the whole run. `of_devices` takes peaks by
-    rank and returns them by the overview's series.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        roster: Roster,
-        zero: float,
-        outer: int,
-        of_devices: Callable[[Mapping[int, Peak]], dict[str, Peak]],
-    ) -> None:
-        self._recorder, self._session, self._roster = recorder, recorder.session, roster
-        self._zero, self._outer, self._of_devices = zero, outer, of_devices
+    def __init__(self, overview: Overview) -> None:
+        self._overview, self._zero, self._roster = overview, overview.zero, overview.roster
+        self._recorder, self._session = overview.recorder, overview.recorder.session
         self._stream: RankStream | None = None
         self._edges: dict[int, Edge] = {}
         self._mirrored: dict[int, int] = {}
@@ -231,7 +220,7 @@ class Leader:
 
     def _close(self, span_id: int, time: float, outcome: str) -> None:
         span = self._session.span(span_id)
-        peaks = self._of_devices(self._roster.peaks(span.kind))
+        peaks = self._overview.of_devices(self._roster.peaks(span.kind))
         after = Sample(max(span.start, time), self._session.last_sample.values)
         self._recorder.close_span(span_id, after, peaks, outcome)
 
@@ -266,7 +255,7 @@ class Leader:
                 unknown = (NOT_AVAILABLE,) * 4
                 trainings = reversed(self._trainings.items())
                 around = (span_id for span_id, began in trainings if began < stop)
-                figures = next(around, self._outer), first, last, start, stop, *unknown
+                figures = next(around, self._overview.outer), first, last, start, stop, *unknown
                 self._session.steps.add(figures, self._highest(first, last))
 
     def _highest(self, first: int, last: int) -> dict[str, list[float]]:
@@ -303,8 +292,8 @@ class Overview:
     """Writes one session from what the ranks say; `zero` is the wall clock at its time zero."""
 
     def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
-        self._recorder, self._session, self._roster = recorder, recorder.session, roster
-        self._zero = zero
+        self.recorder, self._session, self.roster = recorder, recorder.session, roster
+        self.zero = zero
         self.shown: list[int] = []  # have a device of their own, in the order in which they got it
         self.worst: int | None = None  # in a large world, the one of them with the highest peak
         self._is_small = roster.world <= SHOWN_SINGLY
@@ -317,23 +306,23 @@ class Overview:
         self.show()
         # What a rank had before it was followed is not known.
         first = recorder.append(Sample(0.0, (NOT_AVAILABLE,) * len(self._session.series)))
-        self._outer = recorder.open_span("block", self._session.label or "run", first)
-        self.leader = Leader(recorder, roster, zero, self._outer.id, self._of_devices)
+        self.outer = recorder.open_span("block", self._session.label or "run", first).id
+        self.leader = Leader(self)
 
     # What comes in
 
     def take(self, stream: RankStream, news: News, now: float) -> None:
         """Add what a rank reports."""
-        place, offset = self._roster.places[stream.rank.rank], self._roster.offset(stream)
+        place, offset = self.roster.places[stream.rank.rank], self.roster.offset(stream)
         if isinstance(news, Finished):
-            self._roster.steps.add(place, news)
+            self.roster.steps.add(place, news)
             self.leader.take(stream, news)
         elif isinstance(news, Edge):
             self.leader.take(stream, news)
         elif (column := stream.column("allocated")) is not None:
             # Times that a run can have: what lies far off is brought to its edge.
             is_shown = stream.rank.rank in self.shown
-            earliest, latest = self._zero - MONTH, now + MONTH
+            earliest, latest = self.zero - MONTH, now + MONTH
             if isinstance(news, Samples):
                 time = np.clip(news.time - offset, earliest, latest)
                 rows = news.values if is_shown else None
@@ -353,20 +342,20 @@ class Overview:
         for at, (end, bucket) in enumerate(self._buckets.passed_on(limit)):
             if not at:
                 self._note_totals()
-            time = max(0.0, min(end, now) - self._zero)
+            time = max(0.0, min(end, now) - self.zero)
             self.leader.pass_edges(time)
             if end - self._passed > max(10 * self._width, 10.0) and math.isfinite(self._passed):
-                self._session.timeline.add_gap(max(0.0, self._passed - self._zero), time)
+                self._session.timeline.add_gap(max(0.0, self._passed - self.zero), time)
                 self._carried[:] = np.nan
             self._passed = end
             self._append(time, end, bucket)
         if not len(self._buckets):
             self.leader.pass_edges(
-                min(limit, max(self._newest, self._passed) + self._width) - self._zero
+                min(limit, max(self._newest, self._passed) + self._width) - self.zero
             )
 
     def _append(self, time: float, end: float, bucket: Bucket) -> None:
-        roster = self._roster
+        roster = self.roster
         high = self._carry(end, bucket.high)
         counted = np.where(roster.ranks < roster.world, high[: len(roster.ranks)], np.nan)
         over_ranks, session = spread(counted), self._session
@@ -389,12 +378,12 @@ class Overview:
                 elif column is not None:
                     values[key] = session.value(session.last_sample, key)
         wanted = tuple(values.get(series.key, NOT_AVAILABLE) for series in session.series)
-        self._recorder.append(Sample(time, wanted))
+        self.recorder.append(Sample(time, wanted))
         self.strip.add(time, roster.ranks, counted / self._totals[: len(counted)])
 
     def _carry(self, end: float, high: Floats) -> Floats:
         """Return the highest of each place; where nothing came, what it had before if it is still there."""
-        roster, count = self._roster, max(len(self._carried), len(self._roster.ranks))
+        roster, count = self.roster, max(len(self._carried), len(self.roster.ranks))
         full = resized(high, count)
         carried = np.where(np.isnan(full), resized(self._carried, count), full)
         for place in np.flatnonzero(np.isnan(full)).tolist():
@@ -406,17 +395,17 @@ class Overview:
 
     def _is_gone(self, stream: RankStream, end: float) -> bool:
         """Return whether a rank had ended, or fallen silent, at some time."""
-        patience = self._width + LINGERS if stream.is_over else self._roster.patience
-        return end - self._roster.reached(stream) > patience
+        patience = self._width + LINGERS if stream.is_over else self.roster.patience
+        return end - self.roster.reached(stream) > patience
 
     def close(self, outcome: str, now: float) -> None:
         """Write what is left, and end the spans."""
         self.pass_on(math.inf, now)
         self.leader.close(outcome)
-        peaks = self._of_devices(self._roster.peaks())
-        self._recorder.close_span(self._outer.id, self._session.last_sample, peaks, outcome)
+        peaks = self.of_devices(self.roster.peaks())
+        self.recorder.close_span(self.outer, self._session.last_sample, peaks, outcome)
 
-    def _of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
+    def of_devices(self, peaks: Mapping[int, Peak]) -> dict[str, Peak]:
         """Return peaks of ranks as those of devices: of all together, and of those shown."""
         of_devices = {f"rank:{rank}/allocated": peaks[rank] for rank in self.shown if rank in peaks}
         if peaks:
@@ -427,7 +416,7 @@ class Overview:
 
     def show(self) -> None:
         """Decide which ranks are shown one by one, describe the devices, and bring the peaks up to date."""
-        roster = self._roster
+        roster = self.roster
         if not roster.expected:
             return
         if self._is_small:
@@ -446,14 +435,14 @@ class Overview:
 
     def _note_totals(self) -> None:
         """Note what each rank's device has; some may only now have been heard of."""
-        roster = self._roster
+        roster = self.roster
         totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
         totals[roster.expected_places] = [stream.described.total for stream in roster.expected]
         self._totals = totals
 
     def update(self, findings: Sequence[Finding]) -> None:
         """Set the peaks so far and what was found; what is the same stays the same object."""
-        self._recorder.progress(self._outer.id, self._of_devices(self._roster.peaks()))
+        self.recorder.progress(self.outer, self.of_devices(self.roster.peaks()))
         mine = self._session.findings
         before = {finding.kind: finding for finding in mine}
         kept = [
@@ -464,7 +453,7 @@ class Overview:
             self._session.findings = kept
 
     def _describe(self, nodes: int) -> None:
-        roster = self._roster
+        roster = self.roster
         totals = [
             stream.described.total for stream in roster.expected if stream.described.total > 0
         ]
@@ -487,10 +476,10 @@ class Overview:
         new = [key for key in keys if self._session.index(key) is None]
         if new or not same(tuple(devices), self._session.devices):
             more = (Series(*key.split("/")) for key in new)
-            self._recorder.adopt(devices, (*self._session.series, *more))
+            self.recorder.adopt(devices, (*self._session.series, *more))
 
     def _choose_worst(self) -> None:
-        peaks = {rank: peak.value for rank, peak in self._roster.peaks().items()}
+        peaks = {rank: peak.value for rank, peak in self.roster.peaks().items()}
         if not any(peaks.values()):
             return
         highest = max(peaks, key=lambda rank: peaks[rank])

@@ -237,11 +237,6 @@ class Tail:
         self._reading = threading.Lock()
 
     @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._ticker.alive and not self._ticker.stopping
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The files that were found."""
         return tuple(self._files)

@@ -8,7 +8,7 @@ import pytest
 
 from hfmem_widget.analysis.anatomy import anatomy
 from hfmem_widget.analysis.others import OF_CHILDREN, children_text
-from hfmem_widget.features.leaks.workers import growing_workers
+from hfmem_widget.features.leaks.findings import growing_workers
 from hfmem_widget.session import Series, Session, Span
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.card import card_bundle
