@@ -11,12 +11,12 @@ from tests.browser.lab import Lab, take
 from tests.browser.test_accessibility import violations
 from tests.browser.test_narrow import CUT_OFF, MISPLACED
 from tests.scenes import scripted_run
-from tests.unit.view.test_what_if import EXAMPLE
+from tests.unit.view.test_what_fits import EXAMPLE
 
 CARD = """%load_ext hfmem_widget
 from IPython.display import display
 from tests.scenes import scripted_run
-from tests.unit.view.test_what_if import EXAMPLE
+from tests.unit.view.test_what_fits import EXAMPLE
 from hfmem_widget.view.card import card_bundle
 session = scripted_run("training")
 session.what_if = EXAMPLE
