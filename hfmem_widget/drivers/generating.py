@@ -211,14 +211,16 @@ def _in_step() -> Iterator[None]:
         here.in_step = False
 
 
+def is_let_alone() -> bool:
+    """Return whether a call of a model is not followed: in a training, for a start, which needs no guard."""
+    return sys.modules["torch"].is_grad_enabled() or _is_within_or_unwatched()
+
+
 # Signals wait only where something is watched: most calls in a process are not.
 @entry(otherwise=lambda: True, defers=False)
-def is_let_alone() -> bool:
-    """Return whether a call of a model is not followed: in a training, within another, or unwatched."""
+def _is_within_or_unwatched() -> bool:
     here = process_state(GenerateContext)
-    if sys.modules["torch"].is_grad_enabled() or here.in_call or here.generation is not None:
-        return True
-    return running_monitor() is None
+    return here.in_call or here.generation is not None or running_monitor() is None
 
 
 class ModelCall:

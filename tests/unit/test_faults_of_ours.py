@@ -153,7 +153,7 @@ def entries() -> Iterator[object]:
     yield from (scope._enter, scope._exit, scope.count, scope._another, stretch.Watch._another)
     yield from (_Around.__enter__, _Around.__exit__, optimizers._act, WhenImported._find)
     yield from (follow.joined, follow.begin, follow.begin_alone, follow.end, follow._at_exit)
-    yield generating.is_let_alone
+    yield generating._is_within_or_unwatched
     yield from (model_hooks._Before._report_guarded, model_hooks._After._report_guarded)
     yield from (PeakLedger._show, PeakLedger._before_reset, PeakLedger._after_reset)
     yield from (MemwatchMagics._arm, MemwatchMagics.cell_begins, MemwatchMagics.cell_ends)
