@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.picture import build_scene, svg
@@ -19,7 +19,7 @@ from hfmem_widget.features.compare.text import (
 from hfmem_widget.text import plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.table import Cell, Column, TableRow, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 CELL, AT_THE_PEAK = "cell", "at the peak"
 LETTERS = 18  # of a figure's name in a line, where there is little room
@@ -61,18 +61,9 @@ def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
         below = [title, *map(_row, parts)] if parts else []
         yield _table("", whole_names, [*map(_row, wholes), *below])
         return
-    yield _by_cell(CELL, whole_names, wholes)
-    if len(names) < len(parts):
-        yield _table(AT_THE_PEAK, names, map(_row, parts))
-    else:
-        yield _by_cell(AT_THE_PEAK, names, parts)
-
-
-def _by_cell(first: str, names: Iterable[Cell], columns: Sequence[FigureRow]) -> kit.Fragment:
-    if not columns:
-        return kit.NOTHING
-    rows = zip(names, *(_row(column).cells[1:] for column in columns), strict=True)
-    return _table(first, map(_figure_head, columns), map(TableRow, rows))
+    by_cell = zip(whole_names, *(_row(column).cells[1:] for column in wholes), strict=True)
+    yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
+    yield _table(AT_THE_PEAK, names, map(_row, parts))
 
 
 def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:
