@@ -23,7 +23,6 @@ from hfmem_widget.view.table import Column, TableRow, table
 
 CELL, AT_THE_PEAK = "cell", "at the peak"
 LETTERS = 18  # of a figure's name in a line, where there is little room
-_DOT = f"{kit.UNBROKEN}\u00b7{kit.UNBROKEN}"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 
 
@@ -51,19 +50,17 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
     """Yield a table with a row for each figure and part; of many cells two, with a row for each cell."""
+    names = [_cell_head(comparison, at) for at in range(len(comparison.cells))]
     wholes, parts = figure_columns(comparison), part_columns(comparison)
-    whole_names, names = (
-        [_cell_head(comparison, at, is_full=is_full) for at in range(len(comparison.cells))]
-        for is_full in (True, False)
-    )
     if len(names) < len(wholes):
-        title = TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)
-        below = [title, *map(_row, parts)] if parts else []
-        yield _table("", whole_names, [*map(_row, wholes), *below])
-        return
-    by_cell = zip(whole_names, *(_row(column).cells[1:] for column in wholes), strict=True)
-    yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
-    yield _table(AT_THE_PEAK, names, map(_row, parts))
+        title = (
+            [TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)] if parts else []
+        )
+        yield _table("", names, [*map(_row, wholes), *title, *map(_row, parts)])
+    else:
+        by_cell = zip(names, *(column.cells for column in wholes), strict=True)
+        yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
+        yield _table(AT_THE_PEAK, names, map(_row, parts))
 
 
 def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:
@@ -72,12 +69,7 @@ def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -
 
 
 def _row(column: FigureRow) -> TableRow:
-    """Return a figure of all cells: of its difference, size and percentage may stand below each other."""
-    cells = (
-        (value, spread, kit.phrases(change.replace(" ", kit.UNBROKEN).split(_DOT)))
-        for value, spread, change in column.cells
-    )
-    return TableRow((_figure_head(column), *cells))
+    return TableRow((_figure_head(column), *column.cells))
 
 
 def _figure_head(column: FigureRow) -> kit.Content:
@@ -85,9 +77,9 @@ def _figure_head(column: FigureRow) -> kit.Content:
     return kit.marked(palette.PARTS[column.part], title) if column.part else title
 
 
-def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content:
+def _cell_head(comparison: Comparison, at: int) -> kit.Content:
     cell = comparison.cells[at]
     name = kit.marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), kit.BULLET)
     bold = kit.faint(name, style="font-size:13px;font-weight:600")
-    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if is_full else ""
-    return kit.Fragment(bold.html + kit.shown(below).html, bold.text)
+    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell))
+    return kit.Fragment(bold.html + below.html, bold.text)
