@@ -163,8 +163,8 @@ class MemwatchMagics(Magics):
         every_cell = None if is_ours or not execution.is_outermost else self._every_cell
         if every_cell is not None and self._in_every_cell is None:
             self._in_every_cell = execution
-            title = plain(" ".join([f"[{execution.number}]", *_lines(info)[:1]]), MOST_OF_TITLE)
-            every_cell.cell_begins(title)
+            title = f"[{execution.number}] {_first_line(info)}"
+            every_cell.cell_begins(plain(title.strip(), MOST_OF_TITLE))
 
     @entry()
     def cell_ends(self, result: ExecutionResult | None) -> None:
@@ -368,11 +368,10 @@ class MemwatchMagics(Magics):
         execution = self._executions.current()
         if execution is None:
             return None
-        code = [line for line in _lines(execution.info) if not line.startswith(("#", "%%"))]
         return Cell(
             execution.number,
             getattr(execution.info, "cell_id", None) or "",
-            plain(next(iter(code), ""), MOST_OF_TITLE),
+            plain(_first_line(execution.info), MOST_OF_TITLE),
         )
 
     def _cell_number(self) -> int | None:
@@ -453,6 +452,11 @@ def _silence(least: float) -> str:
 def _lines(info: ExecutionInfo) -> list[str]:
     """Return the lines of a cell that are not empty."""
     return [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
+
+
+def _first_line(info: ExecutionInfo) -> str:
+    """Return the first line of a cell's code, which neither comments nor cell magics are."""
+    return next((line for line in _lines(info) if not line.startswith(("#", "%%"))), "")
 
 
 def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import keyword
 import re
@@ -137,7 +138,7 @@ class _UsageLine:
             label = f"; for a label, write --label {word}" if "--label" in self._options else ""
             self._refuse(f"{self._magic} takes options only, not {word!r}{label}")
         if not is_choice:
-            near = difflib.get_close_matches(word, choices, n=1, cutoff=0.8)
+            near = difflib.get_close_matches(word, choices, n=1, cutoff=0.75)
             hint = f"; did you mean {near[0]}?" if near else ""
             self._refuse(f"{self._magic} takes {_either(choices)}, not {word!r}{hint}")
         if len(positionals) > 1 and positional.nargs != "*":
@@ -176,9 +177,11 @@ def check_output(name: str, shell: InteractiveShell) -> None:
     """Raise UsageError if ``--output`` names something that cannot be a variable of the user's."""
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(str(wrong_value(name, "--output", "the name of a variable")))
-    if _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden:
+    is_ipythons = _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden
+    if is_ipythons or hasattr(builtins, name):
+        owner = "IPython" if is_ipythons else "Python"
         raise UsageError(
-            f"--output cannot be {plain(name)!r}, which belongs to IPython; choose another name"
+            f"--output cannot be {plain(name)!r}, which belongs to {owner}; choose another name"
         )
 
 

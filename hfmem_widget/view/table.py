@@ -41,7 +41,6 @@ class Column:
     head: kit.Content = ""
     letters: int = MOST_LETTERS
     is_words: bool = False
-    is_below: bool = False  # a page has it small below the name; plain text as a column of words
     is_quiet: bool = False
     is_bold: bool = False
 
@@ -72,10 +71,10 @@ def table(
     if not rows:
         return kit.NOTHING
     text = _list_text(rows) if names_last else _aligned_text(columns, rows)
-    is_high = any(column.is_words or column.is_below for column in columns[1:]) or any(
+    is_high = any(column.is_words for column in columns[1:]) or any(
         row.facts or row.below or any(isinstance(cell, tuple) for cell in row.cells) for row in rows
     )
-    heads = "".join(_head_html(at, columns, rows, size) for at in _shown(columns))
+    heads = "".join(_head_html(at, columns, rows, size) for at in range(len(columns)))
     # JupyterLab and VS Code stripe rows; the former gives every table columns of the same width.
     head = (
         f'<thead style="border:0;background:none"><tr style="background:none">{heads}</tr></thead>'
@@ -114,10 +113,6 @@ def peak_cell(peak: Peak) -> kit.Fragment:
     return kit.Fragment(f"{size}{below}", text)
 
 
-def _shown(columns: Sequence[Column]) -> list[int]:
-    return [at for at, column in enumerate(columns) if not column.is_below]
-
-
 def _place(at: int, column: Column) -> str:
     return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
 
@@ -141,14 +136,8 @@ def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str
     top = ";vertical-align:top" if is_high else ""
     rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
-    below_name = [
-        kit.block("width:0;min-width:100%", _figure(cells[at]))
-        for at, column in enumerate(columns)
-        if column.is_below
-    ]
     drawn = ""
-    for at in _shown(columns):
-        column, cell = columns[at], cells[at]
+    for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         is_bold = column.is_bold or (row.is_sum and not (at and column.is_words))
         weight = ";font-weight:600" if is_bold and not row.is_quiet else ""
         style = _place(at, column) + top + rule
@@ -156,7 +145,7 @@ def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str
         style += f";{kit.FAINT}" if row.is_quiet or column.is_quiet else ""
         style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
-        small += [row.facts, *below_name, *row.below] if at == 0 else []
+        small += [row.facts, *row.below] if at == 0 else []
         below = "".join(kit.block(_BELOW, content, limit=LINE).html for content in small if content)
         tag = 'th scope="row"' if at == 0 else "td"
         drawn += f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>'
@@ -198,8 +187,7 @@ def _aligned_text(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
             texts = [kit.shown(content).text for content in contents]
             lines += [["", *texts]] if any(texts) else []
         lines += _below(row)
-    words = (at for at, column in enumerate(columns) if column.is_words or column.is_below)
-    return aligned(lines, {0, *words})
+    return aligned(lines, {0, *(at for at, column in enumerate(columns) if column.is_words)})
 
 
 def aligned(lines: Sequence[Sequence[str] | str], words: AbstractSet[int] = frozenset({0})) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +30,11 @@ from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
 from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
 from hfmem_widget.view.line import peak_text
-from hfmem_widget.view.table import Cell, Column, TableRow, table
+from hfmem_widget.view.table import Column, TableRow, table
 
 CELL, AT_THE_PEAK = "cell", "at the peak"
 NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 LETTERS = 18  # of a figure's name in a line, where there is little room
-_DOT = f"{kit.UNBROKEN}\u00b7{kit.UNBROKEN}"
 
 ALL_ALLOCATED = "#7D8794"
 """The colour of a bar without parts."""
@@ -202,28 +201,17 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
     """Yield a table with a row for each figure and part; of many cells two, with a row for each cell."""
+    names = [_cell_head(comparison, at) for at in range(len(comparison.cells))]
     wholes, parts = figure_columns(comparison), part_columns(comparison)
-    whole_names, names = (
-        [_cell_head(comparison, at, is_full=is_full) for at in range(len(comparison.cells))]
-        for is_full in (True, False)
-    )
     if len(names) < len(wholes):
-        title = TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)
-        below = [title, *map(_row, parts)] if parts else []
-        yield _table("", whole_names, [*map(_row, wholes), *below])
-        return
-    yield _by_cell(CELL, whole_names, wholes)
-    if len(names) < len(parts):
-        yield _table(AT_THE_PEAK, names, map(_row, parts))
+        title = (
+            [TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)] if parts else []
+        )
+        yield _table("", names, [*map(_row, wholes), *title, *map(_row, parts)])
     else:
-        yield _by_cell(AT_THE_PEAK, names, parts)
-
-
-def _by_cell(first: str, names: Iterable[Cell], columns: Sequence[FigureRow]) -> kit.Fragment:
-    if not columns:
-        return kit.NOTHING
-    rows = zip(names, *(_row(column).cells[1:] for column in columns), strict=True)
-    return _table(first, map(_figure_head, columns), map(TableRow, rows))
+        by_cell = zip(names, *(column.cells for column in wholes), strict=True)
+        yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
+        yield _table(AT_THE_PEAK, names, map(_row, parts))
 
 
 def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:
@@ -232,12 +220,7 @@ def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -
 
 
 def _row(column: FigureRow) -> TableRow:
-    """Return a figure of all cells: of its difference, size and percentage may stand below each other."""
-    cells = (
-        (value, spread, kit.phrases(change.replace(" ", kit.UNBROKEN).split(_DOT)))
-        for value, spread, change in column.cells
-    )
-    return TableRow((_figure_head(column), *cells))
+    return TableRow((_figure_head(column), *column.cells))
 
 
 def _figure_head(column: FigureRow) -> kit.Content:
@@ -245,9 +228,9 @@ def _figure_head(column: FigureRow) -> kit.Content:
     return kit.marked(palette.PARTS[column.part], title) if column.part else title
 
 
-def _cell_head(comparison: Comparison, at: int, *, is_full: bool) -> kit.Content:
+def _cell_head(comparison: Comparison, at: int) -> kit.Content:
     cell = comparison.cells[at]
     name = kit.marked(palette.DEVICES[at % len(palette.DEVICES)][0], name_of(cell), kit.BULLET)
     bold = kit.faint(name, style="font-size:13px;font-weight:600")
-    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell)) if is_full else ""
-    return kit.Fragment(bold.html + kit.shown(below).html, bold.text)
+    below = kit.block(f"{kit.TINY};font-weight:normal", about(comparison, cell))
+    return kit.Fragment(bold.html + below.html, bold.text)

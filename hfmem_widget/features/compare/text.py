@@ -31,6 +31,7 @@ ABOVE = "above the start"
 NAME_LENGTH = 40
 
 Shown = Callable[[float], str]
+Cell = tuple[kit.Content, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class FigureRow:
     """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
 
     title: str
-    cells: tuple[tuple[kit.Content, str, str], ...]
+    cells: tuple[Cell, ...]
     part: str = ""  # the name of the part that it is of, if any
 
 
@@ -200,9 +201,7 @@ def percent_text(percent: float) -> str:
     return "±0 %" if float(size) == 0 else f"{_sign(percent)}{size} %"
 
 
-def _cell(
-    comparison: Comparison, cell: Compared, name: str, shown: Shown
-) -> tuple[kit.Content, str, str]:
+def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> Cell:
     figure = cell.figures[name]
     peak = Peak(figure.middle, cell.certainty)
     value = peak_cell(peak) if name == "peak" else shown(figure.middle)
@@ -216,7 +215,7 @@ def _cell(
     return value, _spread(figure, shown), change
 
 
-def _part(cell: Compared, baseline: Compared, part: str) -> tuple[str, str, str]:
+def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
     if not cell.at_peak:
         return format_bytes(math.nan), "", ""
     value = cell.at_peak.get(part, 0.0)

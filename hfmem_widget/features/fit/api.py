@@ -113,6 +113,9 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
 
 def _opened(model: Any) -> Any:
     """Return the session of a recording, if that is asked about; else what is."""
+    if isinstance(model, type):
+        name = plain(model.__name__)
+        raise OptionError(f"{name} is a class; name an object of it, such as {name}()")
     is_recording = isinstance(model, str | PathLike) and fspath(model).endswith(ENDINGS)
     return read(place_of(model)) if is_recording else model
 

@@ -37,7 +37,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         *(_verdict(verdict, fit) for verdict in fit.verdicts),
         _bar(forecast),
         _table(forecast, fit.measured),
-        *kit.notes(plain(note, NOTE_LENGTH) for note in _notes(fit)),
+        *kit.notes(plain(note, NOTE_LENGTH) for note in (_peak_text(forecast), *_notes(fit))),
         moves_table(fit.moves, can_write=fit.can_write),
         what_if_html(fit.what_if),
         title=" · ".join([title, *_facts(forecast)]),
@@ -114,8 +114,8 @@ def _peak_text(forecast: Forecast) -> str:
         for name, value in forecast.peaks.items()
         if name != forecast.moment
     ]
-    peak = f"{'at least: ' if forecast.left_out else ''}peak {MOMENTS[forecast.moment]}"
-    return f"{peak} ({', '.join(others)})" if others else peak
+    peak = f"{'At least: peak' if forecast.left_out else 'Peak'} {MOMENTS[forecast.moment]}"
+    return f"{peak} ({', '.join(others)})." if others else f"{peak}."
 
 
 def _bar(forecast: Forecast) -> kit.Fragment:
@@ -140,18 +140,16 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
             name = kit.marked(_COLOURS[part.name], part.label)
             source = f"{BOUNDS[part.bound]}: {part.source}"
             sizes = format_bytes(part.bytes), *was(part.name), format_bytes(part.full)
-            rows.append(TableRow((name, *sizes, source)))
-    total = format_bytes(forecast.total), *was("allocated"), "", _peak_text(forecast)
+            rows.append(TableRow((name, *sizes), source))
+    total = format_bytes(forecast.total), *was("allocated")
     columns = (
         Column("", letters=22),
         *map(Column, ("at the peak", *(["measured"] if measured else []), "in full")),
-        Column("how known", is_below=True),
     )
     rows.append(TableRow(("allocated", *total), is_sum=True, is_ruled=True))
     if forecast.reserved:
-        sizes = format_bytes(forecast.reserved), *([""] if measured else []), ""
         cached = "with what PyTorch's allocator keeps, if there is room"
-        rows.append(TableRow(("reserved", *sizes, cached)))
+        rows.append(TableRow(("reserved", format_bytes(forecast.reserved)), below=(cached,)))
     return table(columns, rows, scrolls="parts", size=12)
 
 

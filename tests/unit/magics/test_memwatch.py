@@ -145,10 +145,10 @@ def test_of_cells_that_change_little_nothing_is_shown(
 def test_every_cell_is_shown_where_that_is_asked_for(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By `--min 0`."""
+    """By `--min 0`; what a cell is called is its first line of code."""
     shell.run_cell("%memwatch on --min 0")
     assert capsys.readouterr().out == ""
-    shell.run_cell("x = 1")
+    shell.run_cell("# settings\nx = 1")
 
     assert capsys.readouterr().out.startswith('memwatch "[1] x = 1" · ')
 

@@ -91,6 +91,14 @@ def test_what_transformers_does_not_know_is_said_with_its_reason(tmp_path: Path)
         fit(tmp_path)
 
 
+def test_a_class_is_no_model() -> None:
+    """The message says to make an object of it."""
+    with pytest.raises(
+        OptionError, match=r"dict is a class; name an object of it, such as dict\(\)"
+    ):
+        fit(dict)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

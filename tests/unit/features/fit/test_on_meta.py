@@ -111,7 +111,7 @@ def test_what_transformers_cannot_build_is_said_with_its_reason() -> None:
     ("choice", "message"),
     [
         ({"optimizer": "adam"}, r"do not support the optimizer 'adam'; they support adamw_torch"),
-        ({"precision": "int4"}, "precision must be one of fp32, bf16"),
+        ({"precision": "int4"}, "precision must be one of fp32, bf16, fp16, pure-bf16, pure-fp16"),
         ({"batch": 0}, "batch must be a whole number, 1 or more, not 0"),
         ({"length": 257}, r"has 256 positions, so a length of 257 is too long; give at most 256"),
         ({"quantized": "int3", "lora": 4}, "quantized must be one of int8, nf4, nf4-double"),
