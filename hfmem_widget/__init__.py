@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hfmem_widget.features.free.model import Release
     from hfmem_widget.features.history.model import CellHistory, history
     from hfmem_widget.features.holders.api import holders
-    from hfmem_widget.features.memory_map.api import MemoryMap, memory_map
+    from hfmem_widget.features.memory_map.api import memory_map
     from hfmem_widget.options import WatchOptions
     from hfmem_widget.ranks.run import Run, open  # noqa: A004  (as in PIL, tarfile, xarray)
     from hfmem_widget.session import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Steps,
         Timeline,
     )
+    from hfmem_widget.session.segments import MemoryMap
     from hfmem_widget.session.stacks import Stacks
     from hfmem_widget.sources.heap.model import Growth, Holders
 
@@ -71,10 +72,11 @@ _HOMES = {
         "features.free.model": "Release",
         "features.history.model": "CellHistory history",
         "features.holders.api": "holders",
-        "features.memory_map.api": "MemoryMap memory_map",
+        "features.memory_map.api": "memory_map",
         "options": "WatchOptions",
         "ranks.run": "Run open",
         "session": "Anatomy Device Finding KVCache Part Peak Sample Series Session Span Steps Timeline",
+        "session.segments": "MemoryMap",
         "session.stacks": "Stacks",
         "sources.heap.model": "Growth Holders",
     }.items()

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.api import LABELS, Fragmentation, MemoryMap
 from hfmem_widget.features.memory_map.picture import ROWS, STEP, picture_html
 from hfmem_widget.session import Part
+from hfmem_widget.session.segments import LABELS, Fragmentation, MemoryMap
 from hfmem_widget.text import (
     MIB,
     format_bytes,
