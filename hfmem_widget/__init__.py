@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         Timeline,
     )
     from hfmem_widget.session.segments import MemoryMap
-    from hfmem_widget.session.stacks import Stacks
+    from hfmem_widget.session.stacks import Snapshot, Stacks
     from hfmem_widget.sources.heap.model import Growth, Holders
 
 __version__ = "0.2.0"
@@ -77,7 +77,7 @@ _HOMES = {
         "ranks.run": "Run open",
         "session": "Anatomy Device Finding KVCache Part Peak Sample Series Session Span Steps Timeline",
         "session.segments": "MemoryMap",
-        "session.stacks": "Stacks",
+        "session.stacks": "Snapshot Stacks",
         "sources.heap.model": "Growth Holders",
     }.items()
     for name in names.split()
@@ -106,6 +106,7 @@ __all__ = [
     "Sample",
     "Series",
     "Session",
+    "Snapshot",
     "SourceUnavailable",
     "Span",
     "SpanScope",

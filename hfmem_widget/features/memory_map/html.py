@@ -69,7 +69,7 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     )
     seconds = sum(memory_map.seconds for _, memory_map in moments)
     cost = f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
-    return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost))
+    return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost if seconds else ""))
 
 
 def live_bundle(memory_map: MemoryMap) -> dict[str, str]:

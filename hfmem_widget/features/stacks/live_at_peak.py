@@ -92,9 +92,28 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     )
 
 
+class _Stacks:
+    """Each stack once: a snapshot has each frame once, but may have as many lists of them as blocks."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frames | None] = [None]
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._by_list: dict[int, int] = {id(None): 0}
+
+    def place(self, stack: Frames | None) -> int:
+        """Return the position of a stack in `frames`."""
+        place = self._by_list.get(id(stack), -1)
+        if place < 0 and stack is not None:
+            key = tuple(map(id, stack))
+            place = self._by_frames.setdefault(key, len(self.frames))
+            self._by_list[id(stack)] = place
+            if place == len(self.frames):
+                self.frames.append(stack)
+        return place
+
+
 def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
-    known: dict[object, int] = {}
-    frames: list[Frames | None] = [None]
+    known = _Stacks()
     addresses: list[int] = []
     sizes: list[int] = []
     stacks: list[int] = []
@@ -104,14 +123,9 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     never = len(events) + 1
 
     def add(address: int, size: int, stack: Frames | None, since: int, until: int) -> None:
-        # A snapshot has each frame once, and may have as many lists of them as blocks.
-        key = None if stack is None else tuple(map(id, stack))
-        place = 0 if key is None else known.setdefault(key, len(frames))
-        if place == len(frames):
-            frames.append(stack)
         addresses.append(address)
         sizes.append(size)
-        stacks.append(place)
+        stacks.append(known.place(stack))
         born.append(since)
         gone.append(until)
 
@@ -132,8 +146,10 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
         # A block that is still there keeps its stack, even where its event has made room for others.
         if block.state == "allocated" and block.address not in live:
             add(block.address, block.requested, block.frames or None, 0, never)
-    columns = (np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone))
-    return Blocks(addresses, *columns, frames)
+    of_sizes, of_stacks, births, ends = (
+        np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone)
+    )
+    return Blocks(addresses, of_sizes, of_stacks, births, ends, known.frames)
 
 
 def _most_active(events: Sequence[Event], at_the_end: int) -> int:
