@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.stacks.call_sites import BEFORE, READ_AS, sites_of
+from hfmem_widget.features.stacks.call_sites import READ_AS, sites_of
 from hfmem_widget.features.stacks.html import peaks_shown
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import over_time
@@ -160,9 +160,9 @@ def _lead(peaks: Sequence[LivePeak]) -> str:
 def _notes(peaks: Sequence[LivePeak]) -> Iterator[str]:
     if peaks and not any(peak.entries for peak in peaks):
         yield "The snapshot has no history of allocations, so how it came to this is unknown."
-    names = {band.name for peak in peaks if peak.over_time for band in peak.over_time.bands["line"]}
-    if BEFORE in names:
+    there = max((peak.over_time.allocated[0] for peak in peaks if peak.over_time), default=0)
+    if there:
         yield (
-            f"Where memory came from that was there {BEFORE} is unknown: it was allocated earlier, or newer "
-            "events took the place of its own. The peak may have been earlier, too."
+            f"{format_bytes(there)} was there when the history begins: allocated before the recording, or "
+            "newer events took the place of its own. The peak may have been earlier, too."
         )

@@ -92,6 +92,15 @@ def test_older_snapshots_have_the_same_figures(opens: Opens) -> None:
     assert "events" in html(before)
 
 
+def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
+    """With what was there already; one that has everything does not."""
+    late, whole = training(), Allocations()
+    whole.free(whole.alloc(1 << 20, ("a.py", 1, "f")))
+
+    assert "108.0 MiB was there when the history begins" in text(opens(late.snapshot()))
+    assert "when the history begins" not in text(opens(whole.snapshot()))
+
+
 def test_several_devices_follow_each_other(opens: Opens) -> None:
     """The one with the highest peak first; one that has nothing is left out."""
     snapshot = training(1).snapshot()
