@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hfmem_widget.features.history.model import CellHistory as CellHistory
     from hfmem_widget.features.history.model import history as history
     from hfmem_widget.features.holders.api import holders as holders
-    from hfmem_widget.features.memory_map.api import MemoryMap as MemoryMap
     from hfmem_widget.features.memory_map.api import memory_map as memory_map
     from hfmem_widget.options import WatchOptions as WatchOptions
     from hfmem_widget.ranks.run import Run as Run
@@ -54,6 +53,8 @@ if TYPE_CHECKING:
     from hfmem_widget.session import Span as Span
     from hfmem_widget.session import Steps as Steps
     from hfmem_widget.session import Timeline as Timeline
+    from hfmem_widget.session.segments import MemoryMap as MemoryMap
+    from hfmem_widget.session.stacks import Snapshot as Snapshot
     from hfmem_widget.session.stacks import Stacks as Stacks
     from hfmem_widget.sources.heap.model import Growth as Growth
     from hfmem_widget.sources.heap.model import Holders as Holders
@@ -79,11 +80,12 @@ _HOMES = {
         "features.free.model": "Release",
         "features.history.model": "CellHistory history",
         "features.holders.api": "holders",
-        "features.memory_map.api": "MemoryMap memory_map",
+        "features.memory_map.api": "memory_map",
         "options": "WatchOptions",
         "ranks.run": "Run open",
         "session": "Anatomy Device Finding KVCache Part Peak Sample Series Session Span Steps Timeline",
-        "session.stacks": "Stacks",
+        "session.segments": "MemoryMap",
+        "session.stacks": "Snapshot Stacks",
         "sources.heap.model": "Growth Holders",
     }.items()
     for name in names.split()

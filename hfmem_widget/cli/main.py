@@ -79,7 +79,7 @@ def _parser() -> ArgumentParser:
         return added
 
     report = command(
-        "report", "make one HTML page of a run", "hfmem_widget.cli.write:report",
+        "report", "make one HTML page of a run, or of a snapshot", "hfmem_widget.cli.write:report",
         "hfmem report run.hfmem.jsonl -o run.html", "RUN",
     )  # fmt: skip
     report.add_argument(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
+from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import place_of, read
+from hfmem_widget.recording.file import is_pickle, place_of, read
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
@@ -21,7 +22,10 @@ def report(arguments: Namespace) -> int:
     """Write the page of a run."""
     run = place_of(arguments.RUN)
     path = arguments.output or f"{stem(run)}.html"
-    say(plain(session_in(run).report(path, static=arguments.static), 4096))
+    if not run.is_dir() and is_pickle(run):  # it has no script to leave out
+        say(plain(open_path(run).report(path), 4096))
+    else:
+        say(plain(session_in(run).report(path, static=arguments.static), 4096))
     return FINE
 
 

@@ -237,7 +237,8 @@ class MemwatchMagics(Magics):
     def _open(self, arguments: Namespace) -> None:
         check_output(arguments.output, self._shell)
         opened, session = open_recording(arguments.path, self._shell)
-        self._keep(arguments, session)
+        if session is not None:
+            self._keep(arguments, session)
         if arguments.output:
             self._shell.user_ns[arguments.output] = opened
 

@@ -1,4 +1,4 @@
-"""``%memwatch open``: a recording, or a run that goes on elsewhere; ``%memwatch ranks``: engines as ranks."""
+"""``%memwatch open``: a recording, a snapshot, a run that goes on; ``%memwatch ranks``: engines as ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hfmem_widget.magics.usage import usage_errors
 from hfmem_widget.text import format_counted, plain
 
 if TYPE_CHECKING:
-    from hfmem_widget.ranks.run import Run
     from hfmem_widget.session import Session
 
 
@@ -29,13 +28,14 @@ def open_parser(command: str) -> ArgumentParser:
     return parser
 
 
-def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, Session]:
-    """Show what is at a path, and return it, and its session: of a run that of all ranks.
+def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | None]:
+    """Show what is at a path, and return it, and its session: of a run that of all ranks, of a snapshot none.
 
     Raises `OptionError` if there is none, or it is no recording.
     """
     from hfmem_widget.ranks.run import open as open_path
     from hfmem_widget.session import Session
+    from hfmem_widget.session.stacks import Snapshot
     from hfmem_widget.view.live import RunView
     from hfmem_widget.view.screen import Screen
     from hfmem_widget.view.session import still_bundles
@@ -46,6 +46,9 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Session | Run, S
     screen = Screen(shell)
     if isinstance(opened, Session):
         session = opened
+    elif isinstance(opened, Snapshot):
+        screen.show(opened._repr_mimebundle_())
+        return opened, None
     else:
         session = opened.overview
         if opened.running and screen.live:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hfmem_widget.display import Shown
+from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import Tail
-from hfmem_widget.recording.file import cannot_write, place_of, read
+from hfmem_widget.recording.file import cannot_write, is_pickle, place_of, read
 from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_counted, plain, wrong_value
@@ -30,6 +30,8 @@ SESSIONS_KEPT = 4
 
 OPENING = 10.0
 """Seconds for which opening a run waits; a thread reads the rest."""
+
+SNAPSHOTS = "hfmem_widget.features.stacks.snapshot:open_snapshot"
 
 _COLUMNS = (
     "attempt", "host", "device", "total", "peak", "certainty", "allocated", "weights", "activations",
@@ -220,7 +222,7 @@ class Run(Shown):
 
 
 def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfile, xarray)
-    """Return the session that a recording holds, or the run in a directory; each shows itself.
+    """Return the session of a recording, the run of a directory, or a snapshot of torch; each shows itself.
 
     A recording that is still being written gives the session so far, which is `running`; open it again for
     more. A run is followed as long as its ranks write; one that takes longer than 10 s to read is `running`
@@ -231,12 +233,12 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     ----------
     path : path-like
         Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``; or a directory, by
-        ``%%memwatch --ranks`` or ``hfmem run``.
+        ``%%memwatch --ranks`` or ``hfmem run``; or by ``torch.cuda.memory._dump_snapshot``. Nothing that is
+        in a snapshot is run, also if somebody else made it.
 
     Returns
     -------
-    Session or Run
-        Of a file and of a directory.
+    Session, Run or Snapshot
 
     Raises
     ------
@@ -255,7 +257,8 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     """
     place = place_of(path)
     if not place.is_dir():
-        return read(place)
+        is_snapshot = is_pickle(place)
+        return resolve(SNAPSHOTS)(place) if is_snapshot else read(place)
     run = Run(place)
     run.look(OPENING)
     if run.running:

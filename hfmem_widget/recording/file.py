@@ -196,16 +196,25 @@ def open_regular(path: Path) -> BinaryIO:
         raise cannot_read(path, error) from None
 
 
+def is_pickle(path: Path) -> bool:
+    """Return whether a file begins as a pickle, or raise `OptionError` if it cannot be read."""
+    return _start(path, 1) == b"\x80"
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """Return what a file has, or raise `OptionError` if that is more than so many bytes."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise cannot_read(path, error) from None
+    data = _start(path, most + 1)
     if len(data) > most:
         raise OptionError(f"{plain(path)} cannot be read: it has more than {format_bytes(most)}")
     return data
+
+
+def _start(path: Path, size: int) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return file.read(size)
+    except OSError as error:
+        raise cannot_read(path, error) from None
 
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from hfmem_widget.session.segments import MemoryMap
+
 By = Literal["line", "module", "operator"]
+BY: tuple[By, ...] = ("line", "module", "operator")
 
 KINDS = ("before", "forward", "backward", "optimizer", "elsewhere")
 """When memory was allocated; ``before`` is before the recording."""
@@ -52,6 +56,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """What one line, module or operator held over time, in bytes."""
+
+    name: str
+    sizes: tuple[int, ...]  # at each moment
+    highest: int  # the most at any moment, also at those between
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """The allocated bytes of a device over time, as a stack of what holds them."""
+
+    moments: tuple[float, ...]  # seconds, as the peak's; or numbers of events
+    is_timed: bool  # whether the events have times
+    allocated: tuple[int, ...]  # at each moment, as requested; the sum of the bands
+    bands: Mapping[By, tuple[Band, ...]]  # from the bottom to the top
+
+    def since(self, start: float) -> OverTime:
+        """Return it with its times since another instant."""
+        if not self.is_timed:
+            return self
+        return replace(self, moments=tuple(moment - start for moment in self.moments))
+
+
+@dataclass(frozen=True, slots=True)
 class LivePeak:
     """What was live on one device at the peak of the recording. Times are seconds since the session began."""
 
@@ -68,6 +98,7 @@ class LivePeak:
     allocated: float = NOT_AVAILABLE
     requested: float = NOT_AVAILABLE
     """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
+    over_time: OverTime | None = None  # None where nothing was recorded but what is live
 
     @property
     def exact(self) -> bool:
@@ -107,6 +138,32 @@ class StackRecording:
     """What recording took: an estimate for the allocator, a lower bound for operators; NaN if unknown."""
     snapshot: float = 0.0  # what reading the record took, after the end
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Shown):
+    """A snapshot of torch's allocator that was opened from a file.
+
+    Attributes
+    ----------
+    name : str
+        The file's.
+    stacks : Stacks
+        What was live at the highest moment of each device; where no history was recorded, at the snapshot.
+    memory_map : MemoryMap
+        The segments and blocks when it was taken.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.snapshot:snapshot_bundle"
+
+    name: str
+    stacks: Stacks
+    memory_map: MemoryMap
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot."""
+        page: Path = resolve("hfmem_widget.features.report.page:report_of")(self.name, self, path)
+        return page
 
 
 class Stacks(Shown):

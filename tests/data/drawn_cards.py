@@ -14,10 +14,10 @@ from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import Fit, Room, Verdict
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
-from hfmem_widget.features.memory_map.api import MemoryMap
 from hfmem_widget.features.memory_map.html import memory_map_bundle, moments_bundle
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
+from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
 from hfmem_widget.text import GIB, MIB

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.features.memory_map.api import MemoryMap, segments_of
+from hfmem_widget.session.segments import MemoryMap, segments_of
 
 FOLDER = Path(__file__).parent / "snapshots"
 NAMES = ("native", "expandable", "mixed", "fragmented")

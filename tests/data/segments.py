@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfmem_widget.features.memory_map.api import Block, BlockState, MemoryMap, Segment
+from hfmem_widget.session.segments import Block, BlockState, MemoryMap, Segment
 from hfmem_widget.text import MIB
 
 M = int(MIB)

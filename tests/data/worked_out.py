@@ -18,9 +18,9 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.leaks.findings import guide_of
 from hfmem_widget.features.leaks.trends import trends_of
-from hfmem_widget.features.memory_map.api import Fragmentation, MemoryMap
 from hfmem_widget.features.memory_map.html import sentences
 from hfmem_widget.session import Anatomy, Session
+from hfmem_widget.session.segments import Fragmentation, MemoryMap
 from hfmem_widget.text import GIB, MIB
 from tests.data.drawn import figures
 from tests.data.drawn_scenes import GPU, MAP, SESSIONS

@@ -12,7 +12,7 @@ LOOK = """
 import contextlib, io, os, sys, time
 import torch
 import hfmem_widget
-from hfmem_widget.features.memory_map.api import LABELS
+from hfmem_widget.session.segments import LABELS
 MIB = 1 << 20
 def tensor(mib): return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
 def look():

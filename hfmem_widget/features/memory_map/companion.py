@@ -10,12 +10,13 @@ from functools import cache, partial
 from typing import Any
 
 from hfmem_widget.analysis.facts import PATIENCE
-from hfmem_widget.features.memory_map.api import MemoryMap, read_map
+from hfmem_widget.features.memory_map.api import read_map
 from hfmem_widget.features.memory_map.html import live_bundle, moments_bundle
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import format_duration
 from hfmem_widget.view.screen import Screen

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.api import LABELS, Fragmentation, MemoryMap
 from hfmem_widget.features.memory_map.picture import ROWS, STEP, picture_html
 from hfmem_widget.session import Part
+from hfmem_widget.session.segments import LABELS, Fragmentation, MemoryMap
 from hfmem_widget.text import (
     MIB,
     format_bytes,
@@ -69,7 +69,7 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     )
     seconds = sum(memory_map.seconds for _, memory_map in moments)
     cost = f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
-    return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost))
+    return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost if seconds else ""))
 
 
 def live_bundle(memory_map: MemoryMap) -> dict[str, str]:

@@ -11,12 +11,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from hfmem_widget.features.memory_map.api import (
-    LABELS,
-    Fragmentation,
-    Piece,
-    StreamPool,
-)
+from hfmem_widget.session.segments import LABELS, Fragmentation, Piece, StreamPool
 from hfmem_widget.text import format_bytes
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.paint_svg import number

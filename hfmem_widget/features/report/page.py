@@ -17,10 +17,12 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
+from hfmem_widget import __version__
 from hfmem_widget.analysis.anatomy import AT_THE_PEAK, NOW
 from hfmem_widget.analysis.facts import GRAVITY, active_devices, facts_of, outcome_of
 from hfmem_widget.analysis.others import brief_lead
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, known_of
+from hfmem_widget.display import Shown
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.recording.file import write_new
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
@@ -84,11 +86,7 @@ class ReportPath(type(Path())):  # type: ignore[misc]  # 3.11 has no other class
 
 def report(session: Session, path: str | os.PathLike[str], *, static: bool = False) -> Path:
     """Write a session's page to a new file; see `Session.report`."""
-    place = ReportPath(Path(path).expanduser())
-    if not place.name.endswith(".html"):
-        raise wrong_value(place.name, "path", "a name that ends in .html")
-    write_new(place, [page(session, static=static).encode()])
-    return place
+    return _written(path, page(session, static=static))
 
 
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
@@ -103,10 +101,11 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
     ranks = ranks_html(session).html if still else ""
     still += f"{kit.BOX}{ranks}</div>" if ranks else ""
     before, after = list(before_chart(session)), list(after_chart(session))
+    about = _when(session), session.software.get("hfmem_widget", "")
 
     def document(chart: str, script: str = "") -> str:
         sections = [*before, Section("memory", "Memory over time", chart), *after]
-        return _document(session, sections, written, script)
+        return _document(session.label, sections, written, about=about, script=script)
 
     if not still:
         return document('<p class="note">There are too few samples for a chart.</p>')
@@ -137,10 +136,32 @@ def _folded(session: Session, rows: int) -> str:
     return f'<p class="note">{text}</p>'
 
 
-def _document(session: Session, sections: list[Section], written: float, script: str) -> str:
-    name = kit.shown(session.label or "Memory report").html
-    title = f"{name} \N{MIDDLE DOT} memory report" if session.label else name
-    version = kit.shown(session.software.get("hfmem_widget", "")).html
+def report_of(name: str, noun: Shown, path: str | os.PathLike[str]) -> Path:
+    """Write a page of one noun, as Jupyter shows it, to a new file; return its path."""
+    html = noun._repr_mimebundle_()["text/html"]
+    sections = [Section("memory", "What held the memory", html)]
+    return _written(path, _document(name, sections, time.time(), about=("", __version__)))
+
+
+def _written(path: str | os.PathLike[str], document: str) -> Path:
+    place = ReportPath(Path(path).expanduser())
+    if not place.name.endswith(".html"):
+        raise wrong_value(place.name, "path", "a name that ends in .html")
+    write_new(place, [document.encode()])
+    return place
+
+
+def _document(
+    label: str,
+    sections: list[Section],
+    written: float,
+    *,
+    about: tuple[str, str],  # what stands below the name, and our version
+    script: str = "",
+) -> str:
+    name = kit.shown(label or "Memory report").html
+    title = f"{name} \N{MIDDLE DOT} memory report" if label else name
+    version = kit.shown(about[1]).html
     scripted = f'<script type="module">{script}</script>' if script else ""
     body = "".join(
         f'<section id="{one.name}" aria-labelledby="{one.name}-title">'
@@ -162,7 +183,7 @@ def _document(session: Session, sections: list[Section], written: float, script:
 <main class="{kit.AS_TEXT}">
 <header>
 <h1>{name}</h1>
-<p>{_when(session)}</p>
+<p>{about[0]}</p>
 </header>
 {body}</main>
 <footer><p>Written by hfmem_widget on {_time(written)}. This page loads nothing from the network.</p></footer>
@@ -276,10 +297,18 @@ def after_chart(session: Session) -> Iterator[Section]:
     parts = {
         ("peak", "Memory at the peak"): _anatomy(session),
         ("phases", "Phases"): _phases(session),
+        ("lines", "Allocated by line"): _stacks(session),
         ("steps", "Steps"): _steps(session),
         ("environment", "Environment"): _environment(session),
     }
     yield from (Section(*name, html) for name, html in parts.items() if html)
+
+
+def _stacks(session: Session) -> str:
+    if session.stacks is None:
+        return ""
+    html: str = session.stacks._repr_mimebundle_()["text/html"]
+    return html
 
 
 def _summary(session: Session) -> str:

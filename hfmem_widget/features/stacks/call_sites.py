@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.features.stacks.live_at_peak import Frames, LiveBlock
+from hfmem_widget.features.stacks.live_at_peak import LiveBlock
+from hfmem_widget.session.segments import Frames
 from hfmem_widget.session.stacks import OPERATOR, Site
 from hfmem_widget.text import plain
 
@@ -31,6 +32,9 @@ NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN}
 """Placeholders for a name."""
 
 SOURCE_LENGTH = 72
+
+READ_AS = "read as"
+"""In a frame from elsewhere: the file of the same library here, if any. No other file of its is opened."""
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
@@ -57,17 +61,17 @@ def sites_of(blocks: Iterable[LiveBlock], cells: Mapping[str, int]) -> tuple[Sit
         # The same stack is the same list for every block that has it.
         key = id(block.frames) if block.seen else 0
         if key not in places:
-            places[key] = _place(block, cells)
+            places[key] = place_of(block.frames if block.seen else None, cells)
         sizes.setdefault(places[key], []).append(block.size)
     sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
     return tuple(sorted(sites, key=lambda site: -site.bytes))
 
 
-def _place(block: LiveBlock, cells: Mapping[str, int]) -> Site:
-    """Return where one block was allocated, as a site without bytes."""
-    if not block.seen:
+def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
+    """Return where a block with a stack was allocated, as a site without bytes; None is unknown."""
+    if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
-    frames = [frame for frame in block.frames if not str(frame["filename"]).startswith(_OURS)]
+    frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]
     if not frames:
         return Site(NO_PYTHON, BACKWARD, BACKWARD, "backward", 0, 0)
     python = [frame for frame in frames if frame["filename"] != OPERATOR]
@@ -87,6 +91,9 @@ def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _source(frame: Frame) -> str:
+    """Return a line's text; of a snapshot from elsewhere none: the file here is another, or nobody's."""
+    if READ_AS in frame:
+        return ""
     return plain(linecache.getline(frame["filename"], frame["line"]).strip(), SOURCE_LENGTH)
 
 
@@ -140,9 +147,10 @@ def qualified(frame: Frame) -> str:
     name = plain(frame["name"])
     if "." in name or name.startswith("<"):
         return name
-    scopes = _scopes(frame["filename"])
+    scopes = _scopes(frame.get(READ_AS, frame["filename"]))
     around = [scope for first, last, scope in scopes if first <= frame["line"] <= last]
-    return plain(around[-1]) if around else name
+    is_same = bool(around) and (READ_AS not in frame or around[-1].rpartition(".")[2] == name)
+    return plain(around[-1]) if is_same else name
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from hfmem_widget.features.stacks.dispatch_tracker import (
     without_frames_of_ours,
 )
 from hfmem_widget.features.stacks.live_at_peak import Snapshot, replay
+from hfmem_widget.features.stacks.over_time import over_time
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
@@ -162,11 +163,14 @@ def _live_peak(
     def seconds(time_us: int | None) -> float:
         return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
 
+    cells = cells_of(running_shell())
+    held = over_time(at_peak, cells) if at_peak.events else None
     return LivePeak(
         device=key,
         bytes=at_peak.bytes,
         highest=at_peak.active,
-        sites=sites_of(at_peak.blocks, cells_of(running_shell())),
+        sites=sites_of(at_peak.blocks, cells),
+        over_time=held and held.since(-seconds(at_peak.first_us)),
         time=seconds(at_peak.time_us),
         entries=at_peak.events,
         wrapped=began is None,
@@ -177,7 +181,12 @@ def _live_peak(
 def _since(start: float, stacks: Stacks) -> Stacks:
     """Return the stacks with their times since a second of the session: it may have several cells."""
     peaks = (
-        replace(peak, time=peak.time - start, since=max(0.0, peak.since - start))
+        replace(
+            peak,
+            time=peak.time - start,
+            since=max(0.0, peak.since - start),
+            over_time=peak.over_time and peak.over_time.since(start),
+        )
         for peak in stacks.peaks
     )
     recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - start))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hfmem_widget.features.stacks.call_sites import NO_NAMES
+from hfmem_widget.features.stacks.chart import chart_html, colours_of
+from hfmem_widget.features.stacks.over_time import OTHERS
 from hfmem_widget.session.stacks import By, LivePeak, Row, Site, StackRecording, Stacks
 from hfmem_widget.text import (
     MIB,
@@ -63,8 +66,14 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
             kit.headed(TITLE), kit.note(". ".join((nothing, *stacks.recording.notes)))
         )
     facts = _facts(shown, stacks.recording)
-    peaks = (_peak(peak, is_first=peak is shown[0]) for peak in shown)
-    return kit.bundle(kit.headed(TITLE), *peaks, *kit.notes(facts), _how_to_keep(stacks))
+    return kit.bundle(
+        kit.headed(TITLE), *peaks_shown(shown), *kit.notes(facts), _how_to_keep(stacks)
+    )
+
+
+def peaks_shown(peaks: Sequence[LivePeak]) -> list[kit.Fragment]:
+    """Return the pictures and tables of each device."""
+    return [_peak(peak, is_first=peak is peaks[0]) for peak in peaks]
 
 
 def _certainty(peak: LivePeak) -> str:
@@ -135,15 +144,25 @@ def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
     title = f"{peak.device}: {_size(peak.bytes)} in {counted}{when}"
     head = kit.Fragment(kit.faint(title).html, f"live at the peak of {plain(title)}")
     tables = (_table(peak, by, name, is_open=is_first and by == "line") for by, name in HEADS)
-    return kit.block(
-        "margin:0 0 6px", kit.words(head, kit.Fragment(icicle_html(peak)), *tables, between="\n\n")
+    drawn = kit.Fragment(_chart(peak, "line", HEADS[0][1]) + icicle_html(peak))
+    return kit.block("margin:0 0 6px", kit.words(head, drawn, *tables, between="\n\n"))
+
+
+def _chart(peak: LivePeak, by: By, head: str) -> str:
+    title = (
+        f"What was allocated on {plain(peak.device)} over time, {head}; the tables below list it"
     )
+    return "" if peak.over_time is None else chart_html(peak.over_time, by, title)
 
 
 def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
-    rows_of_peak = peak.rows(by)
-    rows = [_row(row) for row in rows_of_peak[:MOST_ROWS]]
-    if others := rows_of_peak[MOST_ROWS:]:
+    peaks, over_time = peak.rows(by), peak.over_time
+    bands = over_time.bands[by] if over_time is not None else ()
+    colours = colours_of(over_time, by) if over_time is not None else {}
+    highest = {band.name: band.highest for band in bands if band.name != OTHERS}
+    shown = [row for at, row in enumerate(peaks) if at < MOST_ROWS or row.name in highest]
+    rows = [_row(row, colours.get(row.name, ""), highest.pop(row.name, 0)) for row in shown]
+    if others := [row for row in peaks if row not in shown]:
         size, share = sum(row.bytes for row in others), sum(row.share for row in others)
         name = f"everything else ({format_count(len(others))})"
         rows.append(TableRow((name, _size(size), format_share(share)), is_quiet=True))
@@ -156,24 +175,39 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
         TableRow((name, _size(size), ""), is_quiet=True, is_ruled=at == 0)
         for at, (name, size) in enumerate(sums.items())
     ]
-    columns = (Column(), Column(is_bold=True), Column(is_quiet=True))
+    columns = [Column(), Column(is_bold=True), Column(is_quiet=True)]
+    plain_rows = [replace(row, cells=row.cells[:3]) for row in rows]
+    drawn = told = table(columns, plain_rows, names_last=True, fills=True)
+    if bands:  # plain text has no heads to tell these figures apart
+        gone = (
+            Row(band.name, 0, 0, 0.0, "", band.source) for band in bands if band.name in highest
+        )
+        rows[len(shown) : len(shown)] = [
+            _row(row, colours[row.name], highest[row.name]) for row in gone
+        ]
+        heads = ("", "at the peak", "", "most at any time")
+        columns = [Column(head, is_bold=at == 1, is_quiet=at > 1) for at, head in enumerate(heads)]
+        drawn = table(columns, rows, fills=True)
+    chart = "" if by == "line" else _chart(peak, by, head)
     return kit.fold(
-        kit.Fragment(f"{head} {format_count(len(rows_of_peak))}", head),
-        table(columns, rows, names_last=True, fills=True),
+        kit.Fragment(f"{head} {format_count(len(peaks))}", head),
+        kit.Fragment(chart + drawn.html, told.text),
         is_open=is_open,
         style="margin:3px 0",
     )
 
 
-def _row(row: Row) -> TableRow:
+def _row(row: Row, colour: str, highest: int) -> TableRow:
     name = plain(row.name, NAME_LENGTH)
     contents: list[kit.Content] = [name if name in NO_NAMES else kit.code(name)]
     if row.source:
         contents.append(kit.code(row.source, NAME_LENGTH, kit.FAINT))
     if row.blocks > 1:
         contents.append(kit.faint(f"\u00d7 {format_count(row.blocks)}", style=kit.SMALL))
-    cells = kit.words(*contents, between="  "), _size(row.bytes), format_share(row.share)
-    return TableRow(cells)
+    told = kit.words(*contents, between="  ")
+    told = kit.marked(colour, told) if colour else told
+    most = (kit.Fragment(kit.shown(_size(highest)).html),) if highest else ()
+    return TableRow((told, _size(row.bytes), format_share(row.share), *most))
 
 
 def _size(size: float) -> str:

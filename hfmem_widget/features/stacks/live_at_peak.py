@@ -1,7 +1,7 @@
-"""What was live at the highest moment of a recorded history of allocations.
+"""Every block of a recorded history of allocations, and what was live at its highest moment.
 
-The history is a ring: its oldest events may be gone. So it is walked backwards from the state at its end, and
-each event is undone; what it retains is exact.
+The history is a ring: its oldest events may be gone. A block that was freed in it but never allocated, and
+one that is there at its end but was never allocated in it, were there before; what it retains is exact.
 
 A block leaves twice: when its tensor is gone (``free_requested``: no longer *allocated*), and when no stream
 uses it any more (``free_completed``: no longer *active*, nor *requested* as the allocator counts that).
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-Event = Mapping[str, Any]
-Frames = Sequence[Mapping[str, Any]]
-Snapshot = Mapping[str, Any]
+import numpy as np
+from numpy.typing import NDArray
 
-_PENDING = {"active_pending_free", "active_awaiting_free"}
+from hfmem_widget.session.segments import Block, Event, Frames, blocks_of, events_of
+
+Snapshot = Mapping[str, Any]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,20 @@ class LiveBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """All blocks of a history, a row each. A moment is a number of events."""
+
+    addresses: Sequence[int]
+    sizes: Ints  # bytes, as requested
+    stacks: Ints  # the positions of their stacks in `frames`
+    born: Ints  # the moment it was there; 0 for those from before
+    gone: Ints  # the moment it was not there any more; behind the last for those that stayed
+    frames: Sequence[Frames | None]  # each stack once; the first is None, that of the unknown
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
-    """The highest moment of a device's history; bytes, and microseconds since the epoch."""
+    """A device's history and its highest moment; bytes, and microseconds since the epoch."""
 
     bytes: int  # allocated then, as requested: the sum of `blocks`
     active: int  # the most that was active at any moment, which may be another
@@ -42,6 +57,9 @@ class Replay:
     time_us: int | None  # of that moment; None if unknown, or if it was at the beginning
     first_us: int | None  # of the first event that is retained
     events: int
+    allocated: Ints  # bytes at every moment, from before the first event to after the last
+    table: Blocks
+    times: Sequence[int | None]  # of the events
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
@@ -50,88 +68,107 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     The snapshot is as `torch.cuda.memory._snapshot` returns it.
     """
     traces = snapshot.get("device_traces", ())
-    events: Sequence[Event] = traces[device] if device < len(traces) else ()
+    events = events_of(traces[device]) if device < len(traces) else ()
     segments = snapshot.get("segments", ())
-    own = (segment["blocks"] for segment in segments if segment.get("device", 0) == device)
-    blocks = {block["address"]: block for each in own for block in each}  # those at the end
-    highest, active, position = _highest(events, blocks)
-    live = _live_after(events, blocks, position)
-    times = [event.get("time_us") for event in events[position - 1 : position]]
+    own = [blocks_of(each) for each in segments if each.get("device", 0) == device]
+    table = _table(events, [*chain.from_iterable(own)])
+    steps = np.zeros(len(events) + 2, dtype=np.int64)
+    np.add.at(steps, table.born, table.sizes)
+    np.subtract.at(steps, table.gone, table.sizes)
+    allocated = np.cumsum(steps)[:-1]
+    position = int(np.argmax(allocated))
+    pending = sum(block.requested for blocks in own for block in blocks if block.state == "pending")
+    time = events[position - 1].time_us if position else None
     return Replay(
-        bytes=highest,
-        active=active,
-        blocks=_with_stacks(events, position, live, blocks),
-        time_us=times[0] if times else None,
-        first_us=events[0].get("time_us") if events else None,
+        bytes=int(allocated[position]),
+        active=_most_active(events, int(allocated[-1]) + pending),
+        blocks=_live(table, position),
+        time_us=time,
+        first_us=events[0].time_us if events else None,
         events=len(events),
+        allocated=allocated,
+        table=table,
+        times=[event.time_us for event in events],
     )
 
 
-def _size_of(block: Mapping[str, Any]) -> int:
-    return int(block.get("requested_size") or block["size"])
+class _Stacks:
+    """Each stack once: a snapshot has each frame once, but may have as many lists of them as blocks."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frames | None] = [None]
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._by_list: dict[int, int] = {id(None): 0}
+
+    def place(self, stack: Frames | None) -> int:
+        """Return the position of a stack in `frames`."""
+        place = self._by_list.get(id(stack), -1)
+        if place < 0 and stack is not None:
+            key = tuple(map(id, stack))
+            place = self._by_frames.setdefault(key, len(self.frames))
+            self._by_list[id(stack)] = place
+            if place == len(self.frames):
+                self.frames.append(stack)
+        return place
 
 
-def _highest(
-    events: Sequence[Event], blocks: Mapping[int, Mapping[str, Any]]
-) -> tuple[int, int, int]:
-    """Return the most allocated, the most active, and after how many events the former was reached."""
-    states = [(block["state"], _size_of(block)) for block in blocks.values()]
-    allocated = sum(size for state, size in states if state == "active_allocated")
-    active = allocated + sum(size for state, size in states if state in _PENDING)
-    highest, most_active, position = allocated, active, len(events)
-    for at in range(len(events) - 1, -1, -1):
-        action, size = events[at]["action"], events[at].get("size", 0)
+def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
+    known = _Stacks()
+    addresses: list[int] = []
+    sizes: list[int] = []
+    stacks: list[int] = []
+    born: list[int] = []
+    gone: list[int] = []
+    live: dict[int, int] = {}
+    never = len(events) + 1
+
+    def add(address: int, size: int, stack: Frames | None, since: int, until: int) -> None:
+        addresses.append(address)
+        sizes.append(size)
+        stacks.append(known.place(stack))
+        born.append(since)
+        gone.append(until)
+
+    for at, (action, address, size, _, stack) in enumerate(events, 1):
         if action == "alloc":
-            allocated -= size
-            active -= size
+            row = live.pop(address, None)
+            if row is not None:  # that it went was not recorded
+                gone[row] = at
+            live[address] = len(sizes)
+            add(address, size, stack, at, never)
         elif action == "free_requested":
-            allocated += size
+            row = live.pop(address, None)
+            if row is None:
+                add(address, size, None, 0, at)
+            else:
+                gone[row] = at
+    for block in at_the_end:
+        # A block that is still there keeps its stack, even where its event has made room for others.
+        if block.state == "allocated" and block.address not in live:
+            add(block.address, block.requested, block.frames or None, 0, never)
+    of_sizes, of_stacks, births, ends = (
+        np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone)
+    )
+    return Blocks(addresses, of_sizes, of_stacks, births, ends, known.frames)
+
+
+def _most_active(events: Sequence[Event], at_the_end: int) -> int:
+    """Return the most that was active, from what was at the end: each event is undone."""
+    active = most = at_the_end
+    for action, _, size, *_ in reversed(events):
+        if action == "alloc":
+            active -= size
         elif action == "free_completed":
             active += size
-        else:
-            continue
-        most_active = max(most_active, active)
-        if allocated >= highest:
-            highest, position = allocated, at
-    return highest, most_active, position
+            most = max(most, active)
+    return most
 
 
-def _live_after(
-    events: Sequence[Event], blocks: Mapping[int, Mapping[str, Any]], position: int
-) -> dict[int, int]:
-    """Return sizes by address of what was allocated after so many events."""
-    live = {
-        address: _size_of(block)
-        for address, block in blocks.items()
-        if block["state"] == "active_allocated"
-    }
-    for event in reversed(events[position:]):
-        if event["action"] == "alloc":
-            live.pop(event["addr"], None)
-        elif event["action"] == "free_requested":
-            live[event["addr"]] = event["size"]
-    return live
-
-
-def _with_stacks(
-    events: Sequence[Event],
-    position: int,
-    live: Mapping[int, int],
-    blocks: Mapping[int, Mapping[str, Any]],
-) -> tuple[LiveBlock, ...]:
-    """Return the live blocks with the stacks that allocated them: each one's last event before the peak."""
-    sought = dict(live)
-    live_blocks: list[LiveBlock] = []
-    for event in reversed(events[:position]):
-        if not sought:
-            break
-        if event["action"] == "alloc" and event["addr"] in sought:
-            size = sought.pop(event["addr"])
-            live_blocks.append(LiveBlock(event["addr"], size, event.get("frames") or (), seen=True))
-    reused = {event["addr"] for event in events[position:] if event["action"] == "alloc"}
-    for address, size in sought.items():
-        # A block that is still there keeps its stack, even where its event has made room for others.
-        kept = {} if address in reused else blocks.get(address, {})
-        frames = kept.get("frames") or ()
-        live_blocks.append(LiveBlock(address, size, frames, seen=bool(frames)))
-    return tuple(live_blocks)
+def _live(table: Blocks, moment: int) -> tuple[LiveBlock, ...]:
+    rows = np.flatnonzero((table.born <= moment) & (table.gone > moment))
+    live = []
+    for row in rows.tolist():
+        frames = table.frames[table.stacks[row]]
+        size = int(table.sizes[row])
+        live.append(LiveBlock(table.addresses[row], size, frames or (), seen=frames is not None))
+    return tuple(live)

@@ -11,6 +11,7 @@ import pytest
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.session import Session
+from tests.data.torch_snapshots import training
 
 Make = Callable[..., Path]
 
@@ -121,3 +122,14 @@ def test_a_report_is_that_of_the_session(
 
     assert main(["report", str(recorded("leak")), *words]) == FINE
     assert asked == ["fine-tune", name, is_static]
+
+
+def test_a_snapshot_of_torch_has_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the same command, as its name says; one that is damaged says so."""
+    (here / "peak.pickle").write_bytes(training(1, layers=2).dump())
+    (here / "half.pickle").write_bytes(training(1, layers=2).dump()[:-9])
+
+    assert main(["report", "peak.pickle"]) == FINE
+    assert "by source line" in (here / "peak.html").read_text("utf-8")
+    assert main(["report", "half.pickle"]) == WRONG
+    assert "half.pickle cannot be opened: it is damaged" in capsys.readouterr().err

@@ -20,6 +20,8 @@ from hfmem_widget.features.oom.companion import OutOfMemory
 from hfmem_widget.guard import CHANGED
 from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Session
+from hfmem_widget.session.stacks import Snapshot
+from tests.data.torch_snapshots import training
 
 STEPS = """
 import hfmem_widget
@@ -52,6 +54,14 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
     shell.run_cell("two = torch.zeros(5000)")
     assert session.stacks is not None
     assert [one.bytes for one in session.stacks.peaks] == [20_000]
+
+
+def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) -> None:
+    """Shown, and kept under the name that is asked for; there is no session with it."""
+    (tmp_path / "peak.pickle").write_bytes(training(1, layers=2).dump())
+    shell.run_cell(f"%memwatch open {tmp_path / 'peak.pickle'} -o back")
+
+    assert isinstance(shell.user_ns["back"], Snapshot)
 
 
 def left() -> tuple[int, ...]:

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from hfmem_widget.features import companions_for
-from hfmem_widget.features.memory_map.api import Block, MemoryMap, Segment
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series
+from hfmem_widget.session.segments import Block, MemoryMap, Segment
 from hfmem_widget.view.screen import Screen
 from tests.scenes import FakeClock
 

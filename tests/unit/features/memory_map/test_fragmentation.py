@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.api import (
+from hfmem_widget.features.memory_map.html import sentences
+from hfmem_widget.session.segments import (
     LABELS,
     NO_POOL,
     Block,
@@ -18,7 +19,6 @@ from hfmem_widget.features.memory_map.api import (
     SegmentKind,
     pieces,
 )
-from hfmem_widget.features.memory_map.html import sentences
 from tests.data.recorded import NAMES, recorded, recorded_map
 from tests.data.segments import segment
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.api import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.features.memory_map.html import (
     NONE,
     STRIP,
@@ -23,6 +22,7 @@ from hfmem_widget.features.memory_map.picture import (
     WIDTH,
     layout,
 )
+from hfmem_widget.session.segments import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.segments import heap, segment

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.api import (
-    MemoryMap,
-    devices,
-    heap_segments,
-    read_map,
-    segments_of,
-)
+from hfmem_widget.features.memory_map.api import devices, heap_segments, read_map
+from hfmem_widget.session.segments import MemoryMap, segments_of
 from hfmem_widget.sources.malloc import Mallinfo
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data.recorded import NAMES, recorded

@@ -1,0 +1,80 @@
+"""What held memory over time, as a stack of bands: inline SVG without a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from hfmem_widget.features.stacks.call_sites import BEFORE
+from hfmem_widget.features.stacks.over_time import OTHERS
+from hfmem_widget.session.stacks import By, OverTime
+from hfmem_widget.text import format_bytes, plain, unit_for
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart import paint_svg as paint
+from hfmem_widget.view.chart.axis import time_ticks, value_ticks
+from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word
+
+HEIGHT = 170  # pixels
+HEADROOM = 1.16  # above the peak, for its words
+FEW = 300  # moments up to which each step of a band is drawn upright
+NAME_LENGTH = 52  # characters of a band's name below the chart
+
+
+def colours_of(over_time: OverTime, by: By) -> Mapping[str, str]:
+    """Return the colour of each band by its name."""
+    fixed = {BEFORE: palette.PARTS["before"], OTHERS: palette.PARTS["unattributed"]}
+    hues = iter(palette.BANDS)
+    return {
+        band.name: fixed[band.name] if band.name in fixed else next(hues)
+        for band in over_time.bands[by]
+    }
+
+
+def chart_html(over_time: OverTime, by: By, title: str) -> str:
+    """Return the bands with axes and a legend; empty where nothing changed."""
+    peak = max(over_time.allocated)
+    if not peak or len(over_time.moments) < 2:
+        return ""
+    frame, curves = _frame(over_time, peak), [*_curves(over_time, by)]
+    at = over_time.moments[over_time.allocated.index(peak)]
+    words = f"{format_bytes(peak)} at the peak"
+    share = frame.share(at)
+    side = "" if 0.15 < share < 0.85 else "right" if share < 0.5 else "left"
+    drawn = [
+        paint.axes(frame, HEIGHT),
+        paint.stretched(HEIGHT, paint.curves_svg(curves, frame, HEIGHT)),
+        paint.mark_svg(PointMark("triangle", at, peak, words), frame, HEIGHT),
+        paint.word_svg(Word(words, peak, side, at, is_off=True), frame, HEIGHT),
+    ]
+    picture = paint.picture(title, HEIGHT + paint.FOOT, "".join(drawn))
+    keys = paint.legend(reversed(curves), f";margin:2px 0 6px {paint.GUTTER}px;font-size:11.5px")
+    return f'<div style="padding:4px 20px 0 {paint.GUTTER}px">{picture}</div>{keys}'
+
+
+def _frame(over_time: OverTime, peak: int) -> Frame:
+    first, last = min(0.0, over_time.moments[0]), over_time.moments[-1]
+    unit = unit_for(peak)
+    ticks = time_ticks(last) if over_time.is_timed else value_ticks(last, "events")
+    return Frame(first, last, peak * HEADROOM, unit, ticks, value_ticks(peak / unit[0], unit[1]))
+
+
+def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
+    """Yield the upper edges of the bands, the highest first: each is drawn over those above it."""
+    bands, colours = over_time.bands[by], colours_of(over_time, by)
+    edges = np.cumsum(np.array([band.sizes for band in bands], dtype=np.int64), axis=0)
+    for band, edge in zip(reversed(bands), reversed(edges.tolist()), strict=True):
+        points = [*zip(over_time.moments, edge, strict=True)]
+        if len(points) <= FEW:
+            points = [points[0], *_upright(points)]
+        name = plain(f"{band.name}  {band.source}".strip(), NAME_LENGTH)
+        tip = f"{name}: at most {format_bytes(band.highest)}"
+        yield Curve(points, fill=colours[band.name], name=name, tip=tip)
+
+
+def _upright(points: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
+    for (_, before), (at, after) in pairwise(points):
+        if before != after:
+            yield at, before
+        yield at, after

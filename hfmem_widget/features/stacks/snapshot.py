@@ -1,0 +1,168 @@
+"""A snapshot of torch's allocator in a file: read as data alone, and shown as what held the memory."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.stacks.call_sites import READ_AS, sites_of
+from hfmem_widget.features.stacks.html import peaks_shown
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import over_time
+from hfmem_widget.recording.file import open_regular
+from hfmem_widget.session.segments import NO_POOL, Event, MemoryMap, segments_of
+from hfmem_widget.session.stacks import LivePeak, Snapshot, StackRecording, Stacks
+from hfmem_widget.sources.heap.roots import cells_of
+from hfmem_widget.sources.plain_pickle import NotPlainError, load
+from hfmem_widget.text import format_bytes, format_counted, format_share, plain
+from hfmem_widget.view import html as kit
+from hfmem_widget.view.front_end import running_shell
+
+LARGEST = 4 << 30  # bytes of a file
+MOST_DEVICES = 256
+NOT_TORCHS = "it is no snapshot of torch's allocator"
+
+
+def open_snapshot(path: Path) -> Snapshot:
+    """Return what a snapshot has, as ``torch.cuda.memory._dump_snapshot`` writes it, or its segments alone.
+
+    Nothing of it is run, and no file is opened that it names. Raises `OptionError` if it is something else.
+    """
+    try:
+        return _read(path)
+    except (NotPlainError, MemoryError) as error:
+        raise OptionError(f"{plain(path)} cannot be opened: {str(error) or 'too large'}") from None
+
+
+def _read(path: Path) -> Snapshot:
+    with open_regular(path) as file:
+        size = file.seek(0, 2)
+        if size > LARGEST:
+            raise NotPlainError(f"it has more than {format_bytes(LARGEST)}")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            loaded = load(data)
+    try:
+        snapshot = _checked({"segments": loaded} if isinstance(loaded, list) else loaded, size)
+        segments = segments_of(snapshot["segments"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise NotPlainError(NOT_TORCHS) from None
+    own = {each["device"] for each in snapshot["segments"]}
+    own |= {at for at, trace in enumerate(snapshot["device_traces"]) if trace}
+    peaks = sorted((_peak(snapshot, device) for device in own), key=lambda peak: -peak.bytes)
+    devices = tuple(f"cuda:{device}" for device in sorted(own))
+    stacks = Stacks(tuple(peaks), StackRecording("allocator"))
+    return Snapshot(plain(path.name), stacks, MemoryMap(devices, segments))
+
+
+def _peak(snapshot: Mapping[str, Any], device: int) -> LivePeak:
+    found, cells = replay(snapshot, device), cells_of(running_shell())
+    first, at = found.first_us, found.time_us
+    return LivePeak(
+        device=f"cuda:{device}",
+        bytes=found.bytes,
+        highest=found.active,
+        sites=sites_of(found.blocks, cells),
+        time=math.nan if at is None or first is None else (at - first) / 1e6,
+        entries=found.events,
+        over_time=over_time(found, cells) if found.events else None,
+    )
+
+
+def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+    """Return what is shown of a snapshot, whose figures and frames can be; raise `ValueError` else.
+
+    By references a file could list more than there is room for in one of its size.
+    """
+    segments, traces = _list(snapshot["segments"]), _list(snapshot.get("device_traces", []))
+    listed = [_list(each["blocks"]) for each in segments] + [_list(trace) for trace in traces]
+    _need(sum(map(len, listed)) <= size and len(traces) <= MOST_DEVICES)
+    stacks: dict[int, Any] = {}
+    for trace in traces:
+        _need(set(map(type, trace)) <= {Event})
+        _need(_are_amounts(*{event.size for event in trace}))
+        _need(_are_amounts(*{event.address for event in trace}, bits=64))
+        _need(
+            _are_amounts(*(event.time_us for event in trace if event.time_us is not None), bits=62)
+        )
+        stacks |= {id(event.frames): event.frames for event in trace}
+    for segment in segments:
+        _need(_are_amounts(segment["address"], segment.get("stream", 0), bits=64))
+        _need(
+            _are_amounts(segment["total_size"]) and segment.setdefault("device", 0) < MOST_DEVICES
+        )
+        pool = segment.get("segment_pool_id", NO_POOL)
+        _need(len(pool) == len(NO_POOL) and _are_amounts(segment["device"], *pool))
+        for block in segment["blocks"]:
+            _need(_are_amounts(block["size"], block.get("requested_size") or 0))
+            _need(_are_amounts(block.get("address", 0), bits=64))
+            stacks[id(block.get("frames"))] = block.get("frames") or []
+    frames = {id(frame): frame for stack in stacks.values() for frame in _list(stack or [])}
+    for frame in frames.values():
+        _look(frame)
+    return {"segments": segments, "device_traces": traces}
+
+
+def _need(holds: bool) -> None:  # noqa: FBT001
+    if not holds:
+        raise ValueError
+
+
+def _list(value: Any) -> list[Any]:
+    _need(isinstance(value, list))
+    return value  # type: ignore[no-any-return]
+
+
+def _are_amounts(*amounts: Any, bits: int = 52) -> bool:
+    kinds = set(map(type, amounts))
+    return kinds <= {int} and (not amounts or (min(amounts) >= 0 and max(amounts) < 1 << bits))
+
+
+def _look(frame: dict[str, Any]) -> None:
+    """Check a frame, and say where its library's file lies here, if it does."""
+    name = frame["filename"]
+    _need(isinstance(name, str) and isinstance(frame["name"], str) and _are_amounts(frame["line"]))
+    _, is_library, tail = name.rpartition("-packages/")
+    here = Path(sysconfig.get_path("purelib"), tail)
+    is_here = is_library and tail.endswith(".py") and ".." not in here.parts and "\0" not in tail
+    frame[READ_AS] = str(here) if is_here and here.is_file() else ""
+
+
+def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
+    """Return what held each device's memory, over time and at the peak, and how it lay, by MIME type."""
+    peaks = [peak for peak in snapshot.stacks.peaks if peak.bytes or peak.entries]
+    lay = snapshot.memory_map._repr_mimebundle_()
+    heading = kit.headed(
+        snapshot.name, format_counted(sum(peak.entries for peak in peaks), "event")
+    )
+    notes = kit.notes(_notes(peaks))
+    shown = kit.bundle(
+        heading, kit.line(_lead(peaks)), *peaks_shown(peaks), *notes, title=snapshot.name
+    )
+    return kit.below(shown, lay["text/html"], [lay["text/plain"]])
+
+
+def _lead(peaks: Sequence[LivePeak]) -> str:
+    """Return what matters most, in a sentence."""
+    rows = peaks[0].rows() if peaks else ()
+    if not rows:
+        return "Nothing was allocated."
+    most = f"{format_bytes(rows[0].bytes)} ({format_share(rows[0].share)})"
+    when = "at the peak" if peaks[0].entries else "when it was taken"
+    allocated = f"{format_bytes(peaks[0].bytes)} was allocated on {peaks[0].device} {when}"
+    return f"{allocated}; the most from one line is {most}: {rows[0].name}."
+
+
+def _notes(peaks: Sequence[LivePeak]) -> Iterator[str]:
+    if peaks and not any(peak.entries for peak in peaks):
+        yield "The snapshot has no history of allocations, so how it came to this is unknown."
+    there = max((peak.over_time.allocated[0] for peak in peaks if peak.over_time), default=0)
+    if there:
+        yield (
+            f"{format_bytes(there)} was there when the history begins: allocated before the recording, or "
+            "newer events took the place of its own. The peak may have been earlier, too."
+        )

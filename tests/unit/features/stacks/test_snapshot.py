@@ -1,0 +1,222 @@
+"""Snapshots of torch's allocator in files, as they are opened and shown."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hfmem_widget
+from hfmem_widget import OptionError
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.session.stacks import Snapshot
+from tests.data.torch_snapshots import Allocations, training
+
+Opens = Callable[[Any], Snapshot]
+
+
+@pytest.fixture
+def opens(tmp_path: Path) -> Opens:
+    """Return what writes a pickle and opens it."""
+
+    def written(snapshot: Any) -> Snapshot:
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.pickle"
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        opened: Snapshot = hfmem_widget.open(path)
+        return opened
+
+    return written
+
+
+def text(snapshot: Snapshot) -> str:
+    return snapshot._repr_mimebundle_()["text/plain"]
+
+
+def html(snapshot: Snapshot) -> str:
+    return snapshot._repr_mimebundle_()["text/html"]
+
+
+def test_it_shows_what_held_the_memory_and_how_it_lay(opens: Opens) -> None:
+    """A sentence, the peak by line, module and operator as torch's own history has it, and the map."""
+    made = training()
+    opened = opens(made.snapshot())
+    told, found = text(opened), replay(made.snapshot(), 0)
+
+    assert opened.stacks.peaks[0].bytes == found.bytes
+    assert sum(row.bytes for row in opened.stacks.rows("module")) == found.bytes
+    assert told.splitlines()[1].startswith(
+        "492.0 MiB was allocated on cuda:0 at the peak; the most"
+    )
+    assert told.index("by source line") < told.index("by module") < told.index("reserved in")
+    assert "BertSelf \u00b7 modeling_bert.py" in told
+    assert [name in html(opened) for name in ("<svg", "<script")] == [True, False]
+
+
+def test_segments_alone_are_what_was_live(opens: Opens) -> None:
+    """As `torch.cuda.memory_snapshot` returns them: without a history."""
+    made = training()
+    opened = opens(made.snapshot()["segments"])
+
+    assert opened.stacks.peaks[0].bytes == sum(size for size, _ in made.live.values())
+    assert opened.stacks.peaks[0].over_time is None
+    assert "has no history of allocations" in text(opened)
+    assert "cuda:0" in opened.memory_map.devices
+
+
+def old(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Return it as torch 2.1 lists it."""
+    for event in snapshot["device_traces"][0]:
+        for key in ("time_us", "compile_context", "user_metadata", "segment_pool_id"):
+            del event[key]
+    for segment in snapshot["segments"]:
+        for key in ("is_expandable", "device", "segment_pool_id"):
+            del segment[key]
+    return {"segments": snapshot["segments"], "device_traces": snapshot["device_traces"]}
+
+
+def test_older_snapshots_have_the_same_figures(opens: Opens) -> None:
+    """Those of torch 2.1 have fewer fields, and no times."""
+    new, before = opens(training().snapshot()), opens(old(training().snapshot()))
+
+    assert before.stacks.peaks[0].sites == new.stacks.peaks[0].sites
+    assert before.stacks.peaks[0].over_time != new.stacks.peaks[0].over_time
+    assert "events" in html(before)
+
+
+def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
+    """With what was there already; one that has everything does not."""
+    late, whole = training(), Allocations()
+    whole.free(whole.alloc(1 << 20, ("a.py", 1, "f")))
+
+    assert "108.0 MiB was there when the history begins" in text(opens(late.snapshot()))
+    assert "when the history begins" not in text(opens(whole.snapshot()))
+
+
+def test_several_devices_follow_each_other(opens: Opens) -> None:
+    """The one with the highest peak first; one that has nothing is left out."""
+    snapshot = training(1).snapshot()
+    second = training(3).snapshot()
+    for segment in second["segments"]:
+        segment["device"] = 2
+    snapshot["segments"] += second["segments"]
+    snapshot["device_traces"] += [[], second["device_traces"][0]]
+
+    assert [peak.device for peak in opens(snapshot).stacks.peaks] == ["cuda:2", "cuda:0"]
+
+
+def test_nothing_that_it_names_is_opened(opens: Opens, tmp_path: Path) -> None:
+    """A line of a file here is not put into what may be handed on, and a pipe would be waited for."""
+    secret, pipe = tmp_path / "secret.py", tmp_path / "pipe.py"
+    secret.write_text("password = 'x'\n")
+    os.mkfifo(pipe)
+    made = Allocations()
+    for path in (secret, pipe, Path("/a/site-packages") / ".." / secret):
+        made.alloc(1 << 20, (str(path), 1, "forward"))
+
+    assert "password" not in html(opens(made.snapshot()))
+
+
+def test_text_from_outside_stays_text(opens: Opens) -> None:
+    """Names of files and functions are anybody's."""
+    hostile = "<img src=x onerror=alert(1)>"
+    made = Allocations()
+    made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
+
+    assert "<img" not in html(opens(made.snapshot()))
+
+
+def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
+    """Without a script, and never over another file."""
+    opened = opens(training().snapshot())
+    path = opened.report(tmp_path / "page.html")
+    page = path.read_text(encoding="utf-8")
+
+    assert "by source line" in page
+    assert "<script" not in page
+    with pytest.raises(OptionError, match="never overwritten"):
+        opened.report(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"segments": {}},
+        {"device_traces": []},
+        {"segments": [], "device_traces": 3},
+        {"segments": [{"address": 0, "total_size": 1, "blocks": 0}]},
+        {"segments": [], "device_traces": [[{"action": "alloc", "size": -1, "frames": []}]]},
+        {"segments": [], "device_traces": [[{"action": "alloc", "size": 1, "frames": [3]}]]},
+        {"segments": [], "device_traces": [[7]]},
+        {"segments": [], "device_traces": [[]] * 100_000},
+        ["x"],
+        3,
+        None,
+        {},
+    ],
+)
+def test_what_is_no_snapshot_is_refused(opens: Opens, wrong: Any) -> None:
+    """In one sentence with its name."""
+    with pytest.raises(OptionError, match=r"\d\.pickle cannot be opened: it is no snapshot"):
+        opens(wrong)
+
+
+def test_what_is_listed_again_and_again_is_refused(opens: Opens) -> None:
+    """By reference a small file can list more than memory holds."""
+    made = Allocations()
+    made.alloc(1 << 20, ("a.py", 1, "f"))
+    segment = made.snapshot()["segments"][0]
+    segment["blocks"] = segment["blocks"] * 3000
+
+    with pytest.raises(OptionError, match="no snapshot"):
+        opens([segment] * 3000)
+
+
+def test_a_call_in_it_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is run; the sentence says why it is not opened."""
+
+    class Runs:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "hostile"),)
+
+    path = tmp_path / "x.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [Runs()]}))
+    with pytest.raises(OptionError, match="that could run code"):
+        hfmem_widget.open(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
+
+
+SMALL = json.loads(json.dumps(training(1, layers=1).snapshot()))
+VALUES: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2) | st.just([])
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every container within a value with each of its keys."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    inner = [(value[key]) for key in keys if isinstance(value[key], (dict, list))]
+    return [(value, key) for key in keys] + [place for each in inner for place in places(each)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_is_wrong_in_it_is_refused_or_shown(opens: Opens, data: st.DataObject) -> None:
+    """Any figure, name or list may be something else, or not there."""
+    snapshot = copy.deepcopy(SMALL)
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(places(snapshot)))
+        if data.draw(st.booleans()):
+            container[key] = data.draw(VALUES)
+        else:
+            container.pop(key)
+    with suppress(OptionError):
+        html(opens(snapshot))
