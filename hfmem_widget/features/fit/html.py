@@ -141,16 +141,13 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
             source = f"{BOUNDS[part.bound]}: {part.source}"
             sizes = format_bytes(part.bytes), *was(part.name), format_bytes(part.full)
             rows.append(TableRow((name, *sizes), source))
-    total = format_bytes(forecast.total), *was("allocated")
-    columns = (
-        Column("", letters=22),
-        *map(Column, ("at the peak", *(["measured"] if measured else []), "in full")),
-    )
-    rows.append(TableRow(("allocated", *total), is_sum=True, is_ruled=True))
+    total = "allocated", format_bytes(forecast.total), *was("allocated")
+    rows.append(TableRow(total, is_sum=True, is_ruled=True))
     if forecast.reserved:
         cached = "with what PyTorch's allocator keeps, if there is room"
         rows.append(TableRow(("reserved", format_bytes(forecast.reserved)), below=(cached,)))
-    return table(columns, rows, scrolls="parts", size=12)
+    heads = "at the peak", *["measured"] * bool(measured), "in full"
+    return table([Column(letters=22), *map(Column, heads)], rows, scrolls="parts", size=12)
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:

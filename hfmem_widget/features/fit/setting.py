@@ -33,9 +33,8 @@ def _precision(given: object) -> str:
     """Return one of `PRECISIONS`, which may be written with a hyphen; empty for that of the weights."""
     precision = "" if given is None else plain(given).replace("-", " ")
     if precision not in {"", *PRECISIONS}:
-        raise wrong_value(
-            given, "precision", f"one of {', '.join(PRECISIONS).replace('pure ', 'pure-')}"
-        )
+        allowed = ", ".join(PRECISIONS).replace("pure ", "pure-")
+        raise wrong_value(given, "precision", f"one of {allowed}")
     return precision
 
 
