@@ -58,3 +58,39 @@ def test_what_is_said_to_fit_does(
     assert listed != []
     assert [name for name, _, _, failed in tried if failed] == []
     assert all(0.95 * told <= real <= 1.01 * told for _, told, real, _ in tried), tried
+
+
+MORE = """
+def makes_more(module, args, made):
+    for _ in range(3):
+        made = made * torch.ones_like(made)
+    return made
+
+def run(size=16, **options):
+    trainer = make_trainer([512] * (3 * 16), size=size, layers=8, **options)
+    for layer in trainer.model.bert.encoder.layer:
+        layer.register_forward_hook(makes_more)
+    with hfmem_widget.watch("fit", quiet=True) as session:
+        trainer.train()
+    return session, trainer
+
+session, trainer = run()
+fit = hfmem_widget.fit(session)
+moves = [move for move in fit.moves if " accumulated" in move.name]
+del trainer
+gc.collect()
+torch.cuda.empty_cache()
+measured = [run(move.batch, gradient_accumulation_steps=move.accumulation)[0] for move in moves]
+report([fit.calibration, fit.forecast.total, session.peak("cuda:0/allocated"),
+        [[move.peak, again.peak("cuda:0/allocated")] for move, again in zip(moves, measured)]])
+"""
+
+
+def test_what_a_dry_run_does_not_see_is_in_what_would_fit(run_python: Run) -> None:
+    """Here it is what hooks of the user's keep for the backward pass: a measured step has it."""
+    told, forecast, measured, changes = run_python(TRAINER + MORE)
+
+    assert "what would fit is scaled by that, part by part." in told
+    assert measured > 1.02 * forecast
+    assert changes != []
+    assert all(0.95 * real <= said <= 1.05 * real for said, real in changes), changes

@@ -87,7 +87,8 @@ def test_what_a_step_makes_is_scaled(
 ) -> None:
     """A change has as many times what it makes, and its interval is wider than before."""
     first, stays = unmeasured(recipe, tmp_path)
-    held = sum(stays.values()) + first.forecast.bytes("libraries")
+    certain = map(first.forecast.bytes, ("libraries", "gradients"))
+    held = sum(stays.values()) + sum(certain)
     made = first.forecast.total - held
     scaled = fitted(recipe, tmp_path, held + times * made, stays)
 

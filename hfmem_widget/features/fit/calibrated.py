@@ -12,7 +12,7 @@ from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import format_bytes, number
 
 STAYS: Final = ("weights", "buffers", "optimizer")
-LIBRARIES: Final = "libraries"  # known from the device itself
+CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device
 
 TOLERANCE: Final = 0.02
 """Share of a forecast by which a measured peak may differ from it before others are scaled."""
@@ -77,13 +77,13 @@ def calibration_of(session: Session, root: Span, device: Device, forecast: Forec
     )
     at_peak = session.anatomy(int(step), device.key)
     held = {name: at_peak.bytes(name) for name in STAYS if forecast.bytes(name)}
-    made = forecast.total - sum(map(forecast.bytes, (*held, LIBRARIES)))
-    left = peak - sum(held.values()) - forecast.bytes(LIBRARIES)
+    made = forecast.total - sum(map(forecast.bytes, (*held, *CERTAIN)))
+    left = peak - sum(held.values()) - sum(map(forecast.bytes, CERTAIN))
     is_measured = at_peak.allocated == peak and all(size > 0 for size in held.values())
     if not is_measured or left <= 0 or made <= 0:
         return Calibration(f"{text}; its parts were not measured, so what would fit is not scaled.")
-    scales = {name: size / forecast.bytes(name) for name, size in held.items()} | {LIBRARIES: 1.0}
+    scales = {name: size / forecast.bytes(name) for name, size in held.items()}
     return Calibration(
         f"{text}: what would fit is scaled by that, part by part.",
-        scales | {"made": left / made},
+        {**scales, **dict.fromkeys(CERTAIN, 1.0), "made": left / made},
     )
