@@ -74,6 +74,7 @@ class _Machine:
         self.event: re.Pattern[bytes] | None = None
         self.before: list[None] = []
         self.after: list[None] = []
+        self.order: list[int] = []
 
     def run(self) -> Any:
         data, doing = self.data, _DOING
@@ -199,7 +200,7 @@ class _Machine:
     def pattern(self, raw: bytes) -> re.Pattern[bytes] | None:
         """Return what finds events made as one is, as nearly all are; None if it has not all fields."""
         at, parts, new = 3, [rb"\}\x94\("], [1, 0]
-        seen = set[str]()
+        seen: list[str] = []
         while raw[at : at + 1] != b"u":
             get = _GETS.match(raw, at)
             value = _VALUE.match(raw, get.end()) if get else None
@@ -208,23 +209,24 @@ class _Machine:
             name = self.memo[_index(get)]
             kind = _KINDS[value.lastindex or 0]
             if name in _FIELDS:
-                seen.add(name)
-                parts += [re.escape(get[0]), b"(?P<%s>%s)" % (name.encode(), _FIELDS[name])]
+                seen.append(name)
+                parts += [re.escape(get[0]), b"(%s)" % _FIELDS[name]]
             else:
                 parts += [re.escape(get[0]), b"(?:%s)" % kind]
                 new["frames" in seen] += kind in _NEW
             at = value.end()
+        if len(seen) < len(_FIELDS):
+            return None
         self.before, self.after = ([None] * count for count in new)
-        return (
-            re.compile(b"".join((*parts, b"u")), re.DOTALL) if len(seen) == len(_FIELDS) else None
-        )
+        self.order = [seen.index(name) + 1 for name in _FIELDS]
+        return re.compile(b"".join((*parts, b"u")), re.DOTALL)
 
     def take_events(self, match: Callable[..., re.Match[bytes] | None]) -> bool:
         """Take the events that follow each other from here on, as `match` finds them; False if none does."""
         data, at, memo, lists, stack = self.data, self.at - 1, self.memo, self.lists, self.stack
-        same, make, number = self.numbers.setdefault, Event._make, int.from_bytes
+        same, make, number, order = self.numbers.setdefault, Event._make, int.from_bytes, self.order
         while (found := match(data, at)) is not None:
-            action, address, size, time, raw = found.group(*_FIELDS)
+            action, address, size, time, raw = found.group(*order)
             memo += self.before
             if raw[0] == _OPEN:
                 frames = lists.get(raw) or self.listed(raw)

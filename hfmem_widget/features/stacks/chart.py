@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +18,8 @@ from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word
 
 HEIGHT = 170  # pixels
+COLUMNS = 150  # a slope is at most as wide as one
 HEADROOM = 1.16  # above the peak, for its words
-FEW = 300  # moments up to which each step of a band is drawn upright
 NAME_LENGTH = 52  # characters of a band's name below the chart
 
 
@@ -38,13 +39,14 @@ def chart_html(over_time: OverTime, by: By, title: str) -> str:
     if not peak or len(over_time.moments) < 2:
         return ""
     frame, curves = _frame(over_time, peak), [*_curves(over_time, by)]
+    tipped = [replace(curve, is_key=False) for curve in curves]  # those of a legend have no tips
     at = over_time.moments[over_time.allocated.index(peak)]
     words = f"{format_bytes(peak)} at the peak"
     share = frame.share(at)
     side = "" if 0.15 < share < 0.85 else "right" if share < 0.5 else "left"
     drawn = [
         paint.axes(frame, HEIGHT),
-        paint.stretched(HEIGHT, paint.curves_svg(curves, frame, HEIGHT)),
+        paint.stretched(HEIGHT, paint.curves_svg(tipped, frame, HEIGHT)),
         paint.mark_svg(PointMark("triangle", at, peak, words), frame, HEIGHT),
         paint.word_svg(Word(words, peak, side, at, is_off=True), frame, HEIGHT),
     ]
@@ -66,15 +68,19 @@ def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
     edges = np.cumsum(np.array([band.sizes for band in bands], dtype=np.int64), axis=0)
     for band, edge in zip(reversed(bands), reversed(edges.tolist()), strict=True):
         points = [*zip(over_time.moments, edge, strict=True)]
-        if len(points) <= FEW:
-            points = [points[0], *_upright(points)]
+        points = [points[0], *_drawn(points)]
         name = plain(f"{band.name}  {band.source}".strip(), NAME_LENGTH)
         tip = f"{name}: at most {format_bytes(band.highest)}"
         yield Curve(points, fill=colours[band.name], name=name, tip=tip)
 
 
-def _upright(points: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
-    for (_, before), (at, after) in pairwise(points):
-        if before != after:
+def _drawn(points: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
+    """Yield what follows the first point: a height stays until the next moment.
+
+    Where that is but a few pixels on, a slope leads there: else a short spike could not be seen.
+    """
+    near = (points[-1][0] - points[0][0]) / COLUMNS
+    for (since, before), (at, after) in pairwise(points):
+        if before != after and at - since > near:
             yield at, before
         yield at, after

@@ -10,7 +10,7 @@ from hfmem_widget.features.stacks.call_sites import BEFORE, place_of
 from hfmem_widget.features.stacks.live_at_peak import Blocks, Ints, Replay
 from hfmem_widget.session.stacks import BY, Band, By, OverTime, Site
 
-MOST_MOMENTS = 600
+MOST_MOMENTS = 480
 MOST_BANDS = 12  # with the rest as one, and with what was there before
 OTHERS = "others"
 

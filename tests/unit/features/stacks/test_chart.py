@@ -1,0 +1,61 @@
+"""The picture and the tables of what held memory over time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hfmem_widget.features.stacks.chart import chart_html, colours_of
+from hfmem_widget.features.stacks.html import stacks_bundle
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import over_time
+from hfmem_widget.session.stacks import BY, By, LivePeak, OverTime, StackRecording, Stacks
+from tests.data.torch_snapshots import Allocations, training
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def held(made: Allocations) -> OverTime:
+    return over_time(replay(made.snapshot(), 0), {})
+
+
+@pytest.mark.parametrize("by", BY)
+def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
+    """Also in words that hovering says, with the most that it held; and the peak is marked."""
+    over = held(training())
+    drawn, bands = chart_html(over, by, "title"), over.bands[by]
+
+    assert len({*colours_of(over, by).values()}) == len(bands) > 3
+    assert len(re.findall(r'<path d="M0 [^"]+z" fill=', drawn)) == len(bands)
+    assert all(drawn.count(colour) >= 2 for colour in colours_of(over, by).values())
+    assert "before the recording: at most 108.0 MiB" in drawn
+    assert "492.0 MiB at the peak" in drawn
+
+
+def test_nothing_has_no_picture() -> None:
+    """A history in which nothing was allocated."""
+    made = Allocations()
+    made.free(made.alloc(0, ("a.py", 1, "f")))
+
+    assert chart_html(held(made), "line", "title") == ""
+
+
+def test_names_from_outside_stay_text() -> None:
+    """Files and functions have any names."""
+    made = Allocations()
+    made.alloc(1 << 20, (f"/u/{HOSTILE}.py", 1, HOSTILE))
+
+    assert all("<img" not in chart_html(held(made), by, HOSTILE) for by in BY)
+
+
+def test_a_table_has_what_was_gone_at_the_peak() -> None:
+    """With the most it held; plain text, which has no heads, has the peak alone."""
+    found = replay(training().snapshot(), 0)
+    peak = LivePeak("cuda:0", found.bytes, found.active, (), entries=9, over_time=held(training()))
+    bundle = stacks_bundle(Stacks((peak,), StackRecording("allocator")))
+    modules = bundle["text/html"].split("by module")[-1]
+
+    assert "most at any time" in modules
+    assert re.search(r"autograd \(backward\).*?0\.00 MiB.*?96\.0 MiB", modules)
+    assert "autograd (backward)" not in bundle["text/plain"]
