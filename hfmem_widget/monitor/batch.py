@@ -79,12 +79,17 @@ def see_batch(
         del seen[next(iter(seen))]
 
 
-def seen_batch(model: Any, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch that a model, or what it is in, was called with; None if none was seen."""
+def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
+    """Return the newest batch that a model, or what it is in, was called with; None if none was seen.
+
+    Without a model, the newest of all, whose model may be gone.
+    """
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
-        outermost = seen.model() if was_training is is_training else None
-        if outermost is not None and any(each is model for each in outermost.modules()):
-            return seen
+        if was_training is is_training:
+            outermost = seen.model()
+            modules = () if outermost is None else outermost.modules()
+            if model is None or any(each is model for each in modules):
+                return seen
     return None
 
 

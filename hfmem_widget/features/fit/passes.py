@@ -19,8 +19,7 @@ from hfmem_widget.features.fit.beside import failed_spans, others_of
 from hfmem_widget.features.fit.model import MEASURED
 from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR, has_ranks
 from hfmem_widget.features.fit.setting import Setting, foreign
-from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
-from hfmem_widget.monitor.process import process_state
+from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
@@ -100,14 +99,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
         return None
     failed = failed_spans(session, root)
     kinds = {span.kind for span in failed}
-    seen = next(
-        (
-            each
-            for (_, was_training), each in reversed(process_state(SeenBatches).items())
-            if not was_training
-        ),
-        None,
-    )
+    seen = seen_batch(is_training=False)
     model = seen and seen.model()
     devices = {device.key: device for device in session.devices}
     device = devices.get(str(error.evidence.get("device", "")))
