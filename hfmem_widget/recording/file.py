@@ -148,7 +148,11 @@ def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
         except OSError:
             # No links there, as on FAT and many network and cloud drives: first the name alone is taken.
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-            half.replace(path)
+            try:
+                half.replace(path)
+            except OSError:
+                path.unlink()
+                raise
     finally:
         with suppress(OSError):  # it is not there, or cannot be
             half.unlink()

@@ -67,10 +67,10 @@ def makes_more(module, args, made):
     return made
 
 def run(size=16, **options):
-    trainer = make_trainer([512] * (3 * 16), size=size, layers=8, **options)
-    for layer in trainer.model.bert.encoder.layer:
-        layer.register_forward_hook(makes_more)
     with hfmem_widget.watch("fit", quiet=True) as session:
+        trainer = make_trainer([512] * (3 * 16), size=size, layers=8, **options)
+        for layer in trainer.model.bert.encoder.layer:
+            layer.register_forward_hook(makes_more)
         trainer.train()
     return session, trainer
 
@@ -81,8 +81,8 @@ del trainer
 gc.collect()
 torch.cuda.empty_cache()
 measured = [run(move.batch, gradient_accumulation_steps=move.accumulation)[0] for move in moves]
-report([fit.calibration, fit.forecast.total, session.peak("cuda:0/allocated"),
-        [[move.peak, again.peak("cuda:0/allocated")] for move, again in zip(moves, measured)]])
+report([fit.calibration, fit.forecast.total, float(session.peak("cuda:0/allocated")),
+        [[move.peak, float(again.peak("cuda:0/allocated"))] for move, again in zip(moves, measured)]])
 """
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
+import resource
 import stat
 import zlib
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.recording import file as recording_file
 from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
 
 SITES = (
@@ -123,17 +121,15 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stacks().save("~/peak.pickle") == tmp_path / "peak.pickle"
 
 
-def test_what_could_not_be_written_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_be_written_leaves_no_file(tmp_path: Path) -> None:
     """A half file would be in the way of the next try."""
-
-    def full(half: Path, path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(recording_file, "_give_name", full)
-    with pytest.raises(OptionError, match="No space left"):
-        stacks().save(tmp_path / "peak.pickle")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OptionError, match="File too large"):
+            stacks().save(tmp_path / "peak.pickle")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -259,6 +259,6 @@ def test_where_something_is_left_out_nothing_is_said_to_fit(
 
         assert told.verdicts[0].fits is fits
         assert told.verdicts[0].largest_batch is None
-        assert "at least" in text
+        assert "At least: peak without activations." in text
         assert "exact" not in text.splitlines()[-1]
         assert "Fits on" not in text
