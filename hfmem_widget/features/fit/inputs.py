@@ -282,11 +282,6 @@ def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Bat
     return Batch(given)
 
 
-def base_of(model: Any) -> Any:
-    """Return the model below PEFT's adapters, whose `forward` has the names of what it takes."""
-    return getattr(model, "get_base_model", lambda: model)()
-
-
 def batch_for(
     model: Any, batch: int, length: int, *, with_labels: bool, image: int | None = None
 ) -> Batch:
@@ -295,7 +290,8 @@ def batch_for(
     `batch` are rows, and `length` the tokens of each; samples where the model takes raw sound. `image` is the
     side of an image in pixels, where the model takes any size.
     """
-    model = base_of(model)
+    # PEFT's adapters hide the names of what `forward` takes.
+    model = getattr(model, "get_base_model", lambda: model)()
     names = getattr(model, "main_input_name", "input_ids")
     name = names[0] if isinstance(names, list) else names
     takes = inspect.signature(model.forward).parameters

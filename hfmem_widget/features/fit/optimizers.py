@@ -105,14 +105,6 @@ _OF_BITSANDBYTES: Final = (
     *("paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"),
     *("paged_lion_32bit", "paged_lion_8bit"),
 )
-_FIRST_WORDS: Final = {
-    "adamw": "AdamW",
-    "ademamix": "AdEMAMix",
-    "lion": "Lion",
-    "rmsprop": "RMSprop",
-}
-"""The classes of bitsandbytes by how their names begin, behind ``paged_`` where it is there."""
-
 NAMES: Final = (*OF_TORCH, *_OF_BITSANDBYTES)
 """The names of `TrainingArguments.optim` that there is a rule for."""
 
@@ -135,7 +127,8 @@ def by_name(name: str, device: str = "cuda") -> Optimizer:
 
 def named_in_bitsandbytes(name: str) -> tuple[str, int, bool]:
     """Return the class, the bits of its states and whether they are paged, by a name of bitsandbytes'."""
-    kind = _FIRST_WORDS[name.removeprefix("paged_").partition("_")[0]]
+    first = name.removeprefix("paged_").partition("_")[0]
+    kind = next(each for each in _COUNTS if each.lower() == first)
     return kind, 8 if name.endswith("8bit") else 32, name.startswith("paged")
 
 
