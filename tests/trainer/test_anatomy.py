@@ -52,6 +52,7 @@ def test_gradients_are_gone_after_the_step(tmp_path: Path) -> None:
 def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
     """A dry run of the live model knows its weights and states; the peak has as much."""
     trainer = make_trainer(tmp_path, max_steps=2)
+    session_of(trainer)  # from now on its parts are known at each sample, whichever is the highest
     fitted = hfmem_widget.fit(session_of(trainer))
 
     forecast = {part.name: part.full for part in fitted.forecast.parts}
