@@ -304,7 +304,9 @@ class ReportMagics(Magics):
         text = written(history.input_hist_raw[1:], move.changes)
         before = [each for each in made_anew(text) if each in self._shell.user_ns]
         failed = session is not None and any(map(ran_out, session.findings))
-        models = [each for each in before if hasattr(self._shell.user_ns[each], "named_parameters")]
+        models = [
+            each for each in before if hasattr(type(self._shell.user_ns[each]), "named_parameters")
+        ]
         if failed or models:  # what the cell makes anew would otherwise be there twice
             frees = [FREES if failed else FREES.removesuffix(" errors"), *before]
             magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)

@@ -1,4 +1,4 @@
-"""Forecasts scaled by a step that was measured: what stays part by part, and what a step makes as one."""
+"""Forecasts scaled by a step that was measured: each part that stays by itself, the rest as one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TOLERANCE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """By what each part of a training's forecasts is multiplied, and a sentence that says so.
+    """The factor for each part of a training's forecasts, and a sentence about it.
 
-    Of what a step makes only the sum is known at its peak: that is "made".
+    Of what a step itself allocates only the sum is known at its peak: that is "made".
     """
 
     text: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, forecast: Forecast, ran: Forecast) -> Forecast:
-        """Return a forecast of the training that `ran` so, scaled; other weights or states are not."""
+        """Return a forecast, scaled; parts that were another size when the training `ran` stay."""
         if not self.scales:
             return forecast
         setting, was = forecast.setting, ran.setting
