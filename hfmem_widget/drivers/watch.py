@@ -193,19 +193,12 @@ class Watch(Decorates):
 
         Why memory ran out stands above: it is then above the error's traceback, however long that is.
         """
-        harmless(judge, session, span)
-        above: list[Bundle] = []
-        below: list[Bundle] = []
-        for companion in companions:
-            place = above if companion.stands_above else below
-            harmless(
-                lambda companion=companion, to=place: to.append(companion.report(session, span))
-            )
+        above, below = _reports(companions, session, span)
         view, self._view = self._view, None
         if view is None:
             return
         # There is room for one above: memory may run out here while ranks go on.
-        lead, *others = *filter(None, above), None
+        lead, *others = *above, None
         harmless(view.finish, span, lead)
         for bundle in filter(None, (*others, *below)):
             harmless(self._screen.show, bundle)
@@ -247,6 +240,24 @@ def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
         if frame.f_code is Watch.__exit__.__code__:
             yield frame.f_locals["self"]
         traceback = traceback.tb_next
+
+
+def _reports(
+    companions: Sequence[Companion], session: Session, span: Span
+) -> tuple[list[Bundle], list[Bundle]]:
+    """Judge a span, and return what its companions show above the card, and below it."""
+    harmless(judge, session, span)
+    shown: dict[Companion, Bundle] = {}
+
+    def show(companion: Companion, report: Callable[[Session, Span], Bundle]) -> None:
+        shown[companion] = report(session, span) or shown.get(companion, {})
+
+    for companion in companions:
+        harmless(show, companion, companion.report)
+    for companion in companions:
+        harmless(show, companion, companion.conclude)
+    found = [(each.stands_above, shown[each]) for each in companions if shown.get(each)]
+    return [one for above, one in found if above], [one for above, one in found if not above]
 
 
 class EveryCell:
@@ -300,15 +311,10 @@ class EveryCell:
             for companion in companions:
                 harmless(companion.end, self._recorder, self.session.span(span.id), error)
             span = self._monitor.close_span(self.session, span.id, outcome_of(error))
-            harmless(judge, self.session, span)
-            reports: list[Bundle] = []
-            for companion in companions:
-                harmless(
-                    lambda companion=companion: reports.append(companion.report(self.session, span))
-                )
+            above, below = _reports(companions, self.session, span)
             if annotate and not self._options.quiet:
                 self._view.annotate(span)
-                for report in filter(None, reports):
+                for report in (*above, *below):
                     harmless(self._screen.show, report)
 
     def end(self) -> None:

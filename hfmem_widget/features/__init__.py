@@ -85,11 +85,11 @@ FEATURES = (
     Feature("report"),
     Feature("doctor"),
 )
-"""All features. Companions begin, end and report in this order:
+"""All features. Companions begin, end, report and conclude in this order:
 
 - ``oom`` comes first: it hears of an out-of-memory error before the others do anything.
 - ``ranks`` comes after what explains this process, and before what reports findings.
-- ``alerts``, ``history`` and ``record`` come last: they report and store what the others have found.
+- ``alerts``, ``history`` and ``record`` come last: they report and store what the others have concluded.
 
 All checks are made before any companion reports: ``oom`` asks whether a leak was found.
 """

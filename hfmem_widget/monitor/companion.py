@@ -17,7 +17,7 @@ NOTHING: Mapping[str, str] = {}
 class Companion:
     """Something that goes along with one watch.
 
-    The three methods are called once, in this order, on the thread that watches. A fault in one costs its
+    The four methods are called once, in this order, on the thread that watches. A fault in one costs its
     report, and nothing else.
     """
 
@@ -35,6 +35,10 @@ class Companion:
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the report by MIME type; the span has been judged, and findings may still be added."""
+        return NOTHING
+
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Return what is said, or do what is done, with what all others have reported."""
         return NOTHING
 
 

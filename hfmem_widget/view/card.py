@@ -45,7 +45,7 @@ from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.tokens import kv_cache_text, token_cost
-from hfmem_widget.view.what_fits import FREES, moves_table, what_if_html
+from hfmem_widget.view.what_fits import moves_table, what_if_html
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
@@ -68,20 +68,19 @@ def card_bundle(
     """Return the card by MIME type.
 
     It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
-    out: it stands above the card, whose findings then leave that out. The first `notes_shown` notes of
-    the session are on the cards of earlier cells.
+    out, and what would fit: it stands above the card, which then leaves that out. The first `notes_shown`
+    notes of the session are on the cards of earlier cells.
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
     ran_out = [each for each in findings if (each.kind, each.severity) == ("oom", "critical")]
     others = tuple(each for each in findings if each not in ran_out)
-    what_fits = moves_table(
-        session.moves if ran_out else (),
-        frees_first=any(FREES in advice for each in ran_out for advice in each.advice),
-        can_write=session.is_of_here,
-    )
+    what_fits = kit.NOTHING
     if lead is not None:
         findings = others
+    elif ran_out:
+        advice = [text for each in ran_out for text in each.advice]
+        what_fits = moves_table(session.moves, advice, can_write=session.is_of_here)
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))

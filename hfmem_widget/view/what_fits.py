@@ -38,12 +38,12 @@ _COLUMNS = (
 
 
 def moves_table(
-    moves: Sequence[Move], *, frees_first: bool = False, can_write: bool = True
+    moves: Sequence[Move], advice: Sequence[str] = (), *, can_write: bool = True
 ) -> kit.Fragment:
     """Return the changes as a table, those after the first few folded; nothing without any.
 
-    With `frees_first`, what an error still holds is counted as free. Without `can_write`, as of a session
-    that was opened, nothing is said of how to write them.
+    Where the `advice` is to free what an error still holds, that is counted as free. Without `can_write`,
+    as of a session that was opened, nothing is said of how to write them.
     """
     if not moves:
         return kit.NOTHING
@@ -51,7 +51,8 @@ def moves_table(
     room = moves[0].room + (0.0 if any(move.fits for move in moves) else moves[0].spare)
     within = f" in {format_bytes(room)}" if room > 0 else ""
     best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
-    source = f"(by dry runs of this model{f'; run {FREES} first' if frees_first else ''})"
+    frees_first = f"; run {FREES} first" if any(FREES in text for text in advice) else ""
+    source = f"(by dry runs of this model{frees_first})"
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
     more = table(_COLUMNS, rows[IN_SIGHT:], size=12)

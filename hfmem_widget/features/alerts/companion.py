@@ -43,7 +43,7 @@ class Alerts(Companion):
             alerts.remove(self)
         self._ticker.stop(0.0)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
         """Tell of the rest."""
         # What the user's code has set up meanwhile, such as the run of a tracker.
         self._context = copy_context()

@@ -35,7 +35,7 @@ class Historian(Companion):
         """Note which cell it is in."""
         self._cell = running_cell()
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add it."""
         record = record_of(session, span, cell=self._cell)
         # Blocks without a label are not known to be the same code.

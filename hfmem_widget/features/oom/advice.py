@@ -1,7 +1,7 @@
 """What to change after an out-of-memory error: only what has a reason in the incident, best first.
 
 A part, a phase or the request must call for it. If a part would go away, the saving is this run's own figure.
-What a change would really save is worked out by a dry run of the model, where there is one (`features.fit`).
+What is tried by dry runs of the model (`features.fit`) is left out where there were such.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
             "a batch is padded to its longest sequence, so one long row makes all of its rows long",
             f"about {size_text(saved)}",
             saved,
+            is_tried=True,
         )
 
 
@@ -157,6 +158,7 @@ def _less_cache(incident: Incident, cache: Cache) -> Advice:
         f"their cache takes {size}, and the rest of the room is left for copies and temporaries"
         if rows
         else "the cache grows with each sequence and each token",
+        is_tried=True,
     )
 
 
@@ -268,12 +270,14 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
             + (f": {size_text(grown)} more than at its start" if grown > 0 else ""),
             f"up to {size_text(grown)}" if grown > 0 else "",
             grown,
+            is_tried=True,
         )
     if not is_gathering:
         yield Advice(
             "Use a smaller per_device_eval_batch_size",
             "memory ran out in an evaluation's forward pass; its batch size is independent of the training's",
             bytes=incident.part("activations") / 2,
+            is_tried=True,
         )
 
 
@@ -295,6 +299,7 @@ def of_states(incident: Incident) -> Iterator[Advice]:
             else f"the optimizer states take {size_text(states)}",
             f"about three quarters of that, {size_text(0.75 * whole)}, or nearly all of it",
             whole,
+            is_tried=True,
         )
     freed = incident.part("gradients") + incident.seen.gradients + whole
     is_all = 0 < contents.parameters <= contents.trainable
@@ -305,6 +310,7 @@ def of_states(incident: Incident) -> Iterator[Advice]:
             f"optimizer states take {size_text(freed)}",
             f"nearly all of that, {size_text(freed)}",
             freed,
+            is_tried=True,
         )
     if in_optimizer(incident) and _may_be_adam(incident) and states > 0 and not missing:
         yield Advice(
@@ -331,6 +337,7 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
             f"Turn on gradient checkpointing ({checkpointing_option()}=True)",
             f"activations and temporaries take {with_share(activations, incident)}",
             bytes=0.6 * activations,
+            is_tried=True,
         )
     if samples >= 2:
         of_length = f" sequences of {format_count(longest)} tokens" if longest > 0 else ""
@@ -340,12 +347,14 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
             "and temporaries, which scale with batch size",
             f"about {size_text(activations / 2)}",
             activations / 2,
+            is_tried=True,
         )
     if _could_be_bfloat16(incident) and incident.autocast is False:
         yield Advice(
             "Train with bf16=True",
             "the weights are float32 without autocast, and this GPU supports bfloat16",
             bytes=0.2 * activations,
+            is_tried=True,
         )
     if not samples >= 2 and longest >= LONG:
         yield Advice(
@@ -353,6 +362,7 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
             f"the batch is a single sequence of {format_count(longest)} tokens and cannot be smaller",
             f"about {size_text(activations / 2)} at half the length",
             activations / 2,
+            is_tried=True,
         )
 
 
@@ -366,6 +376,7 @@ def _of_weights(incident: Incident) -> Iterator[Advice]:
             f"the weights are float32 and take {with_share(weights, incident)}",
             f"half of them, {size_text(weights / 2)}",
             weights / 2,
+            is_tried=True,
         )
     is_16_bit = _usual_dtype(incident) in {"", "bfloat16", "float16"}
     if is_16_bit and not incident.model.quantized and not incident.on_the_host:

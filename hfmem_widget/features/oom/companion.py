@@ -23,7 +23,7 @@ from hfmem_widget.text import size_text
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
-    from hfmem_widget.features.oom.incident import Noted
+    from hfmem_widget.features.oom.incident import Noted, Report
     from hfmem_widget.features.oom.model import Failure
 
 MOST_KEPT = 4  # events of one watch that are kept: the last ones
@@ -55,6 +55,7 @@ class OutOfMemory(Companion):
         self._marks: deque[Guide] = deque()
         self._count = 0
         self._failure: Failure | None = None
+        self._report: Report | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to listen to the allocator, as soon as a tick finds that CUDA is up."""
@@ -93,26 +94,43 @@ class OutOfMemory(Companion):
                 around.shown_within = failure.error_text
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Add the finding to the session, and return the card; nothing if memory was not the reason."""
-        failure = self._failure
-        if failure is None and not self._count:
+        """Add the finding to the session, if memory ran out."""
+        if self._failure is None and not self._count:
             return NOTHING
-        from hfmem_widget.features.oom.html import out_of_memory_bundle
         from hfmem_widget.features.oom.incident import caught_finding, finding_of, report_on
 
-        if failure is None:
+        if self._failure is None:
             session.findings.append(caught_finding(self._events[-1][0], self._count, span))
             return NOTHING
-        report = report_on(session, span, failure, self._events, self._observer)
+        self._report = report = report_on(
+            session, span, self._failure, self._events, self._observer
+        )
         incident = report.incident
         if not report.is_observed:
             self._mark(
                 session, incident.device.key, incident.asked, report.time, incident.allocated
             )
-        session.findings.append(finding_of(incident, report.diagnosis, report.advice, span))
+        session.findings.append(finding_of(*report[:3], span))
+        return NOTHING
+
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+        """Return the card; what was tried by dry runs is then advised in their words alone."""
+        report, failure = self._report, self._failure
+        if report is None or failure is None:
+            return NOTHING
+        from hfmem_widget.features.oom.html import out_of_memory_bundle
+        from hfmem_widget.features.oom.incident import finding_of
+
+        if session.moves:
+            general = finding_of(*report[:3], span)
+            left = tuple(each for each in report.advice if not each.is_tried)
+            report = report._replace(advice=left)
+            at = session.findings.index(general)
+            session.findings[at] = finding_of(*report[:3], span)
         if same(self.shown_within, failure.error_text):
             return NOTHING
-        return out_of_memory_bundle(*report[:3], earlier=self._count - report.is_observed)
+        earlier = self._count - report.is_observed
+        return out_of_memory_bundle(*report[:3], moves=session.moves, earlier=earlier)
 
     def _note(self, event: OomEvent) -> None:
         session = self._recorder.session if self._recorder is not None else None

@@ -9,11 +9,12 @@ from hfmem_widget.features.oom.diagnosis import in_backward, recomputing
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.model import Advice, Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import LiveBlocks
-from hfmem_widget.session import Part
+from hfmem_widget.session import Move, Part
 from hfmem_widget.text import MIB, format_count, format_counted, size_text
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
+from hfmem_widget.view.what_fits import moves_table
 
 SENTENCE = 500  # characters at most: labels of the user's may stand in it
 UNRECORDED = "allocated before stacks were recorded"
@@ -53,9 +54,13 @@ def out_of_memory_bundle(
     diagnosis: OomDiagnosis,
     advice: Sequence[Advice],
     *,
+    moves: Sequence[Move] = (),
     earlier: int = 0,
 ) -> dict[str, str]:
-    """Return the card by MIME type; `earlier` is how many such errors were caught before this one."""
+    """Return the card by MIME type.
+
+    The `moves` are what would fit, by dry runs. `earlier` is how many such errors were caught before.
+    """
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),
@@ -70,7 +75,8 @@ def out_of_memory_bundle(
         _place(incident),
         _blocks(incident),
         _processes(incident),
-        advice_list(advice),
+        moves_table(moves, [each.sentence() for each in advice]),
+        advice_list(advice, beside_moves=bool(moves)),
         kit.note(_earlier(earlier)),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
         frame=_FRAME,
@@ -174,8 +180,8 @@ def _processes(incident: Incident) -> kit.Fragment:
     return kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING
 
 
-def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
-    """Return what to try, as a numbered list; nothing without advice."""
+def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.Fragment:
+    """Return what to do as a list, numbered but for `beside_moves`; nothing without advice."""
     if not advice:
         return kit.NOTHING
     items, lines = [], []
@@ -187,11 +193,14 @@ def advice_list(advice: Sequence[Advice]) -> kit.Fragment:
             f'<div style="margin:0">{reason.html}.</div>'
             f"{kit.block(f'margin:0;font-size:12px;{kit.FAINT}', saving).html}</li>"
         )
-        lines.append(f"{number}. {kit.shown(change.sentence(), SENTENCE).text}")
+        mark = "-" if beside_moves else f"{number}."
+        lines.append(f"{mark} {kit.shown(change.sentence(), SENTENCE).text}")
+    head = "what else to do" if beside_moves else "what to try, most effective first"
+    tag = "ul" if beside_moves else "ol"
     html = (
         '<div style="margin:12px 0 0;padding:9px 0 0;border-top:1px solid rgba(128,128,128,.3)">'
-        f'<div style="margin:0;{kit.TINY}">what to try, most effective first</div>'
-        f'<ol style="margin:0;padding:0 0 0 22px;font-size:13px">{"".join(items)}</ol></div>'
+        f'<div style="margin:0;{kit.TINY}">{head}</div>'
+        f'<{tag} style="margin:0;padding:0 0 0 22px;font-size:13px">{"".join(items)}</{tag}></div>'
     )
     return kit.Fragment(html, "\n".join(lines))
 

@@ -84,7 +84,7 @@ class FileRecording(Companion):
         """Take no more samples; what is found at the end is still to come."""
         recorder.unsubscribe(self._take)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
         """Write the end, and say where the recording is or why there is none."""
         self._is_over = True
         if self._ticker.alive:

@@ -45,7 +45,7 @@ class Watched:
         """End the cell."""
         self.alerts.end(self.stage.recorder, self.span, None)
         self._cell.__exit__(None, None, None)
-        assert self.alerts.report(self.session, self.span) == {}
+        assert self.alerts.conclude(self.session, self.span) == {}
 
 
 def test_each_finding_is_told_once() -> None:

@@ -84,7 +84,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     session = scripted_run("leak")
     watched = weakref.ref(session)
     kept = History()
-    Historian(history=kept).report(session, session.spans[0])
+    Historian(history=kept).conclude(session, session.spans[0])
     del session
     gc.collect()
 
@@ -134,7 +134,7 @@ def test_the_companion_adds_a_row_and_shows_nothing() -> None:
     kept, session = History(), scripted_run("training")
     watch = Historian(history=kept)
 
-    assert watch.report(session, session.spans[0]) == {}
+    assert watch.conclude(session, session.spans[0]) == {}
     assert names(table(kept)) == ["fine-tune"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hfmem_widget.features.oom.companion import OutOfMemory
 from hfmem_widget.features.oom.observer import OomObserver
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Finding, Span
+from hfmem_widget.session import Finding, Move, Span
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB
 from tests.data.modules import run_alone
@@ -44,6 +44,7 @@ class Run:
             attribution=SimpleNamespace(subjects=SimpleNamespace(all=lambda: (list(models), [])))
         )
         self.shown: Mapping[str, str] = {}
+        self.moves: tuple[Move, ...] = ()
         for name, size in (("allocated_bytes", 77), ("reserved_bytes", 77), ("active_bytes", 77)):
             self.cuda.stats[name]["all"]["current"] = size << 30
 
@@ -55,7 +56,10 @@ class Run:
             self.companion.begin(self.monitor, self.recorder, cell)
             yield cell
             self.companion.end(self.recorder, self.session.span(cell.id), error)
-        self.shown = self.companion.report(self.session, self.session.span(cell.id))
+        cell = self.session.span(cell.id)
+        assert self.companion.report(self.session, cell) == {}
+        self.session.moves = list(self.moves)
+        self.shown = self.companion.conclude(self.session, cell)
 
     def hold(self, gib: float = 77) -> None:
         """Let the GPU have so many GiB for a second."""
@@ -113,6 +117,27 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
     assert "weights 10.0 GiB" in run.text
     assert "in backward pass" in run.text
     assert run.findings[0].evidence["observed"] is True
+
+
+def test_what_dry_runs_tried_takes_the_place_of_general_advice() -> None:
+    """The card has one list: what was tried, with its figures, and of the rest what no dry run can try."""
+    run = Run()
+    move = Move("Adafactor", (), 4, 512, 1, "", 20 * GIB, 19.0 * GIB, 21.0 * GIB, 80.0 * GIB)
+    texts = []
+    for moves in ((), (move,)):
+        run.moves = moves
+        with run.cell(out_of_memory()), run.stage.span("train", "train"):
+            parts = {"weights": 15.0 * GIB, "gradients": 15.0 * GIB, "optimizer": 30.0 * GIB}
+            run.stage.hold({"cuda:0": 77.0 * GIB}, 1.0, parts)
+            run.cuda.run_out()
+        texts.append(run.text)
+    general, tried = texts
+    assert 'optim="adamw_8bit"' in general
+    assert 'optim="adamw_8bit"' not in tried
+    assert "1. Adafactor" in tried
+    assert "20.0 GiB" in tried
+    first, second = run.findings
+    assert set(second.advice) < set(first.advice)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +308,8 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
         except RuntimeError as error:
             kept.append(weakref.ref(error))
             run.companion.end(run.recorder, cell, error)
-    assert run.companion.report(run.session, run.session.span(cell.id))
+    run.companion.report(run.session, run.session.span(cell.id))
+    assert run.companion.conclude(run.session, run.session.span(cell.id))
     # The interpreter's own references go with the block; a ring would not.
     gc.disable()
     try:

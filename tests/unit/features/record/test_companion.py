@@ -81,7 +81,7 @@ class Watched:
         self.recording.end(self.stage.recorder, span, None)
         self._cell.__exit__(None, None, None)
         self.stage.recorder.stop(9.0)
-        assert self.recording.report(self.session, self.session.spans[0]) == {}
+        assert self.recording.conclude(self.session, self.session.spans[0]) == {}
         return self.session
 
 
@@ -98,7 +98,7 @@ def test_what_is_found_once_the_run_has_ended_is_in_the_file(
     watched.recording.tick()
     watched.session.findings.append(Finding("leak", "warn", "Found late.", {}, (), 1))
     if is_reported:
-        watched.recording.report(watched.session, watched.session.spans[0])
+        watched.recording.conclude(watched.session, watched.session.spans[0])
     else:
         watched.clock.advance(60.0)
         watched.recording.tick()
@@ -268,7 +268,7 @@ def test_a_disk_that_hangs_is_not_waited_for(
     recording.end(stage.recorder, stage.session.spans[0], None)
     cell.__exit__(None, None, None)
 
-    recording.report(stage.session, stage.session.spans[0])
+    recording.conclude(stage.session, stage.session.spans[0])
     disk.may_go_on.set()
 
     assert "not complete" in stage.session.notes[-1]
@@ -383,7 +383,7 @@ def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> Non
     with stage.span("cell", "run") as cell:
         recording.begin(NO_MONITOR, stage.recorder, cell)
         recording.end(stage.recorder, cell, None)
-    recording.report(stage.session, cell)
+    recording.conclude(stage.session, cell)
 
     assert len(opened_by) == 1
     assert opened_by[0] != threading.get_ident()
