@@ -122,7 +122,7 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
 def test_what_dry_runs_tried_takes_the_place_of_general_advice() -> None:
     """The card has one list: what was tried, with its figures, and of the rest what no dry run can try."""
     run = Run()
-    move = Move("Adafactor", (), 4, 512, 1, "", 20 * GIB, 19.0 * GIB, 21.0 * GIB, 80.0 * GIB)
+    move = Move("Adafactor", (), 4, 512, 1, "", int(20 * GIB), 19.0 * GIB, 21.0 * GIB, 80.0 * GIB)
     texts = []
     for moves in ((), (move,)):
         run.moves = moves
