@@ -17,6 +17,10 @@ class Shown:
         bundle: dict[str, str] = resolve(self._shown_by)(self)
         return bundle
 
+    def _repr_llm_(self) -> str:
+        """Return the text alone: what nteract shows to a language model."""
+        return self._repr_mimebundle_().get("text/plain", repr(self))
+
 
 def resolve(name: str) -> Any:
     """Return the object that a name such as ``"hfmem_widget.view.card:card_bundle"`` refers to."""

@@ -11,6 +11,8 @@ import math
 import re
 import sys
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 from hfmem_widget.errors import OptionError
 
@@ -118,6 +120,17 @@ def json_number(value: float, decimals: int | None = None) -> float | int | None
     if value == int(value):
         return int(value)
     return value if decimals is None else round(value, decimals)
+
+
+def json_data(value: object) -> Any:
+    """Return nested data as JSON has it; what JSON has not, as text."""
+    if isinstance(value, Mapping):
+        return {plain(name): json_data(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_data(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return json_number(value, 9) if isinstance(value, float) else plain(value)
 
 
 def format_bytes(value: float, *, signed: bool = False) -> str:

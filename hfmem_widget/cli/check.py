@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import zip_longest
 
 from hfmem_widget.analysis.facts import active_devices
@@ -14,7 +16,14 @@ from hfmem_widget.ranks.stream import RankStream
 from hfmem_widget.recording.file import place_of, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Finding, Peak, Session, outermost
-from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration, plain
+from hfmem_widget.text import (
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    json_data,
+    plain,
+)
 from hfmem_widget.view.findings import MOST, findings_lines
 from hfmem_widget.view.line import length, peak_text
 from hfmem_widget.view.table import aligned
@@ -30,12 +39,15 @@ def check(arguments: Namespace) -> int:
     if path.is_dir():
         run = Run(path)
         run.look()
-        return _print(_rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes)
+        found = _rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes
+        return _print(*found, as_json=arguments.json)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
     damage = ["see the notes"] if reader.dropped or reader.holes or has_no_end else []
-    return _print(_rows(session, reader), damage, session.findings, session.notes[-MOST_NOTES:])
+    notes = session.notes[-MOST_NOTES:]
+    as_json = arguments.json
+    return _print(_rows(session, reader), damage, session.findings, notes, as_json=as_json)
 
 
 def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
@@ -85,9 +97,19 @@ def _print(
     rows: Iterable[tuple[str, str]],
     damage: Sequence[str],
     findings: Sequence[Finding],
-    notes: Iterable[str],
+    notes: Sequence[str],
+    *,
+    as_json: bool,
 ) -> int:
     """Print what is in a recording, a row for each name, and return the exit code."""
+    if as_json:
+        held: dict[str, list[str]] = {}
+        for name, text in rows:
+            held.setdefault(name or next(reversed(held)), []).append(text)
+        found = {"schema": "hfmem.check/1", "holds": held, "damage": damage, "notes": notes}
+        judged = [asdict(each) for each in findings[:MOST]]
+        say(json.dumps(json_data(found | {"findings": judged})))
+        return NO if damage else FINE
     damaged = zip_longest(["damage"], damage or ["none"], fillvalue="")
     lines = [[name, plain(text, 300)] for name, text in (*rows, *damaged)]
     noted = (f"  note: {plain(note, 300)}" for note in notes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.analysis.record import Record
@@ -15,12 +17,14 @@ from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.cli.write import session_in, stem
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import of_runs
+from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import markdown, percent_text, text
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import (
     for_markdown,
     format_bytes,
+    json_data,
     parse_bytes,
     parse_share,
     plain,
@@ -53,21 +57,45 @@ def compare(arguments: Namespace) -> int:
     sessions = [session_in(place_of(path)) for path in paths]
     a, b = _records(sessions, paths)
     comparison = of_runs({a.name: [a], b.name: [b]})
-    say(markdown(comparison) if arguments.markdown else text(comparison))
+    judged = [] if limit is None else list(judge(a, b, arguments.metric, limit))
+    unfinished = _unfinished(sessions[1], b)
+    if arguments.json:
+        say(json.dumps(json_data(_data(comparison, judged, unfinished))))
+    else:
+        say(markdown(comparison) if arguments.markdown else text(comparison))
     if limit is None:
         return FINE
-    judged = list(judge(a, b, arguments.metric, limit))
     if not judged:
         raise OptionError(
             f"nothing can be judged: {a.name} and {b.name} have no such figure of the same device"
         )
     over = [line for is_over, line in judged if is_over]
-    unfinished = _unfinished(sessions[1], b)
     lines = unfinished + (over or [line for _, line in judged])
     if arguments.markdown:
         lines = [f"- {for_markdown(line)}" for line in lines]
-    say("\n" + "\n".join(lines))
+    if not arguments.json:
+        say("\n" + "\n".join(lines))
     return NO if over or unfinished else FINE
+
+
+def _data(
+    comparison: Comparison, judged: Sequence[tuple[bool, str]], unfinished: Sequence[str]
+) -> dict[str, Any]:
+    """Return it for a program: bytes, seconds, and per second."""
+    cells = [
+        {"name": each.name, "runs": each.runs, "certainty": each.certainty}
+        | {"figures": {name: asdict(figure) for name, figure in each.figures.items()}}
+        | {"at_start": each.at_start, "at_peak": each.at_peak, "at_end": each.at_end}
+        for each in comparison.cells
+    ]
+    return {
+        "schema": "hfmem.comparison/1",
+        "device": comparison.device,
+        "baseline": comparison.baseline,
+        "cells": cells,
+        "judged": [{"is_over": is_over, "sentence": line} for is_over, line in judged],
+        "notes": [*comparison.notes, *unfinished],
+    }
 
 
 def _unfinished(session: Session, run: Record) -> list[str]:

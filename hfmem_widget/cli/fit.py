@@ -34,7 +34,12 @@ def fit(arguments: Namespace) -> int:
             | {"cost": move.cost}
             for move in fitted.moves
         ]
-        found = {"bytes": forecast.total, "parts": parts, "devices": devices}
+        found = {
+            "schema": "hfmem.fit/1",
+            "bytes": forecast.total,
+            "parts": parts,
+            "devices": devices,
+        }
         say(json.dumps(found | ({"moves": moves} if moves else {})))
     else:
         say(repr(fitted))

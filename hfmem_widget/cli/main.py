@@ -20,6 +20,8 @@ RUN = (
     "distributed run"
 )
 
+AS_JSON = "bytes and seconds as JSON; docs/schemas has the form"
+
 INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
 
 
@@ -87,6 +89,12 @@ def _parser() -> ArgumentParser:
     )
     report.add_argument("--static", action="store_true", help="a still chart; at most 100 kB")
 
+    explain = command(
+        "explain", "say where the memory of a run went, in at most 40 lines",
+        "hfmem_widget.cli.write:explain", "hfmem explain run.hfmem.jsonl", "RUN",
+    )  # fmt: skip
+    explain.add_argument("--json", action="store_true", help=AS_JSON)
+
     compare = command(
         "compare", "compare two runs; B may be required to take no more than A",
         "hfmem_widget.cli.compare:compare",
@@ -101,6 +109,7 @@ def _parser() -> ArgumentParser:
         help="what must not exceed: allocated at its peak, what was left behind, or reserved at its peak",
     )  # fmt: skip
     compare.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    compare.add_argument("--json", action="store_true", help=AS_JSON)
 
     export = command(
         "export", "write a run's figures for other programs", "hfmem_widget.cli.write:export",
@@ -129,10 +138,11 @@ def _parser() -> ArgumentParser:
     run.add_argument("-l", "--label", default="", metavar="TEXT", help="what to call the run")
     run.add_argument("words", nargs="+", metavar="COMMAND", help="after --, as it is")
 
-    command(
+    check = command(
         "check", "say what a recording holds, and what is damaged or missing",
         "hfmem_widget.cli.check:check", "hfmem check run.hfmem.jsonl", "RUN",
     )  # fmt: skip
+    check.add_argument("--json", action="store_true", help=AS_JSON)
 
     watch = command(
         "watch", "follow a run in the terminal until it ends", "hfmem_widget.cli.watch:watch",
@@ -150,7 +160,7 @@ def _parser() -> ArgumentParser:
         help="a folder or JSON file with a configuration, a model in the local cache, or a recording",
     )  # fmt: skip
     add_flags(fit, options_of(Setting))
-    fit.add_argument("--json", action="store_true", help="bytes as JSON")
+    fit.add_argument("--json", action="store_true", help=AS_JSON)
 
     doctor = command(
         "doctor", "say what was found here, for bug reports; nothing personal is in it",

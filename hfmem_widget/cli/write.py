@@ -1,7 +1,8 @@
-"""``hfmem report`` and ``hfmem export``: a recording as another file."""
+"""``hfmem explain``, ``report`` and ``export``: a recording as text, or as another file."""
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def report(arguments: Namespace) -> int:
         say(plain(open_path(run).report(path), 4096))
     else:
         say(plain(session_in(run).report(path, static=arguments.static), 4096))
+    return FINE
+
+
+def explain(arguments: Namespace) -> int:
+    """Say where the memory of a run went."""
+    explained = session_in(place_of(arguments.RUN)).explain()
+    say(json.dumps(explained.to_dict()) if arguments.json else repr(explained))
     return FINE
 
 

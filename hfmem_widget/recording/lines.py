@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, out
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
-from hfmem_widget.text import json_number, plain
+from hfmem_widget.text import json_data, json_number
 
 KEY_EVERY = 30
 """Blocks of which one has every column, so that a reader may begin there."""
@@ -170,9 +170,9 @@ class Lines:
         yield from self._changed_list("note", session.portable_notes, lambda text: {"text": text})
         yield from self._changed_list("finding", session.findings, _finding)
         yield from self._changed_list(
-            "guide", session.guides, lambda guide: _plain_data(asdict(guide))
+            "guide", session.guides, lambda guide: json_data(asdict(guide))
         )
-        yield from self._changed_list("move", session.moves, lambda move: _plain_data(asdict(move)))
+        yield from self._changed_list("move", session.moves, lambda move: json_data(asdict(move)))
         for start, stop in list(session.timeline.gaps):
             if self._gaps is None or start > self._gaps[0]:
                 self._gaps = (start, stop)
@@ -200,7 +200,7 @@ class Lines:
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
             why=polling.stopped,
-            **{name: _plain_data(getattr(polling, name)) for name in _OF_POLLING},
+            **{name: json_data(getattr(polling, name)) for name in _OF_POLLING},
             # More than in the head: the code that was watched may have imported a library first.
             software=dict(session.software),
         )
@@ -411,18 +411,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "kind": finding.kind,
         "severity": finding.severity,
         "title": finding.title,
-        "evidence": _plain_data(finding.evidence),
+        "evidence": json_data(finding.evidence),
         "advice": list(finding.advice),
         "span": finding.span_id,
     }
-
-
-def _plain_data(value: object) -> Any:
-    """Return evidence as JSON has it; what JSON has not, as text."""
-    if isinstance(value, Mapping):
-        return {plain(name): _plain_data(one) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain_data(one) for one in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return _number(value) if isinstance(value, float) else plain(value)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from hfmem_widget.session.rank_records import Ranks
     from hfmem_widget.session.stacks import Stacks
+    from hfmem_widget.view.explained import Explanation
 
 
 UNWRITTEN = nullcontext()
@@ -447,6 +448,11 @@ class Session(Shown):
             self, path, static=static
         )
         return written
+
+    def explain(self) -> Explanation:
+        """Return where the memory went: text of at most 40 lines; ``to_dict()`` has the same as data."""
+        explained: Explanation = resolve("hfmem_widget.view.explained:explain")(self)
+        return explained
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import (
@@ -29,7 +31,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy import text_if_known
 from hfmem_widget.view.chart.svg import sparkline
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
-from hfmem_widget.view.headline import bar_of, headline, kept_of, worst_of
+from hfmem_widget.view.headline import bar_of, headline, kept_of, parts_text, worst_of
 from hfmem_widget.view.line import (
     NAME,
     NOTE_LENGTH,
@@ -41,6 +43,7 @@ from hfmem_widget.view.line import (
     reporting_text,
     size_text,
 )
+from hfmem_widget.view.next_steps import next_steps
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
 from hfmem_widget.view.rank_words import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
@@ -49,6 +52,11 @@ from hfmem_widget.view.what_fits import moves_table, what_if_html
 
 MOST_NOTES = 3
 MOST_ON_LINE = 220
+
+MOST_TEXT = 1500
+"""Characters of the text of a card, with what stands above it: what a program reads of a cell is limited."""
+
+_LEFT_OUT = "  (more: display the session)"
 
 MANY_MISSED = 0.05
 LONG_GAP = 1.0
@@ -121,8 +129,36 @@ def card_bundle(
     for more in filter(None, (worst, pace)):
         if "\n" not in text and len(f"{text} · {more}") <= MOST_ON_LINE:
             text = f"{text} · {more}"
-    below = [*filter(None, [remark, what_fits.text]), *sentences, *findings_lines(findings)]
-    return kit.below(lead, card["text/html"], (text, *below))
+    parts = _parts_line(session, span, facts)
+    steps_after = next_steps(session, span, has_parts=bool(parts))
+    below = [
+        parts,
+        *filter(None, [remark, what_fits.text]),
+        *sentences,
+        *findings_lines(findings),
+        "  next: " * bool(steps_after) + "; ".join(map(" ".join, steps_after)),
+    ]
+    whole = kit.below(lead, card["text/html"], (text, *filter(None, below)))
+    return {**whole, "text/plain": _shortened(whole["text/plain"])}
+
+
+def _shortened(text: str) -> str:
+    """Return a text with `MOST_TEXT` characters at most; the last line says what to type next."""
+    if len(text) <= MOST_TEXT:
+        return text
+    *lines, last = text.split("\n")
+    kept = list(accumulate(len(each) + 1 for each in lines))
+    count = bisect_right(kept, MOST_TEXT - len(last) - len(_LEFT_OUT))
+    return "\n".join((*lines[:count], _LEFT_OUT, last))
+
+
+def _parts_line(session: Session, span: Span, facts: Sequence[Facts]) -> str:
+    """Return the parts at the peak that the sentence is about; empty where they are not known."""
+    if session.ranks is not None or not facts:
+        return ""
+    worst = worst_of(facts)
+    text = parts_text(anatomies.peak_of(session, span, worst.device))
+    return text and f"  at the peak{f' of {worst.device.key}' * (len(facts) > 1)}: {text}"
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:

@@ -54,10 +54,13 @@ def findings_html(
 
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
-    """Return the findings as lines of plain text."""
-    seen = [f"{MARKS[each.severity][2]}: {sentence(each.title)}" for each in findings[:in_sight]]
-    more = len(findings) - len(seen)
-    return [f"  {text}" for text in (*seen, *([_more(more)] if more > 0 else []))]
+    """Return the findings as lines of plain text, each with its first advice."""
+    lines: list[str] = []
+    for each in findings[:in_sight]:
+        lines.append(f"  {MARKS[each.severity][2]}: {sentence(each.title)}")
+        lines += [f"    {sentence(text)}" for text in each.advice[:1]]
+    more = len(findings) - in_sight
+    return [*lines, f"  {_more(more)}"] if more > 0 else lines
 
 
 def _more(count: int) -> str:

@@ -198,6 +198,16 @@ def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.F
     return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")
 
 
+def parts_text(anatomy: Anatomy) -> str:
+    """Return the parts of what a device's allocator has given, the largest first; empty where unknown."""
+    known = [part for part in anatomy.parts if part.name in OF_ALLOCATED and part.bytes > 0]
+    least = LEAST_SEEN * sum(part.bytes for part in known)
+    seen = sorted((part for part in known if part.bytes >= least), key=lambda part: -part.bytes)
+    if {part.name for part in seen} <= {"unattributed", *_MADE_BEFORE}:
+        return ""
+    return ", ".join(f"{part.label} {format_bytes(part.bytes)}" for part in seen)
+
+
 def _with(parts: Iterable[Part], kept: Part | None) -> tuple[Part, ...]:
     """Return the parts with what is kept taken out of what is not attributed, below the rest of it."""
     found: list[Part] = []

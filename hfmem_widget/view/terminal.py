@@ -208,6 +208,7 @@ def data(now: Glance) -> dict[str, Any]:
     """Return it for a program: bytes and seconds, None where not known."""
     finding = now.finding
     return {
+        "schema": "hfmem.now/1",
         "label": now.label,
         "state": now.state,
         "elapsed": round(now.elapsed, 4),

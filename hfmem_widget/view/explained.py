@@ -1,0 +1,252 @@
+"""Where the memory of a run went: in at most 40 lines for a reader, and as data for a program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from textwrap import wrap
+from typing import Any, ClassVar
+
+from hfmem_widget.analysis import anatomy as anatomies
+from hfmem_widget.analysis.facts import GRAVITY, Facts, facts_of, findings_of, outcome_of
+from hfmem_widget.analysis.parts import OF_ALLOCATED
+from hfmem_widget.display import Shown
+from hfmem_widget.session import (
+    HELD,
+    Certainty,
+    Finding,
+    Move,
+    Part,
+    Session,
+    Span,
+    outermost,
+)
+from hfmem_widget.session.stacks import Row
+from hfmem_widget.text import (
+    format_bytes,
+    format_counted,
+    format_duration,
+    format_share,
+    json_data,
+    plain,
+)
+from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.headline import headline, size_of, worst_of
+from hfmem_widget.view.line import NAME
+from hfmem_widget.view.next_steps import next_steps
+from hfmem_widget.view.phases import PhaseRow, phase_rows
+from hfmem_widget.view.table import aligned
+from hfmem_widget.view.terminal import ranks_data
+
+SCHEMA = "hfmem.explanation/1"
+"""The form of the data: the number goes up where a key is renamed, or means something else."""
+
+MOST_LINES = 40
+MOST_ROWS = 6  # of a list in the text
+MOST_ITEMS = 40  # of a list in the data
+WIDTH = 110  # letters of a line
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedDevice:
+    """One device during the run, in bytes; NaN where not known."""
+
+    key: str
+    name: str
+    capacity: float
+    peak: float  # of allocated memory
+    certainty: Certainty
+    reserved_peak: float
+    before: float  # allocated when it began
+    after: float
+    headroom: float  # at the peak
+    parts: tuple[Part, ...]  # at the peak, the largest first
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Shown):
+    """Where the memory of a run went; shows itself as text.
+
+    Attributes
+    ----------
+    label, outcome : str
+    seconds : float
+    sentence : str
+        The peak, where it was, and what stays; empty where no peak is known.
+    runs : int
+        How many cells or blocks were watched: that which ran out of memory, or peaked highest, is explained.
+    devices : tuple of ExplainedDevice
+        The one that came nearest to its capacity comes first.
+    phases : tuple of PhaseRow
+    lines : tuple of Row
+        What each line of code held at the peak, if stacks were recorded.
+    findings : tuple of Finding
+        The gravest come first.
+    moves : tuple of Move
+        What would take less, if that was tried by dry runs.
+    next : mapping
+        Commands of a notebook that make sense now, and what each does.
+    ranks : mapping or None
+        The figures of a distributed run.
+    """
+
+    _shown_by: ClassVar[str] = "hfmem_widget.view.explained:bundle_of"
+
+    label: str
+    outcome: str
+    seconds: float
+    sentence: str
+    runs: int
+    devices: tuple[ExplainedDevice, ...]
+    phases: tuple[PhaseRow, ...]
+    lines: tuple[Row, ...]
+    findings: tuple[Finding, ...]
+    moves: tuple[Move, ...]
+    next: Mapping[str, str]
+    ranks: Mapping[str, Any] | None
+
+    def __repr__(self) -> str:
+        return text_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON, as ``docs/schemas/explanation.json`` says; None for what is not known."""
+        moves = [{**asdict(each), "code": each.code, "fits": each.fits} for each in self.moves]
+        found: dict[str, Any] = json_data({"schema": SCHEMA, **asdict(self), "moves": moves})
+        return found
+
+
+def explain(session: Session) -> Explanation:
+    """Return where the memory of a session went."""
+    spans = outermost(session.spans)
+    span = max(spans, key=lambda each: _order(session, each), default=None)
+    if span is None:
+        return Explanation(
+            plain(session.label, NAME),
+            "nothing was watched",
+            math.nan,
+            "",
+            0,
+            (),
+            (),
+            (),
+            (),
+            (),
+            {},
+            None,
+        )
+    facts = facts_of(session, span)
+    devices = [_device(session, span, each) for each in facts]
+    if facts:
+        worst = facts.index(worst_of(facts))
+        devices = [devices[worst], *devices[:worst], *devices[worst + 1 :]]
+    findings = sorted(findings_of(session, span), key=lambda each: GRAVITY[each.severity])
+    stacks = session.stacks
+    has_parts = any(part.name in HELD for each in devices for part in each.parts)
+    return Explanation(
+        label=plain(span.label, NAME) or span.kind,
+        outcome=outcome_of(session, span),
+        seconds=span.duration if span.stop is not None else math.nan,
+        sentence=headline(session, span, facts).text,
+        runs=len(spans),
+        devices=tuple(devices),
+        phases=tuple(phase_rows(session, span)[:MOST_ITEMS]),
+        lines=stacks.rows()[:MOST_ITEMS] if stacks else (),
+        findings=tuple(findings[:MOST_ITEMS]),
+        moves=tuple(session.moves[:MOST_ITEMS]),
+        next=dict(next_steps(session, span, has_parts=has_parts)),
+        ranks=None if session.ranks is None else ranks_data(session.ranks),
+    )
+
+
+def _order(session: Session, span: Span) -> tuple[bool, float]:
+    ran_out = any(each.kind == "oom" for each in findings_of(session, span))
+    peaks = [each.peak.value for each in facts_of(session, span)]
+    return ran_out, max((each for each in peaks if each >= 0), default=-1.0)
+
+
+def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
+    parts = anatomies.peak_of(session, span, facts.device).parts
+    return ExplainedDevice(
+        facts.device.key,
+        facts.device.name,
+        facts.capacity,
+        facts.peak.value,
+        facts.peak.certainty,
+        facts.reserved_peak,
+        facts.before,
+        facts.after,
+        facts.headroom,
+        tuple(sorted(parts, key=lambda part: -part.bytes)),
+    )
+
+
+def bundle_of(explanation: Explanation) -> dict[str, str]:
+    """Return it by MIME type: text alone."""
+    return {"text/plain": text_of(explanation)}
+
+
+def text_of(explanation: Explanation) -> str:
+    """Return it as lines of text."""
+    texts = _lines(explanation)
+    wrapped = (line for text in texts for line in wrap(text, WIDTH, subsequent_indent="    "))
+    lines = list(islice(wrapped, MOST_LINES + 1))
+    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "\u2026"])
+
+
+def _lines(found: Explanation) -> Iterator[str]:
+    took = f" after {format_duration(found.seconds)}" if found.seconds >= 0 else ""
+    of = f"; the highest of {format_counted(found.runs, 'run')}" if found.runs > 1 else ""
+    yield f"{found.label}: {found.outcome}{took}{of}"
+    if found.sentence:
+        yield found.sentence
+    for finding in found.findings[:MOST_ROWS]:
+        yield f"{MARKS[finding.severity][2]}: {sentence(finding.title)}"
+        texts = (finding.evidence.get("diagnosis"), *finding.advice[:2])
+        yield from (f"  {sentence(str(text))}" for text in texts if text)
+    for device in found.devices[:1]:
+        parts = [part for part in device.parts if part.name in OF_ALLOCATED]
+        rows = [
+            [part.label, format_bytes(part.bytes), format_share(part.bytes / max(1.0, device.peak))]
+            for part in parts[:MOST_ROWS]
+        ]
+        yield from _section(f"On {device.key} at the peak", rows)
+    yield from _section(
+        "The other devices",
+        [
+            [each.key, size_of(each.peak, each.capacity)]
+            for each in found.devices[1 : 1 + MOST_ROWS]
+        ],
+    )
+    if found.ranks is not None:
+        ranks = found.ranks["table"][:MOST_ROWS]
+        rows = [[f"rank {each['rank']}", _size(each["peak"]), each["flag"]] for each in ranks]
+        yield from _section("Ranks, by their peak", rows)
+    phases = [
+        [each.name, f"{each.count} \u00d7", format_bytes(each.peak.value), each.worst]
+        for each in found.phases[:MOST_ROWS]
+    ]
+    yield from _section("Phases, by their highest peak", phases)
+    lines = [[each.name, format_bytes(each.bytes)] for each in found.lines[:MOST_ROWS]]
+    yield from _section("Lines that held most at the peak", lines)
+    moves = [
+        [each.name, format_bytes(each.peak), _FITS[each.fits], each.cost or "the same result"]
+        for each in found.moves[:MOST_ROWS]
+    ]
+    yield from _section("What would take less, by dry runs", moves)
+    yield from _section("Next", list(map(list, found.next.items())))
+
+
+def _size(size: float | None) -> str:
+    return format_bytes(math.nan if size is None else size)
+
+
+_FITS = {True: "fits", None: "may fit", False: "does not fit"}
+
+
+def _section(title: str, rows: list[list[str]]) -> Iterator[str]:
+    if rows:
+        yield title
+        words = {at for at in range(len(rows[0])) if not rows[0][at][:1].isdigit()}
+        yield from (f"  {line}" for line in aligned(rows, words).split("\n"))

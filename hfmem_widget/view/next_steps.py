@@ -1,0 +1,32 @@
+"""What to type next, by what a watched cell came to: the commands that would say or save more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.session import Session, Span
+
+
+def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
+    """Return the commands of a notebook that make sense now, and what each does, the most useful first.
+
+    There are none for what is no cell of this notebook, or has not ended.
+    """
+    is_cell_of_here = span.kind == "cell" and span.stop is not None and session.is_of_here
+    return list(_steps(session, span, has_parts=has_parts)) if is_cell_of_here else []
+
+
+def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[str, str]]:
+    findings = findings_of(session, span)
+    ran_out = any((each.kind, each.severity) == ("oom", "critical") for each in findings)
+    written = (at for at, move in enumerate(session.moves, 1) if move.changes)
+    if ran_out and (number := next(written, 0)):
+        yield f"%memfit --write {number}", "puts a cell below with that change made"
+    if any("%memholders" in text for each in findings for text in each.advice):
+        yield "%memholders", "lists which names hold memory"
+    is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
+    if is_trained and not ran_out:
+        yield "%memfit", "says what would fit, and what would take less"
+    if has_parts:
+        yield "%memanatomy", "shows what each part of the memory is for"

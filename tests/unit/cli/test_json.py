@@ -1,0 +1,76 @@
+"""``--json``: what a program reads of each command, and the form that it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from transformers import BertConfig
+
+from hfmem_widget.cli.main import main
+from tests.scenes import SCRIPTED_RUNS
+from tests.unit.cli.test_directories import made
+
+Make = Callable[..., Path]
+
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
+
+
+def checked(capsys: pytest.CaptureFixture[str], schema: str, *words: object) -> dict[str, Any]:
+    """Return what a command prints, which has the form that the documentation says."""
+    main(list(map(str, words)))
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    form = json.loads((SCHEMAS / f"{schema}.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator(form).validate(found)
+    return found
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_every_recording_is_explained_in_the_documented_form(
+    name: str, recorded: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever was watched; so are what it holds, and how it stands."""
+    run = recorded(name)
+    found = checked(capsys, "explanation", "explain", run, "--json")
+    assert found["devices"][0]["peak"] > 0
+    checked(capsys, "check", "check", run, "--json")
+    checked(capsys, "now", "watch", run, "--once", "--json")
+
+
+def test_a_distributed_run_is_explained_in_the_documented_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ranks, the worst of which is in the sentence."""
+    made(tmp_path / "run")
+    words = tmp_path / "run", "--json"
+    found = checked(capsys, "explanation", "explain", *words)
+    assert "on rank 3" in found["sentence"]
+    assert len(found["ranks"]["table"]) == 4
+    checked(capsys, "check", "check", *words)
+    checked(capsys, "now", "watch", "--once", *words)
+
+
+def test_two_runs_are_compared_in_the_documented_form(
+    recorded: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the judgement of the limit; without one there is none."""
+    a, b = recorded("training", "a.hfmem.jsonl"), recorded("leak", "b.hfmem.jsonl")
+    words = "compare", a, b, "--json"
+    assert checked(capsys, "comparison", *words)["judged"] == []
+    (judged,) = checked(capsys, "comparison", *words, "--fail-over", "2%")["judged"]
+    assert not judged["is_over"]
+
+
+def test_a_forecast_has_the_documented_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes, by part and by device."""
+    BertConfig(
+        hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128
+    ).save_pretrained(tmp_path)
+    found = checked(capsys, "fit", "fit", tmp_path, "--batch", 2, "--length", 16, "--json")
+    assert found["bytes"] == sum(found["parts"].values())
