@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from hfmem_widget.session.rank_records import Ranks
     from hfmem_widget.session.stacks import Stacks
-    from hfmem_widget.view.explained import Explanation
 
 
 UNWRITTEN = nullcontext()
@@ -449,10 +448,12 @@ class Session(Shown):
         )
         return written
 
-    def explain(self) -> Explanation:
-        """Return where the memory went: text of at most 40 lines; ``to_dict()`` has the same as data."""
-        explained: Explanation = resolve("hfmem_widget.view.explained:explain")(self)
-        return explained
+    def explain(self) -> Any:
+        """Return where the memory went, as a `hfmem_widget.view.explained.Explanation`.
+
+        It shows itself as text of at most 40 lines, and its ``to_dict()`` has the same as data.
+        """
+        return resolve("hfmem_widget.view.explained:explain")(self)
 
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.

@@ -136,7 +136,8 @@ def card_bundle(
         *filter(None, [remark, what_fits.text]),
         *sentences,
         *findings_lines(findings),
-        "  next: " * bool(steps_after) + "; ".join(map(" ".join, steps_after)),
+        "  next: " * bool(steps_after)
+        + ", ".join(f"{name} ({does})" for name, does in steps_after),
     ]
     whole = kit.below(lead, card["text/html"], (text, *filter(None, below)))
     return {**whole, "text/plain": _shortened(whole["text/plain"])}

@@ -87,7 +87,7 @@ class Explanation(Shown):
     moves : tuple of Move
         What would take less, if that was tried by dry runs.
     next : mapping
-        Commands of a notebook that make sense now, and what each does.
+        Commands of a notebook that make sense now, and what each shows.
     ranks : mapping or None
         The figures of a distributed run.
     """

@@ -9,7 +9,7 @@ from hfmem_widget.session import Session, Span
 
 
 def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
-    """Return the commands of a notebook that make sense now, and what each does, the most useful first.
+    """Return the commands of a notebook that make sense now, and what each shows, the most useful first.
 
     There are none for what is no cell of this notebook, or has not ended.
     """
@@ -22,11 +22,11 @@ def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[s
     ran_out = any((each.kind, each.severity) == ("oom", "critical") for each in findings)
     written = (at for at, move in enumerate(session.moves, 1) if move.changes)
     if ran_out and (number := next(written, 0)):
-        yield f"%memfit --write {number}", "puts a cell below with that change made"
+        yield f"%memfit --write {number}", "that change, in a new cell"
     if any("%memholders" in text for each in findings for text in each.advice):
-        yield "%memholders", "lists which names hold memory"
+        yield "%memholders", "which names hold memory"
     is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
     if is_trained and not ran_out:
-        yield "%memfit", "says what would fit, and what would take less"
+        yield "%memfit", "what would fit"
     if has_parts:
-        yield "%memanatomy", "shows what each part of the memory is for"
+        yield "%memanatomy", "what each part is for"

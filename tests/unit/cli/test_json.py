@@ -1,4 +1,4 @@
-"""``--json``: what a program reads of each command, and the form that it has."""
+"""`--json`: what a program reads of each command, and the form that it has."""
 
 from __future__ import annotations
 

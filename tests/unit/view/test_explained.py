@@ -20,7 +20,7 @@ def failed(moves: int = 0) -> Session:
     title = "Out of memory on cuda:0: 2.00 GiB requested"
     session.findings.insert(0, Finding("oom", "critical", title, diagnosis, (LEFT,), 1))
     session.moves = [
-        Move(f"change {at}", (), 1, 1, 1, "", GIB, 1.0, 2.0, 3.0) for at in range(moves)
+        Move(f"change {at}", (), 1, 1, 1, "", int(GIB), 1.0, 2.0, 3.0) for at in range(moves)
     ]
     return session
 

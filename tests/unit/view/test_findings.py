@@ -90,12 +90,15 @@ def test_the_most_useful_advice_is_in_sight_and_the_rest_folded() -> None:
 
 
 def test_plain_text_has_a_line_for_each() -> None:
-    """In plain text three findings have a line each, and the others are counted."""
-    session, span = with_findings(*(finding(number) for number in range(4)))
-    first, *lines = card_bundle(session, span, with_chart=True)["text/plain"].splitlines()
-    assert first.startswith('memwatch "fine-tune"')
-    assert lines == [
-        *(f"  warning: Number {at} took 1.25 GiB." for at in range(3)),
+    """In plain text three findings have a line each, with their first advice, and the others are counted."""
+    advised = finding(0, "warn", "Take less", "or nothing")
+    session, span = with_findings(advised, *(finding(number) for number in range(1, 4)))
+    lines = card_bundle(session, span, with_chart=True)["text/plain"].splitlines()
+    assert lines[0].startswith('memwatch "fine-tune"')
+    assert lines[2:-1] == [
+        "  warning: Number 0 took 1.25 GiB.",
+        "    Take less.",
+        *(f"  warning: Number {at} took 1.25 GiB." for at in (1, 2)),
         "  1 more finding",
     ]
 
