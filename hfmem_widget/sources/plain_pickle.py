@@ -67,7 +67,8 @@ class _Machine:
         self.at = self.released = 0
         self.stack: list[Any] = []
         self.marks: list[tuple[list[Any], int, int]] = []
-        """Of each open one the stack below; of a dictionary also where it begins, and its place in `memo`."""
+        """Of each the stack below; after a dictionary that is empty so far where it begins, and its place in
+        `memo`: the items are its own or, where it stays empty, those of what follows it."""
         self.memo: list[Any] = []
         self.lists: dict[bytes, list[Any]] = {}
         self.numbers: dict[int, int] = {}
@@ -129,10 +130,12 @@ class _Machine:
         self.marks.append((self.stack, start, place))
         self.stack = []
 
-    def since_mark(self) -> tuple[list[Any], int, int]:
+    def since_mark(self) -> list[Any]:
         items = self.stack
-        self.stack, start, place = self.marks.pop()
-        return items, start, place
+        self.stack, _, place = self.marks.pop()
+        if place >= 0:
+            self.stack.append(self.memo[place])
+        return items
 
     def pop(self, count: int) -> list[Any]:
         items = self.stack[len(self.stack) - count :] if count else []
@@ -142,7 +145,7 @@ class _Machine:
         return items
 
     def end_tuple(self) -> None:
-        items = tuple(self.since_mark()[0])
+        items = tuple(self.since_mark())
         self.stack.append(items)
 
     def extend(self, items: list[Any]) -> None:
@@ -179,23 +182,18 @@ class _Machine:
         if self.data[self.at : self.at + 2] == b"\x94(":
             self.at += 2
             self.mark(start, len(self.memo))
-            self.memo.append(None)
+            self.memo.append({})
         else:
             self.stack.append({})
 
     def end_dictionary(self) -> None:
-        items, start, place = self.since_mark()
-        if start < 0:
-            self.fill(items)
-            return
-        self.stack.append({})
-        self.fill(items)
+        _, start, place = self.marks[-1]
+        self.fill(self.since_mark())
         made = self.stack[-1]
-        if "action" in made:
+        if start >= 0 and "action" in made:
             self.stack[-1] = event_of(made)
+            self.memo[place] = None  # nobody refers to it, and it need not be kept
             self.event = self.pattern(self.data[start : self.at]) or self.event
-        else:
-            self.memo[place] = made
 
     def pattern(self, raw: bytes) -> re.Pattern[bytes] | None:
         """Return what finds events made as one is, as nearly all are; None if it has not all fields."""
@@ -278,7 +276,7 @@ _DOING: Mapping[int, Callable[[_Machine], None]] = {
     0x8D: lambda made: made.text(8),
     ord("("): _Machine.mark,
     ord("]"): _Machine.begin_list,
-    ord("e"): lambda made: made.extend(made.since_mark()[0]),
+    ord("e"): lambda made: made.extend(made.since_mark()),
     ord("a"): lambda made: made.extend(made.pop(1)),
     ord("}"): _Machine.dictionary,
     ord("u"): _Machine.end_dictionary,
