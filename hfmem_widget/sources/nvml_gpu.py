@@ -28,15 +28,12 @@ class Fault(IntEnum):
     GPU_IS_LOST = 15
     RESET_REQUIRED = 16
     LIB_RM_VERSION_MISMATCH = 18
-    ARGUMENT_VERSION_MISMATCH = 25
 
 
 LOST = frozenset({Fault.GPU_IS_LOST, Fault.RESET_REQUIRED})
 """The device answers no more until it is reset."""
 
-MISSING = frozenset(
-    {Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND, Fault.ARGUMENT_VERSION_MISMATCH}
-)
+MISSING = frozenset({Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND})
 """This driver or device does not have the figure."""
 
 _CLOSED: dict[int | None, str] = {
@@ -177,7 +174,7 @@ class Gpu:
         self.shared = 0.0
         """The bytes of the machine's memory, if the device has no other."""
         self._cpu = cpu
-        self._knows_v2 = True
+
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
         self._busy_due = self._idle_due = -math.inf
@@ -242,31 +239,17 @@ class Gpu:
             return self._pool().in_use, NOT_AVAILABLE
         memory = self._memory()
         total, used = _within(_field(memory, "total"), _PEBIBYTE), _field(memory, "used")
-        if not self._knows_v2:
-            return _within(used, total), NOT_AVAILABLE
+
         reserve = _field(memory, "reserved")
         unaccounted = total - _field(memory, "free") - used
-        # Whether v2's `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.
+        # Whether `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.
         if abs(unaccounted) < abs(unaccounted - reserve):
             used -= reserve
         return _within(used, total), _within(reserve, total)
 
     def _memory(self) -> Any:
         nvml = self._nvml
-        if self._knows_v2:
-            try:
-                return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
-            except nvml.NVMLError as error:
-                if code_of(error) not in MISSING:
-                    raise
-        memory = nvml.nvmlDeviceGetMemoryInfo(self.handle)
-        if self._knows_v2:
-            self._knows_v2 = False
-            self._note(
-                "This driver, older than R510, counts its own reserve as device memory in use; a newer "
-                "driver reports the two separately."
-            )
-        return memory
+        return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
 
     def _share_out(self, used: float) -> None:
         """Split what is in use between this process and others."""
@@ -288,8 +271,9 @@ class Gpu:
         """Return what each process on the device uses, by its id, up to the list that this one is in."""
         listed: dict[int, float] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
+            read = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
             try:
-                processes = self._processes(kind)
+                processes = read(self.handle)
             except self._nvml.NVMLError:
                 if kind == "Compute":
                     raise
@@ -320,16 +304,6 @@ class Gpu:
             # MIG instances may list no sizes; but nobody else is there.
             total = used - (self._process if self._process > 0 else 0.0)
         return total
-
-    def _processes(self, kind: str) -> Sequence[Any]:
-        call = f"nvmlDeviceGet{kind}RunningProcesses"
-        try:
-            listed: Sequence[Any] = getattr(self._nvml, f"{call}_v3")(self.handle)
-        except self._nvml.NVMLError as error:
-            if code_of(error) not in MISSING:
-                raise
-            listed = getattr(self._nvml, f"{call}_v2")(self.handle)
-        return listed
 
     def _unless_missing(self, read: Callable[[], R]) -> R | None:
         if self.handle is None:

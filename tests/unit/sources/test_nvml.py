@@ -42,17 +42,6 @@ def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
     assert watched.source.devices[0].total == 80 * GIB
 
 
-def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
-    """Before R510 the reserve cannot be told apart: in use then includes it, and a note says so."""
-    watched = Watched([FakeGpu(knows_v2=False)], proc)
-    values = watched(0.0)
-    watched(0.1)
-
-    assert values["cuda:0/device_used"] == 1 * GIB + 600 * MIB
-    assert math.isnan(values["cuda:0/driver_reserved"])
-    assert len(watched.source.notes) == 1
-
-
 def split_card() -> FakeGpu:
     """Return a card in MIG mode with two instances."""
     parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
@@ -217,7 +206,7 @@ def test_what_costs_more_is_read_less_often(proc: Path) -> None:
 
     assert watched.nvml.calls["MemoryInfo"] == 101 + 1
     assert watched.nvml.calls["UtilizationRates"] == 11
-    assert watched.nvml.calls["ComputeRunningProcesses_v3"] == 3
+    assert watched.nvml.calls["ComputeRunningProcesses"] == 3
 
 
 def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> None:
@@ -240,7 +229,7 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
         gpu.used = (tick + 1) * MIB
         one.read(tick / 10)
 
-    assert fake.calls["ComputeRunningProcesses_v3"] == 3
+    assert fake.calls["ComputeRunningProcesses"] == 3
 
 
 def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
