@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -68,10 +69,7 @@ class PsutilMemory:
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
-        machine = self._machine()
-        return Pool(
-            float(machine.total), float(machine.total - machine.available), self.own().resident
-        )
+        return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
     def close(self) -> None:
         """Give nothing back."""
@@ -91,12 +89,8 @@ class DarwinMemory(PsutilMemory):
 
     def own(self, *, whole: bool = True) -> Own:
         """Return ``ri_phys_footprint``, and ``ri_lifetime_max_phys_footprint`` of the process' whole life."""
-        footprint = self._word(9)
-        return (
-            super()
-            .own(whole=whole)
-            ._replace(peak=max(self._word(30), footprint), private=footprint)
-        )
+        own, footprint = super().own(), self._word(9)
+        return own._replace(peak=max(self._word(30), footprint), private=footprint)
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
@@ -137,12 +131,11 @@ class PsutilProcesses:
         try:
             process = self._process(pid)
             resident = float(process.memory_info().rss)
-            # One that has ended, and was not waited for, has nothing.
-            return (
-                Held(resident, how="resident", name=plain(process.name())) if resident else Held()
-            )
+            if resident:  # else it has ended, and was not waited for
+                return Held(resident, how="resident", name=plain(process.name()))
         except self._gone:
-            return Held()
+            pass
+        return Held()
 
 
 def find_processes() -> Processes:
@@ -346,9 +339,7 @@ class HostSource(Source):
 def _cpu_name() -> str:
     try:
         with (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            for line in file.read(2048).splitlines():
-                if line.startswith("model name"):
-                    return plain(line.partition(":")[2])
+            name = re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE)
     except OSError:
-        pass
-    return "CPU"
+        name = None
+    return plain(name[1]) if name else "CPU"
