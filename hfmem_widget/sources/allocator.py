@@ -157,14 +157,11 @@ class Allocator:
         self._modules = modules
         self._stats = f"_{self.device_type}_memoryStats"
         self._reset = f"_{self.device_type}_resetPeakMemoryStats"
+        self.installed = False
+        """Whether the entry points that there are for peaks are wrapped by this very object."""
         self._wrapped: dict[str, _EntryPoint] = {}
         self._indices = range(0)
         self._up_in = -1
-
-    @property
-    def installed(self) -> bool:
-        """Whether the entry points are wrapped by this very object."""
-        return bool(self._wrapped)
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for this type of device."""
@@ -307,18 +304,20 @@ class Allocator:
         Installed again, the two functions are replaced. It must be `supported`.
         """
         self.uninstall()
-        self._wrap(self._stats, read)
-        self._wrap(self._reset, reset)
-        self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
-        self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
-        # Every step calls them three times, with cold caches: what they would call takes their places.
-        vars(self).update(reset_peak=self._raw(self._reset))
-        if type(self).stats is Allocator.stats:
-            vars(self).update(stats=self._raw(self._stats))
+        if hasattr(self._extension(), self._stats):  # else there is no peak to read or reset
+            self._wrap(self._stats, read)
+            self._wrap(self._reset, reset)
+            self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
+            self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
+            # Every step calls them three times, with cold caches: what they would call takes their places.
+            vars(self).update(reset_peak=self._raw(self._reset))
+            if type(self).stats is Allocator.stats:
+                vars(self).update(stats=self._raw(self._stats))
+        self.installed = True
 
     def uninstall(self) -> None:
         """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
-        extension = self._extension()
+        extension, self.installed = self._extension(), False
         for name in ("stats", "reset_peak"):
             vars(self).pop(name, None)
         wrapped, self._wrapped = self._wrapped, {}

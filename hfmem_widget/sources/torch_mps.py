@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
-from hfmem_widget.sources.allocator import Allocator, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.allocator import Allocator, Stats
 from hfmem_widget.text import plain
 
 
@@ -21,7 +21,6 @@ class MpsAllocator(Allocator):
     """
 
     device_type = "mps"
-    _is_installed = False
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for Metal."""
@@ -59,22 +58,6 @@ class MpsAllocator(Allocator):
             "allocated_bytes": {"all": {"current": module.current_allocated_memory()}},
             "reserved_bytes": {"all": {"current": module.driver_allocated_memory()}},
         }
-
-    @property
-    def installed(self) -> bool:
-        """Whether it was installed, by which nothing changes: nobody can read or reset a peak."""
-        return self._is_installed
-
-    def install(
-        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
-    ) -> None:
-        """Wrap nothing: there is no peak that anybody could read or reset."""
-        del read, reset
-        self._is_installed = True
-
-    def uninstall(self) -> None:
-        """Put nothing back."""
-        self._is_installed = False
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Raise `SourceUnavailable`: it lists no segments."""

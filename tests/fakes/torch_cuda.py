@@ -221,10 +221,6 @@ class FakeAllocator(Allocator):
         else:
             self._through[1](self.reset_peak, device)
 
-    @property
-    def installed(self) -> bool:
-        return self._through is not None
-
     def supported(self) -> bool:
         return True
 
@@ -273,10 +269,10 @@ class FakeAllocator(Allocator):
         self.pools[index].reset_peak()
 
     def install(self, read: Callable[..., Stats], reset: Callable[..., None]) -> None:
-        self._through = (read, reset)
+        self._through, self.installed = (read, reset), True
 
     def uninstall(self) -> None:
-        self._through = None
+        self._through, self.installed = None, False
 
 
 FORBIDDEN_IN_CUDA = (
