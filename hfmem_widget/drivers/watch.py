@@ -21,7 +21,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView, NotebookView
-from hfmem_widget.view.screen import Bundle, Screen
+from hfmem_widget.view.screen import Screen
 
 MOST_NESTED = 32
 """Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""
@@ -194,19 +194,14 @@ class Watch(Decorates):
         Why memory ran out stands above: it is then above the error's traceback, however long that is.
         """
         harmless(judge, session, span)
-        above: list[Bundle] = []
-        below: list[Bundle] = []
-        for companion in companions:
-            place = above if companion.stands_above else below
-            harmless(
-                lambda companion=companion, to=place: to.append(companion.report(session, span))
-            )
+        reports = [(each.stands_above, harmless(each.report, session, span)) for each in companions]
         view, self._view = self._view, None
         if view is None:
             return
         # There is room for one above: memory may run out here while ranks go on.
-        lead, *others = *filter(None, above), None
+        lead, *others = *(report for is_above, report in reports if is_above and report), None
         harmless(view.finish, span, lead)
+        below = (report for is_above, report in reports if not is_above)
         for bundle in filter(None, (*others, *below)):
             harmless(self._screen.show, bundle)
 
@@ -301,11 +296,7 @@ class EveryCell:
                 harmless(companion.end, self._recorder, self.session.span(span.id), error)
             span = self._monitor.close_span(self.session, span.id, outcome_of(error))
             harmless(judge, self.session, span)
-            reports: list[Bundle] = []
-            for companion in companions:
-                harmless(
-                    lambda companion=companion: reports.append(companion.report(self.session, span))
-                )
+            reports = [harmless(companion.report, self.session, span) for companion in companions]
             if annotate and not self._options.quiet:
                 self._view.annotate(span)
                 for report in filter(None, reports):
