@@ -163,10 +163,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
 def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return how long rows may become, how many are made of each prompt, and whether tokens are drawn.
-
-    Nothing where that is not usual, or not known.
-    """
+    """Return how long rows may become, how many each prompt has, and if tokens are drawn; {} if unusual."""
     own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
     def asked(name: str) -> Any:

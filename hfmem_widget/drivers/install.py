@@ -71,10 +71,7 @@ def end() -> None:
 
 
 def attach(*, for_good: bool = True) -> WhenImported:
-    """Follow all of them from now on, and return what waits for them; attaching again does nothing.
-
-    What is not followed `for_good` is left again with the last watch.
-    """
+    """Follow all of them from now on; what is not followed `for_good` is left again with the last watch."""
     attachment = process_state(Attachment)
     attachment.for_good |= for_good
     if attachment.imports is None:
@@ -84,10 +81,7 @@ def attach(*, for_good: bool = True) -> WhenImported:
 
 
 def detach(*, entirely: bool = True) -> None:
-    """Put the original methods back; what cannot be put back keeps nothing else from it.
-
-    If not `entirely`, a Trainer stays followed that a `MemoryCallback` was made for.
-    """
+    """Put the original methods back; if not `entirely`, no Trainer's that a `MemoryCallback` was made for."""
     attachment = process_state(Attachment)
     imports, attachment.imports = attachment.imports, None
     attachment.for_good = False

@@ -382,10 +382,7 @@ def figures_of(run: Run) -> Mapping[str, float]:
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
-    """Return whether a training on another thread is followed in a session, and note that it is not alone.
-
-    Spans lie within one another, so of two trainings at once one would end the other's.
-    """
+    """Return whether a training on another thread is followed in a session, and note that it is not alone."""
     runs = process_state(_ActiveRuns).runs.values()
     if not any(run.session is session and run.is_elsewhere for run in runs):
         return False

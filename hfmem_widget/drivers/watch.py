@@ -232,10 +232,7 @@ def unwatched(
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
-    """Yield the watches at whose `__exit__` an error was raised before its first line was run.
-
-    An interrupt that comes during a long operation at the end of a block is only raised there.
-    """
+    """Yield the watches at whose `__exit__` an interrupt was raised before its first line was run."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame

@@ -168,10 +168,7 @@ class Allocator:
         return hasattr(self._extension(), self._stats) and hasattr(self._extension(), self._reset)
 
     def other_accelerator(self) -> str | None:
-        """Return the device type that torch is built for where it is not this one; "" for none.
-
-        None while torch is not there, or still being imported.
-        """
+        """Return the type torch is built for if not this one; "" for none, None until it is imported."""
         torch: Any = self._modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return None
@@ -183,10 +180,7 @@ class Allocator:
             return ""
 
     def devices(self) -> range:
-        """Return the indices of the visible devices; empty until the user's code has initialised them.
-
-        Also empty in a forked child, where they cannot be used.
-        """
+        """Return the indices of the devices; empty until the user's code initialises them, and in a fork."""
         # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
         if self._up_in == os.getpid():
             return self._indices
@@ -245,10 +239,7 @@ class Allocator:
         return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
-        """Return the counters of an initialised device, past any wrapper; the caller may change them.
-
-        Where the allocator keeps none, it raises what torch does.
-        """
+        """Return an initialised device's counters, past any wrapper, for the caller to keep."""
         stats: Stats = self._raw(self._stats)(index)
         return stats
 
@@ -299,10 +290,7 @@ class Allocator:
     def install(
         self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
     ) -> None:
-        """Let the user's readings go through `read(raw, index)` and resets through `reset(raw, index)`.
-
-        Installed again, the two functions are replaced. It must be `supported`.
-        """
+        """Let the user's readings go through `read(raw, index)`, resets through `reset(raw, index)`."""
         self.uninstall()
         if hasattr(self._extension(), self._stats):  # else there is no peak to read or reset
             self._wrap(self._stats, read)

@@ -318,10 +318,7 @@ class HostSource(Source):
         return self._arenas
 
     def _lacking_of(self, kept: float, rest: float, now: float) -> float:
-        """Return what malloc keeps and is not in memory; looked up again once the `rest` changes.
-
-        That is private memory without all that malloc and Python have.
-        """
+        """Return what malloc keeps beside memory; `rest` is private memory less malloc's and Python's."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
         # What malloc has handed out of it since, while private memory grew as much, has come into memory.
         taken, grown = self._kept - kept, rest - self._rest

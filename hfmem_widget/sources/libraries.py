@@ -117,10 +117,7 @@ def has_buckets(module: Any) -> bool:
 
 
 def buckets_of(modules: Iterable[Any]) -> Iterator[GradientBuckets]:
-    """Yield the gradient buckets of those modules that are DDP's.
-
-    Their tensors cannot be had from Python, but the reducer reports their sizes.
-    """
+    """Yield the gradient buckets of those modules that are DDP's, whose reducer reports their sizes."""
     for module in _of_class(modules, _DDP):
         try:
             # Buckets of mixed precision have another type than the parameters, whose bytes are reported.

@@ -57,9 +57,8 @@ class NvmlSource(Source):
         proc: Path = PROC,
     ) -> None:
         super().__init__()
-        self._reserved = reserved
-        self._opened = opened
-        self._shares, self._pool = shares, pool
+        self._opened, self._shares = opened, shares
+        self._of_cuda: dict[str, Any] = {"reserved": reserved, "shares": shares, "pool": pool}
         self._cuda_uuids = cuda_uuids
         self._environ = environ
         self._load = load
@@ -216,10 +215,8 @@ class NvmlSource(Source):
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
-        descendants = Descendants(self._proc)
         of_card = self._nvml, handle, label, self._pids, self._note
-        of_cuda: dict[str, Any] = {"reserved": self._reserved, "shares": self._shares}
-        return Gpu(*of_card, **of_cuda, pool=self._pool, descendants=descendants)
+        return Gpu(*of_card, descendants=Descendants(self._proc), **self._of_cuda)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)

@@ -47,10 +47,7 @@ class NotPlainError(HFMemError, ValueError):
 
 
 def load(data: bytes | mmap.mmap) -> Any:
-    """Return what a pickle of protocol 2 to 5 holds, an allocator's events as `Event`.
-
-    Raises `NotPlainError` where there is anything else in it, or it is damaged.
-    """
+    """Return what a pickle of protocol 2 to 5 holds, events as `Event`; else raise `NotPlainError`."""
     try:
         return _Machine(data).run()
     except NotPlainError:

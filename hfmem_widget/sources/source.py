@@ -47,10 +47,7 @@ class Source:
         raise NotImplementedError
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return the values of `series` from what has been read of an instant already.
-
-        None where that is not enough, and `read` must; most sources know nothing of instants.
-        """
+        """Return the values of `series` as read at an instant already; None where that is not enough."""
         return None
 
     def close(self) -> None:

@@ -193,10 +193,7 @@ def _quantised(torch: Any) -> tuple[Any, ...]:
 
 
 def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
-    """Return every tensor in lists, dicts and objects' own fields, as often as it lies there.
-
-    At most `deepest` of them in one another are looked through; models are not.
-    """
+    """Return every tensor in containers and objects' fields, `deepest` in one another, not in models."""
     tensors: list[Any] = []
     if "torch" in sys.modules:
         _collect(value, deepest, tensors)

@@ -114,13 +114,9 @@ class CudaAllocator(Allocator):
         if index not in self._handles and self._is_open_on_rocm(index):
             # torch has imported it with care for two copies of its library (ROCm/amdsmi#72), and knows which
             # of its devices is which of HIP's.
-            cuda = self._module()
-            library, find = (
-                getattr(cuda, each, None) for each in ("amdsmi", "_get_amdsmi_handler")
-            )
-            self._handles[index] = None
-            if library is not None and find is not None:
-                self._handles[index] = library, find(index)
+            cuda, self._handles[index] = self._module(), None
+            if hasattr(cuda, "amdsmi") and hasattr(cuda, "_get_amdsmi_handler"):
+                self._handles[index] = cuda.amdsmi, cuda._get_amdsmi_handler(index)
         return self._handles.get(index)
 
     def _is_open_on_rocm(self, index: int) -> bool:

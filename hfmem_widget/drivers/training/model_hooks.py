@@ -218,10 +218,7 @@ def _without_hooks(
     *more: Any,
     **_: Any,
 ) -> AbstractContextManager[object]:
-    """Take our hooks off the modules that code may call which torch.compile begins to trace.
-
-    It would compile it again without them.
-    """
+    """Take our hooks off modules that code may call which torch.compile traces: it would trace them."""
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
     hooked = process_state(Hooked)
     if hooked.hooks and not is_ours:

@@ -57,10 +57,7 @@ def errors_kept(shell: Any = None) -> list[Slot]:
 
 
 def outputs_kept(shell: Any = None) -> list[Slot]:
-    """Return where outputs are kept: ``Out``, ``_``, ``__``, ``___``, ``_12``, and IPython's copies of these.
-
-    A variable ``_`` that the user has assigned is the user's, as IPython sees it too.
-    """
+    """Return where outputs are kept: ``Out``, ``_12``, ``_`` if it is not the user's, IPython's copies."""
     if shell is None:
         return []
     history = shell.user_ns.get("_oh")
