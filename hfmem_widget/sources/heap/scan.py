@@ -58,7 +58,8 @@ def scan(
         if subjects is not None:
             subjects += [(text_of([node.path()]), value) for node, value in search.subjects]
     # What libraries hold by the byte is nobody's concern.
-    rows = tuple(row for row in rows if row.bytes >= LEAST or not paths.is_beyond_names(row.path))
+    beyond = paths.LIBRARY, paths.UNNAMED
+    rows = tuple(row for row in rows if row.bytes >= LEAST or not row.path.startswith(beyond))
     explained = Counter(Holders(rows).explained())
     # Of what is no file's, as much counts as is in this process's memory.
     explained["cpu"] += min(shared_memory(), explained[MANAGED])
@@ -99,7 +100,10 @@ class _SearchForPaths(Search):
             self._look_into_all(self.modules, Precedence.MODULE)
             if is_thorough:
                 self._look_beyond_names()
-        self._join_overlapping()
+        # A tensor that has an array's memory counts with the array.
+        for first, key, size in self.overlapping(self.arrivals):
+            joined = *self.arrivals[first], *self.arrivals.pop(key)
+            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
         self._tell_own()
 
     def _look_into_all(self, modules: Mapping[str, ModuleType], precedence: Precedence) -> None:
@@ -130,7 +134,8 @@ class _SearchForPaths(Search):
         for name, module in libraries.items():
             if self._unnamed < LEAST:
                 break
-            self._look_into_all({paths.library_name(name): module}, Precedence.LIBRARY)
+            path = f"{paths.LIBRARY}{name.partition('.')[0]}{paths.ARROW}{name}"
+            self._look_into_all({path: module}, Precedence.LIBRARY)
 
     def arrive(self, before: PathNode, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
@@ -225,12 +230,6 @@ class _SearchForPaths(Search):
             elif held.bytes >= LEAST:
                 of_its_kind = node.of("Python objects", "", node.precedence)
                 self._add((held.tensor.key, "cpu"), replace(held, node=of_its_kind))
-
-    def _join_overlapping(self) -> None:
-        """Count a tensor that has an array's memory with the array."""
-        for first, key, size in self.overlapping(self.arrivals):
-            joined = *self.arrivals[first], *self.arrivals.pop(key)
-            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
 
     def _order(self, root: Root) -> tuple[int, int]:
         """Return a sort key: the biggest models come first, so that none is named by a part of it."""
