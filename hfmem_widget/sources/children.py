@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import PROC, Descendants, kibibytes
+from hfmem_widget.sources.procfs import PROC, Descendants, is_linux, kibibytes
 from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 
@@ -44,17 +44,32 @@ class Held(NamedTuple):
     name: str = ""
 
 
-class Processes(Protocol):
-    """A way of finding the processes that descend from this one."""
+class PsutilProcesses:
+    """The descendants of this process, for macOS and Windows, by what is resident."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._process = psutil.Process
+        self._gone = psutil.Error
 
     def pids(self) -> Collection[int]:
-        """Return the ids of those that live; at once where there are none."""
+        """Return the ids of those that live."""
+        return [each.pid for each in self._process().children(recursive=True)]
 
     def held(self, pid: int) -> Held:
-        """Return what one of them holds."""
+        """Return what is resident."""
+        try:
+            process = self._process(pid)
+            resident = float(process.memory_info().rss)
+            if resident:  # else it has ended, and was not waited for
+                return Held(resident, how="resident", name=plain(process.name()))
+        except self._gone:
+            pass
+        return Held()
 
 
-class LinuxProcesses:
+class LinuxProcesses(PsutilProcesses):
     """The descendants of this process in ``/proc``."""
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -93,6 +108,11 @@ class LinuxProcesses:
         return Held(float((resident - common) * self._page), how=how, name=name)
 
 
+def find_processes() -> PsutilProcesses:
+    """Return how to find this process' descendants on this system."""
+    return LinuxProcesses() if is_linux() else PsutilProcesses()
+
+
 class ChildSource(Source):
     """Child processes on the host: their bytes, how many there are, workers among them, shared memory.
 
@@ -104,7 +124,7 @@ class ChildSource(Source):
     secondary = True
 
     def __init__(
-        self, processes: Processes, *, cpu: Callable[[], float] = time.thread_time
+        self, processes: PsutilProcesses, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
         super().__init__()
         self._processes = processes

@@ -12,13 +12,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool
-from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
 from hfmem_widget.sources.malloc import (
     Arenas,
     ReadArenas,
@@ -28,7 +27,7 @@ from hfmem_widget.sources.malloc import (
     find_glibc_heap,
     in_use,
 )
-from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own
+from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own, is_linux
 from hfmem_widget.sources.source import Looks, Source
 from hfmem_widget.text import MIB, plain
 
@@ -113,45 +112,11 @@ class DarwinMemory(PsutilMemory):
         return float(words[at])
 
 
-class PsutilProcesses:
-    """The descendants of this process, for macOS and Windows, by what is resident."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self._process = psutil.Process
-        self._gone = psutil.Error
-
-    def pids(self) -> Collection[int]:
-        """Return the ids of those that live."""
-        return [each.pid for each in self._process().children(recursive=True)]
-
-    def held(self, pid: int) -> Held:
-        """Return what is resident."""
-        try:
-            process = self._process(pid)
-            resident = float(process.memory_info().rss)
-            if resident:  # else it has ended, and was not waited for
-                return Held(resident, how="resident", name=plain(process.name()))
-        except self._gone:
-            pass
-        return Held()
-
-
-def find_processes() -> Processes:
-    """Return how to find this process' descendants on this system."""
-    return LinuxProcesses() if _is_linux() else PsutilProcesses()
-
-
 def find_memory() -> LinuxMemory | PsutilMemory:
     """Return how to read this process' memory on this system."""
-    if _is_linux():
+    if is_linux():
         return LinuxMemory()
     return DarwinMemory() if sys.platform == "darwin" else PsutilMemory()
-
-
-def _is_linux() -> bool:
-    return (PROC / "self" / "statm").exists()
 
 
 BESIDE: Mapping[str, str] = {
@@ -178,9 +143,8 @@ offloading. *Shared memory* is the machine's, without what is resident in this p
 class HostSource(Source):
     """The roles of the device "cpu".
 
-    Private memory, resident set and machine are read from `memory`, that of this system by default.
-    `find_heap` returns how to read the C heap, and `find_python` Python's arenas, or None where that cannot
-    be known; `pinned` returns the bytes of pinned memory, `arrow` those in Arrow's pool.
+    `memory` is that of this system by default. `find_heap` returns how to read the C heap, and `find_python`
+    Python's arenas, or None where that cannot be known; `pinned` and `arrow` return bytes.
     """
 
     name = "host"

@@ -19,6 +19,11 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+def is_linux() -> bool:
+    """Return whether there is a ``/proc`` to read."""
+    return (PROC / "self" / "statm").exists()
+
+
 class ProcFile:
     """A file of ``/proc`` kept open: reading it again costs 3 µs, opening it too 25.
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
-from hfmem_widget.sources.host import PsutilProcesses
+from hfmem_widget.sources.children import (MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses, PsutilProcesses)
 from hfmem_widget.sources.procfs import LinuxMemory
 from tests.unit.sources.test_procfs import add
 
@@ -21,7 +20,7 @@ KB = 1024
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-class Fake:
+class Fake(PsutilProcesses):
     """Processes of which each has so many bytes, and takes some CPU time to read."""
 
     def __init__(self, held: dict[int, Held], seconds: float = 0.0) -> None:
