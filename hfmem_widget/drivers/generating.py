@@ -1,9 +1,8 @@
 """``generate`` as a span with its prefill and its decode, and the KV caches of whatever decodes.
 
-Every way in which ``generate`` decodes (greedy, sampling, beams, with an assistant) tells its model what
-a forward pass has returned by one method, once a step and outside of what torch.compile compiles; the first
-time is the end of the prefill. Where gradients are off, as in a loop written by hand, the call of the model
-itself is followed: only the outermost of the models within one another, and not its layers.
+Every way in which ``generate`` decodes tells its model what a forward pass has returned by one method, once a
+step and outside of what torch.compile compiles; the first time is the end of the prefill. Where gradients are
+off, the call of the model itself is followed: only the outermost of the models within one another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Following optimizers, ranks, Trainers, ``generate``, pipelines and ``from_pretrained`` in unchanged code.
 
-The methods are surrounded on their classes, as soon as transformers' modules are imported, or now if they
-are. So Trainers built before the extension was loaded are followed too, and nothing of ours stays in one
-that was built. Where nothing is being watched, a surrounded method only asks whether something is.
+The methods are surrounded on their classes, as soon as these are imported: so is a Trainer that was built
+before. Where nothing is being watched, a surrounded method only asks whether something is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Following every optimizer of torch, and every backward pass: what any loop is made of, whoever wrote it.
 
-Optimizers are followed by the hooks that torch offers for them; a backward pass has none, so the function in
-which all of them begin is surrounded. So is `eval()`: a module's passes are then those of an evaluation.
-It is done while something is watched.
+Optimizers are followed by torch's hooks for them; the function in which all backward passes begin is
+surrounded, and so is `eval()`: a module's passes are then those of an evaluation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """`MemoryCallback`, and what follows a `Trainer` that was given none.
 
-Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and no event
-says that an evaluation begins. So the public methods ``train``, ``evaluate``, ``predict`` and
-``save_model`` are surrounded as well.
+Its public methods are surrounded as well: no callback comes after an error, or as an evaluation begins.
 """
 
 from __future__ import annotations

@@ -34,11 +34,10 @@ Follow = Callable[[Monitor, Session], Forwards]
 class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
-    Without a label it is called as its `title` says. `follow` takes the monitor and the session, and returns
-    what opens spans within the watch. The tensors of the `subjects`, models and optimizers, are counted, and
-    none is kept alive by it. The `last` companions come after those which the options ask for, to tell what
-    the others have found. If it is `recorded_if_possible`, it watches without a recording, and says so, where
-    that cannot be written.
+    Without a label it is called as its `title` says. `follow` returns what opens spans within the watch. The
+    tensors of the `subjects`, models and optimizers, are counted, and not kept alive. The `last` companions
+    come after those which the options ask for. If it is `recorded_if_possible`, it watches without a
+    recording, and says so, where that cannot be written.
     """
 
     def __init__(

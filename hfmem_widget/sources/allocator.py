@@ -1,9 +1,8 @@
 """What PyTorch's caching allocators have in common, used without ever initialising a device.
 
-torch names the entry points of each type of device in one way. Reading takes 10 µs on an H200: host-side
-counters, no call of the device's runtime, no synchronisation. Nothing is called before the user's own code
-has initialised the device, because most of `torch.cuda` and its kin would initialise it, or create a context,
-or forbid forking (pytorch#103584, accelerate#1751).
+Reading takes 10 µs on an H200: host-side counters, no call of the device's runtime, no synchronisation.
+Nothing is called before the user's own code has initialised the device: most of `torch.cuda` would initialise
+it, or create a context, or forbid forking (pytorch#103584, accelerate#1751).
 """
 
 from __future__ import annotations
@@ -124,28 +123,22 @@ class _EntryPoint(NamedTuple):
 class Allocator:
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
-    The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use it. A further one
-    is a class that derives from it in a file of its own, and one line in `sources.ALLOCATORS` (ROCm is
-    torch's "cuda"). It must have:
+    The methods here are torch's for a `device_type` that is named as CUDA is (ROCm is torch's "cuda"). A
+    further one must have:
 
-    - `devices`, `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``: ``current``,
-      ``peak``), and `device`. A counter that is missing is shown as not available.
+    - `devices`, `device`, and `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``:
+      ``current``, ``peak``). A counter that is missing is shown as not available.
     - For exact peaks: `reset_peak`, which sets every ``peak`` to its ``current``; the count
       ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
       its peaks leaves the ``peak`` keys out.
-
-    What else it may lack, it says as each method describes. Those here are torch's for a `device_type` that
-    is named as CUDA is; `opened`, `capability`, `processes`, `busy` and `history` know of nothing.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
     `reset_peak`, `devices` and `opened` run at every tick and every edge: at most some 10 µs each.
 
-    Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
-    wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
-    before the device is initialised, or with anything but a device's index, reach the original as they are.
-    torch is found in `modules` once the user has imported it. One torch has one accelerator: at most one
-    allocator has devices.
+    The user's code reads and resets counters through attributes of `torch._C`, looked up at every call.
+    Once wrapped, calls before the device is initialised, or with anything but a device's index, reach
+    the original as they are. torch is found in `modules`. At most one allocator has devices.
     """
 
     device_type = ""

@@ -148,8 +148,7 @@ def sharded_in(modules: Sequence[Any]) -> Sharded:
 def workspaces(torch: Any) -> tuple[str, int] | None:
     """Return the one CUDA device of this process, and the bytes of cuBLAS' workspaces; None if not known.
 
-    They are the caching allocator's, and PyTorch keeps them until the end. Its table of them is the whole
-    process', so that on several devices nobody knows which is where.
+    PyTorch keeps them until the end; its table does not tell on which of several devices each is.
     """
     try:
         device = only_device(torch)

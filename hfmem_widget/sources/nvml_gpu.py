@@ -136,8 +136,7 @@ class Gpu:
     takes a sentence for the user, in which the device is called `label`. `reserved` takes the device's UUID
     and returns the bytes that this process' allocator has of it now; `shares` takes it, too, and returns
     whether the device has no memory but the machine's, which `pool` reads; None until CUDA is up. `cpu`
-    returns the CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that
-    comes back from the driver waits up to 5 ms for the interpreter where the user's code is busy.
+    returns the CPU seconds of the calling thread: who comes back from the driver waits for the interpreter.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Reads pickles that have plain containers and nothing else: nothing in one can call anything.
 
-It is made for the snapshots of torch's allocators, which have millions of events. Each becomes an `Event` as
-soon as it is read, and lists of the same frames are one: a file of 1 GB would else take several times its
-size. What a file can make the reader do is bounded by its size.
+It is made for torch's snapshots, with millions of events: each becomes an `Event` as soon as it is read, and
+lists of the same frames are one. What a file can make the reader do is bounded by its size.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from hfmem_widget.sources.allocator import Instant
 class Source:
     """One way of reading memory; by itself it opens nothing.
 
-    `read` is called on every tick, on the poller's thread; a source that does not block is also read
-    on the user's thread at a span's edges. A source never raises from `read`: what it cannot read is
-    NaN, and the reason, in one plain sentence with its remedy, is put into `notes` once.
+    `read` is called on every tick, on the poller's thread; where it does not block also on the user's thread,
+    at a span's edges. It never raises: what cannot be read is NaN, and the reason, in one plain sentence with
+    its remedy, is put into `notes` once.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """An allocator's own history of allocations, recorded for the time of a watch.
 
-PyTorch keeps one recording for the process. The user's own is not changed, not ended, and not read (which
-leaves an event in it), except where only reading shows that it is there. Nothing here initialises a device:
-where the user's code has not done so yet, the recording begins when it does, before the first allocation.
+PyTorch keeps one recording for the process. The user's own is not changed, ended, or read (which leaves an
+event in it), except where only reading shows that it is there. Nothing here initialises a device.
 """
 
 from __future__ import annotations

@@ -14,10 +14,8 @@ from hfmem_widget.text import plain
 class MpsAllocator(Allocator):
     """The only object that calls the MPS allocator, which is without peaks and segments.
 
-    `torch.mps` has no peak and no list of segments (torch/mps/__init__.py, torch 2.13). The peaks that
-    `torch.accelerator` has there since 2.13 are not read: they are without the count of allocations, and
-    count as reserved torch's own heaps alone, not all that Metal holds (ATen/mps/MPSAllocator.mm). Its memory
-    is a part of the machine's, not beside it.
+    The peaks that `torch.accelerator` has since 2.13 are not read: they are without the count of allocations,
+    and of torch's own heaps alone (ATen/mps/MPSAllocator.mm). Its memory is a part of the machine's.
     """
 
     device_type = "mps"
@@ -29,9 +27,8 @@ class MpsAllocator(Allocator):
     def devices(self) -> range:
         """Return the one device, once the user's code has asked for it; nothing in a forked child.
 
-        torch does not tell whether Metal is in use, and whatever asks Metal opens it. But
-        `torch.backends.mps.is_available` keeps its answer (`lru_cache`), and Trainer, accelerate and
-        pipelines call it. When it has been called, Metal is open already.
+        Whatever asks Metal opens it. But once somebody has called `torch.backends.mps.is_available`, which
+        keeps its answer (`lru_cache`), as Trainer, accelerate and pipelines do, Metal is open already.
         """
         if not self.supported():
             return range(0)

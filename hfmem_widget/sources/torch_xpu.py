@@ -13,10 +13,8 @@ from hfmem_widget.sources.torch_history import XpuHistory
 class XpuAllocator(Allocator):
     """The only object that touches the XPU allocator's entry points.
 
-    `torch.xpu` shows bytes and peaks, but not how often it allocated (torch/csrc/xpu/Module.cpp, torch 2.13).
-    Without that count another thread's allocation between reading a peak and resetting it cannot be seen.
-    `torch.accelerator` shows it, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not,
-    peaks are lower bounds.
+    `torch.xpu` does not show how often it allocated (torch/csrc/xpu/Module.cpp), `torch.accelerator`
+    does, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not, peaks are lower bounds.
     """
 
     device_type = "xpu"

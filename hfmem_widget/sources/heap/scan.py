@@ -44,10 +44,9 @@ def scan(
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
-    The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
-    what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
-    A thorough search goes on to what libraries hold, and to what no name leads to. To a list of `subjects`
-    the models and optimizers themselves are added, with their paths: for who lets them go.
+    `allocated` is what the allocator has handed out, in bytes by device; `Holders.remainders` are the
+    rest. A thorough search goes on to what libraries hold, and to what no name leads to. To a list of
+    `subjects` the models and optimizers themselves are added, with their paths: for who lets them go.
     """
     began = time.perf_counter()
     with Search.undisturbed(), tensors.unnoticed():
