@@ -247,19 +247,9 @@ def _caches_in(outputs: Any) -> list[object]:
         # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
         return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     if type(outputs) is tuple:
-        return [value for value in outputs if is_cache(value) or _is_pairs(value)]
+        return list(filter(is_cache, outputs))
     return []
 
-
-def _is_pairs(value: object) -> bool:
-    """Return whether something is keys and values of layers, as tuples."""
-    tensor = sys.modules["torch"].Tensor
-    return (
-        type(value) is tuple
-        and bool(value)
-        and all(type(pair) is tuple and len(pair) in {2, 4} for pair in value)
-        and all(isinstance(part, tensor) for pair in value for part in pair)
-    )
 
 
 def _number(count: Any) -> float:
