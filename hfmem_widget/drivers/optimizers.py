@@ -137,8 +137,6 @@ def _cleared(owner: Any, monitor: Monitor) -> None:
 
 
 class _Backward:
-    """One backward pass."""
-
     def __init__(self, _loss: object) -> None:
         pass
 

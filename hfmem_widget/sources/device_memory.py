@@ -137,7 +137,6 @@ class DeviceMemorySource(Source):
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:
-        """Ask AMD SMI no more."""
         self._looks, self._shares = [], []
         self._note(
             f"AMD SMI did not tell whose memory is in use on the devices ({plain(error)}); "

@@ -253,7 +253,6 @@ def _of_class(modules: Iterable[Any], place: tuple[str, str]) -> Iterator[Any]:
 
 
 def _class(place: tuple[str, str]) -> Any:
-    """Return a class of torch's, if its module is loaded."""
     module, name = place
     return getattr(sys.modules.get(module), name, None)
 

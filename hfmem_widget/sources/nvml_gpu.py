@@ -251,7 +251,6 @@ class Gpu:
         return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
 
     def _share_out(self, used: float) -> None:
-        """Split what is in use between this process and others."""
         reserved = self._reserved(self.uuid)
         listed = self._unless_missing(self._list)
         process = NOT_AVAILABLE if listed is None else self._own_bytes(listed)

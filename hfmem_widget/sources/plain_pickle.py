@@ -95,13 +95,11 @@ class _Machine:
         self.at += width
 
     def number(self, width: int) -> int:
-        """Read an unsigned number of so many bytes."""
         (value,) = _UNSIGNED[width].unpack_from(self.data, self.at)
         self.at += width
         return int(value)
 
     def taken(self, count: int) -> bytes:
-        """Read so many bytes."""
         start, self.at = self.at, self.at + count
         if self.at > len(self.data):
             raise NotPlainError(DAMAGED)
@@ -171,7 +169,7 @@ class _Machine:
         return items
 
     def dictionary(self) -> None:
-        """Begin a dictionary. One with entries is made at its end: most are events, and need not be kept."""
+        """Begin a dictionary, or take many: most are events, and need not be kept."""
         start = self.at - 1
         if self.event is not None and self.take_events(self.event.match):
             return

@@ -54,7 +54,6 @@ class Source:
         """Give back what was opened; called once, after the last `read`."""
 
     def _note(self, sentence: str) -> None:
-        """Say a sentence, once."""
         # At a limit the next reading may be right, and there is nothing to update or to report.
         if sentence not in self.notes and not is_limit(sys.exception()):
             self.notes.append(sentence)

@@ -230,18 +230,14 @@ class TrainingRun:
 
     @_harmless
     def _end_backward(self, outcome: str) -> None:
-        self._close("backward", outcome)
-        if "substep" in self._open:
-            self._close("substep", outcome)
+        for kind in ("backward", "substep"):
+            self._close(kind, outcome)
 
     @_harmless
     def substep_ended(self) -> None:
         """End a batch that was not the last of its step."""
-        if "substep" in self._open:
-            self._close("substep")
-        else:
-            for phase in _PHASES:
-                self._close(phase)
+        for kind in ("substep", *_PHASES):
+            self._close(kind)
 
     def optimizer_begins(self) -> None:
         """Turn to the optimizer: the gradients are ready."""
