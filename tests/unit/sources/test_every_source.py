@@ -12,7 +12,7 @@ import pytest
 
 from hfmem_widget.session import Series
 from hfmem_widget.sources import Source, open_allocators, open_sources
-from hfmem_widget.sources.children import ChildSource, Held
+from hfmem_widget.sources.children import ChildSource, Held, PsutilProcesses
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
@@ -87,7 +87,7 @@ def children_that_come_and_go() -> tuple[Source, list[Step]]:
     """Return the source of child processes, of which there is one, then none, then a fault."""
     held = {7: Held(100.0)}
 
-    class Fake:
+    class Fake(PsutilProcesses):
         def pids(self) -> Collection[int]:
             return held
 

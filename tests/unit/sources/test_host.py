@@ -102,28 +102,6 @@ def test_memory_that_is_touched_is_private_and_resident(source: HostSource) -> N
     assert after["reserved"] - before["reserved"] == pytest.approx(200 * MB, rel=0.05)
 
 
-@glibc
-def test_memory_that_is_not_touched_takes_nothing_and_is_said(source: HostSource) -> None:
-    """1 GB never written is no private memory; malloc has handed it out, and most of it is known as such."""
-    before = read(source)
-    array = np.empty(1000 * MB, dtype=np.uint8)
-    after = read(source, LATER)
-
-    assert after["malloc"] - before["malloc"] == pytest.approx(array.nbytes, rel=0.01)
-    assert abs(after["allocated"] - before["allocated"]) < 2 * MB
-    assert 0 < after["untouched"] <= array.nbytes + MB
-
-
-@glibc
-def test_freed_memory_is_not_in_use(source: HostSource) -> None:
-    """Deleting gives the heap back."""
-    before = read(source)
-    array = np.ones(200 * MB, dtype=np.uint8)
-    del array
-
-    assert read(source, LATER)["allocated"] - before["allocated"] == pytest.approx(0, abs=2 * MB)
-
-
 @linux
 def test_the_mark_is_this_programs_own() -> None:
     """A program started by a large process does not begin with that one's peak, as ru_maxrss would."""

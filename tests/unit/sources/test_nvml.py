@@ -475,33 +475,28 @@ INSTANCES = ("MIG-one", "MIG-two", "MIG-GPU-aaa0/1/0")
         ("GPU-b,GPU-b", ()),
         ("GPU-b,GPU-bbb", ()),
         ("gpu-bbb2", ()),
+        ("MIG-two", (1,)),
+        ("MIG-two,MIG-one", (1,)),
+        ("MIG-GPU-aaa0/1/0", (2,)),
+        ("MIG-none", ()),
     ],
 )
 def test_it_shows_what_cuda_shows(value: str | None, expected: tuple[int, ...]) -> None:
-    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats."""
-    assert visible(value, GPUS) == expected
+    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats.
 
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("MIG-two", (1,)), ("MIG-two,MIG-one", (1,)), ("MIG-GPU-aaa0/1/0", (2,)), ("MIG-none", ())],
-)
-def test_one_instance_is_shown(value: str, expected: tuple[int, ...]) -> None:
-    """A process uses one MIG instance, the first that is named, under its new or its old kind of name."""
-    assert visible(value, INSTANCES) == expected
+    Of MIG instances one, the first that is named, under its new or its old kind of name.
+    """
+    shown = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, shown) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])
 def test_ordinals_are_certain_only_in_one_order(ordinal: str | None) -> None:
-    """Among unlike GPUs, CUDA counts the fastest first unless told otherwise."""
+    """Among unlike GPUs, CUDA counts the fastest first unless told otherwise; a UUID means one GPU."""
     assert is_provisional(ordinal, None, ("A100", "T4"))
     assert is_provisional(ordinal, "FASTEST_FIRST", ("A100", "T4"))
     assert not is_provisional(ordinal, "PCI_BUS_ID", ("A100", "T4"))
     assert not is_provisional(ordinal, None, ("A100", "A100"))
-
-
-def test_uuids_are_certain() -> None:
-    """A UUID means one GPU, whatever the order."""
     assert not is_provisional("GPU-b", None, ("A100", "T4"))
 
 
