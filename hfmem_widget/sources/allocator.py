@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
@@ -146,6 +146,9 @@ class Allocator:
     integrated = "is_integrated"
     """The property of a device that says whether it is a part of the processor, without memory of its own."""
 
+    recording: ClassVar[type[TorchHistory] | None] = None
+    """What records its history, if torch can."""
+
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
         self._stats = f"_{self.device_type}_memoryStats"
@@ -269,7 +272,7 @@ class Allocator:
 
         `on_start` is called once when it begins to record, on the thread that made it begin.
         """
-        return None
+        return None if self.recording is None else self.recording(self._modules, on_start=on_start)
 
     def autocast(self) -> bool | None:
         """Return whether autocast is on for these devices on the calling thread; None where unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +35,7 @@ class CudaAllocator(Allocator):
     """The only object that touches the CUDA allocator's entry points."""
 
     device_type = "cuda"
+    recording = CudaHistory
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         super().__init__(modules)
@@ -148,7 +149,3 @@ class CudaAllocator(Allocator):
         except RuntimeError as error:
             raise SourceUnavailable(plain(error)) from error
         return segments
-
-    def history(self, on_start: Callable[[], object]) -> CudaHistory | None:
-        """Return a recording of allocations that waits for its first look."""
-        return CudaHistory(self._modules, on_start=on_start)

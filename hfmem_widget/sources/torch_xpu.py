@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
@@ -18,6 +18,7 @@ class XpuAllocator(Allocator):
     """
 
     device_type = "xpu"
+    recording = XpuHistory
     integrated = "is_integrated_gpu"
 
     def stats(self, index: int) -> Stats:
@@ -36,7 +37,3 @@ class XpuAllocator(Allocator):
             message = "this torch lists its segments only together with their history"
             raise SourceUnavailable(message)
         return super().snapshot()
-
-    def history(self, on_start: Callable[[], object]) -> XpuHistory | None:
-        """Return a recording of allocations that waits for its first look."""
-        return XpuHistory(self._modules, on_start=on_start)
