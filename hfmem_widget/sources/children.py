@@ -12,11 +12,8 @@ from typing import Final, NamedTuple
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.procfs import PROC, Descendants, is_linux, kibibytes
-from hfmem_widget.sources.source import Source
+from hfmem_widget.sources.source import SLOWLY, Source
 from hfmem_widget.text import plain
-
-INTERVAL: Final = 1.0
-"""Seconds between looks at which processes there are, and at least between readings of one of them."""
 
 SHARE: Final = 0.01
 FIRST_SHARE: Final = 0.1
@@ -141,9 +138,9 @@ class ChildSource(Source):
         try:
             if now >= self._look_due:
                 began = self._cpu()
-                self._look_due = now + INTERVAL
+                self._look_due = now + SLOWLY
                 pids = sorted(self._processes.pids())
-                self._look_due = now + max(INTERVAL, (self._cpu() - began) / SHARE)
+                self._look_due = now + max(SLOWLY, (self._cpu() - began) / SHARE)
                 self._pids = pids[:MOST]
                 if len(pids) > MOST:
                     self._note(f"Of {len(pids)} child processes, {MOST} are counted on the host.")
@@ -173,10 +170,10 @@ class ChildSource(Source):
             held = self._processes.held(pid)
             ended = self._cpu()
             cost = (ended - started) * len(self._pids)
-            self._held[pid] = held, now + max(INTERVAL, cost / SHARE)
+            self._held[pid] = held, now + max(SLOWLY, cost / SHARE)
             self._tell(held)
             self._read_due = now + (ended - began) / (FIRST_SHARE if is_new else SHARE)
-            if self._read_due > now + INTERVAL / 10:
+            if self._read_due > now + SLOWLY / 10:
                 return
 
     def _tell(self, held: Held) -> None:

@@ -28,11 +28,8 @@ from hfmem_widget.sources.malloc import (
     in_use,
 )
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own, is_linux
-from hfmem_widget.sources.source import Looks, Source
+from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import MIB, plain
-
-SLOW_INTERVAL = 1.0
-"""Seconds between readings of the machine, which are slow."""
 
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
@@ -201,7 +198,7 @@ class HostSource(Source):
             own = self._memory.own(whole=is_slow)
             if is_slow:
                 self._read_extras(own)
-                self._slow_due = now + SLOW_INTERVAL
+                self._slow_due = now + SLOWLY
             private = self._private(own, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")

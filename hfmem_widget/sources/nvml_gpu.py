@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.procfs import Descendants, ProcessIds
-from hfmem_widget.sources.source import Looks
+from hfmem_widget.sources.source import SLOWLY, Looks
 from hfmem_widget.text import plain
 
 
@@ -111,12 +111,6 @@ METRICS: Final = (
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
-BUSY_INTERVAL: Final = 1.0
-"""Seconds between looks at how busy a GPU is, over as long as the driver averages it."""
-
-IDLE_INTERVAL: Final = 1.0
-"""Seconds between readings of a GPU that this process does not use beside one that it does."""
-
 INTEGRATED: Final = re.compile(r"\b(GB10|Thor|Orin)\b")
 """GPUs without memory of their own, by names under which NVML reported none (llmfit#93, #792)."""
 
@@ -190,10 +184,10 @@ class Gpu:
             self.total = self.shared = pool().total
 
     def read_rarely(self, now: float) -> Sequence[float]:
-        """Return what was read at most `IDLE_INTERVAL` before: for a device that only others use."""
+        """Return what was read at most `SLOWLY` before: for a device that only others use."""
         if now >= self._idle_due:
             self._idle = self.read(now)
-            self._idle_due = now + IDLE_INTERVAL
+            self._idle_due = now + SLOWLY
         return self._idle
 
     def read(self, now: float) -> Sequence[float]:
@@ -214,7 +208,7 @@ class Gpu:
                 lambda: self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu
             )
             self._busy = _within(busy, 100)
-            self._busy_due = now + BUSY_INTERVAL
+            self._busy_due = now + SLOWLY  # the driver averages it over as long
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
         if self.handle is None and self._pool is None:
             return NOTHING

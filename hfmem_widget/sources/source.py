@@ -12,6 +12,9 @@ from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Instant
 
+SLOWLY: Final = 1.0
+"""Seconds between readings of what is slow to read, or changes slowly."""
+
 
 class Source:
     """One way of reading memory; by itself it opens nothing.
