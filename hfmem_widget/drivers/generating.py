@@ -21,7 +21,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import surround
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
-from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.session import Session
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
 
@@ -66,7 +66,7 @@ class Generation:
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
         process_state(GenerateContext).generation = self
-        self._phase = self._open("prefill")
+        self._phase = self._monitor.open_span(self._session, "prefill", "prefill").id
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
@@ -114,7 +114,7 @@ class Generation:
             if growth.length:
                 self._counts["longest"] = float(growth.length)
         self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
-        self._phase = self._open("decode")
+        self._phase = self._monitor.open_span(self._session, "decode", "decode").id
 
     def _counts_now(self) -> dict[str, float]:
         if not self._steps:
@@ -131,9 +131,6 @@ class Generation:
         if self._new_tokens and passed > 0:
             counts["tokens_per_second"] = self._new_tokens * counts.get("samples", 1.0) / passed
         return {name: count for name, count in counts.items() if math.isfinite(count)}
-
-    def _open(self, kind: SpanKind) -> int:
-        return self._monitor.open_span(self._session, kind, kind).id
 
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
@@ -249,7 +246,6 @@ def _caches_in(outputs: Any) -> list[object]:
     if type(outputs) is tuple:
         return list(filter(is_cache, outputs))
     return []
-
 
 
 def _number(count: Any) -> float:

@@ -126,11 +126,7 @@ class DeviceMemorySource(Source):
         if at in self._pooled and (pool := self._pool) is not None:
             process = pool.own + (0.0 if pool.is_all else reserved)
             return [process, max(used - process, 0.0), NOT_AVAILABLE]
-        listed, pids = allocator.processes(at) or {}, self._pids()
-        own = pids.own & listed.keys()
-        # In a container other ids may be listed: no guess is made.
-        unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
-        process = listed[min(own)] if own else unlisted
+        process = self._pids().bytes_in(allocator.processes(at) or {})
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:

@@ -124,9 +124,9 @@ def buckets_of(modules: Iterable[Any]) -> Iterator[GradientBuckets]:
             if module.mixed_precision is None and not module.is_multi_device_module:
                 sizes = module.logger._get_ddp_logging_data().strs_map["bucket_sizes"]
                 size = sum(int(size_of_one) for size_of_one in sizes.split(","))
-                yield GradientBuckets(
-                    _key(module.device), size, bool(module.gradient_as_bucket_view)
-                )
+                place = module.device
+                key = "cpu" if place.type == "cpu" else str(place)
+                yield GradientBuckets(key, size, bool(module.gradient_as_bucket_view))
         except Exception:  # noqa: BLE001, S112  (another version of torch)
             continue
 
@@ -255,7 +255,3 @@ def _of_class(modules: Iterable[Any], place: tuple[str, str]) -> Iterator[Any]:
 def _class(place: tuple[str, str]) -> Any:
     module, name = place
     return getattr(sys.modules.get(module), name, None)
-
-
-def _key(device: Any) -> str:
-    return "cpu" if device.type == "cpu" else str(device)

@@ -247,7 +247,10 @@ class Gpu:
     def _share_out(self, used: float) -> None:
         reserved = self._reserved(self.uuid)
         listed = self._unless_missing(self._list)
-        process = NOT_AVAILABLE if listed is None else self._own_bytes(listed)
+        process = NOT_AVAILABLE
+        if listed is not None:
+            process = self._pids.bytes_in(listed)
+            self.listed = not self._pids.own.isdisjoint(listed)
         # Two figures of different instants would make a context that breathes with the allocator.
         if math.isnan(process) or reserved == self._reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
@@ -275,14 +278,6 @@ class Gpu:
             if self._pids.own & listed.keys():
                 break
         return listed
-
-    def _own_bytes(self, listed: dict[int, float]) -> float:
-        own = self._pids.own & listed.keys()
-        self.listed = bool(own)
-        if own:
-            return listed[min(own)]
-        # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
-        return 0.0 if self._pids.all_visible else NOT_AVAILABLE
 
     def _bytes_of_children(self, listed: dict[int, float] | None, used: float) -> float:
         if listed is None:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -189,6 +189,12 @@ class ProcessIds(NamedTuple):
     own: frozenset[int] = frozenset()
     all_visible: bool = False
     """Whether it lives in the machine's first namespace, where every list of ids means its own."""
+
+    def bytes_in(self, listed: Mapping[int, float]) -> float:
+        """Return what a device's list has for this process; else 0, or NaN where ids may be others'."""
+        own = self.own & listed.keys()
+        # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
+        return listed[min(own)] if own else 0.0 if self.all_visible else NOT_AVAILABLE
 
 
 def process_ids(proc: Path = PROC) -> ProcessIds:
