@@ -87,22 +87,17 @@ class FakeDevice:
             self._add("segment", 1)
             self.stats["num_device_alloc"] += 1
         self.blocks[block] = (size, rounded)
-        self._add("requested_bytes", size)
-        self._add("allocated_bytes", rounded)
-        self._add("active_bytes", rounded)
-        self._add("active", 1)
-        if self.counts_allocations:
-            self._add("allocation", 1)
+        for name, amount in self._figures(size, rounded).items():
+            self._add(name, amount)
 
     def free(self, block: int) -> None:
         """Take a block back; its segment stays reserved."""
-        size, rounded = self.blocks.pop(block)
-        self._take("requested_bytes", size)
-        self._take("allocated_bytes", rounded)
-        self._take("active_bytes", rounded)
-        self._take("active", 1)
-        if self.counts_allocations:
-            self._take("allocation", 1)
+        for name, amount in self._figures(*self.blocks.pop(block)).items():
+            self._take(name, amount)
+
+    def _figures(self, size: int, rounded: int) -> dict[str, int]:
+        figures = {"requested_bytes": size, "active": 1, "allocation": int(self.counts_allocations)}
+        return figures | dict.fromkeys(("allocated_bytes", "active_bytes"), rounded)
 
     def reset_peak(self) -> None:
         """Set every peak to what is current."""
