@@ -284,13 +284,14 @@ def _instead(otherwise: Callable[..., Any] | None, *args: Any, **kwargs: Any) ->
         return None
 
 
-def harmless(action: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Call something of ours; a fault in it costs one line on stderr, and the caller goes on."""
+def harmless(action: Callable[..., R], *args: object, **kwargs: object) -> R | None:
+    """Call something of ours; a fault in it costs one line on stderr, and the caller goes on with None."""
     try:
-        action(*args, **kwargs)
+        return action(*args, **kwargs)
     except Exception as error:
         if is_for_user(error):
             raise
+    return None
 
 
 def call_all(*actions: Callable[[], object]) -> None:

@@ -27,12 +27,7 @@ class Decorates(ABC):
     def __call__(self, function: Decorated) -> Decorated:
         """Surround every call of a function, until its coroutine or generator has ended.
 
-        With a generator it begins at the first item, and ends when that is exhausted or closed.
-
-        Raises
-        ------
-        OptionError
-            If it is a class, or nothing that can be called.
+        A generator begins at its first item. Raises `OptionError` for a class, and what cannot be called.
         """
         if isinstance(function, (staticmethod, classmethod)):
             return cast("Decorated", type(function)(self(function.__func__)))

@@ -1,9 +1,7 @@
 """Pipelines of diffusers: what is encoded first, each denoising step, and the decoding.
 
-Every pipeline has a `__call__` of its own, but they all register their parts with one method, show the loop's
-progress with one, and have a scheduler whose `step` ends a denoising step. A step begins with the first
-forward pass of a model that denoises; only what is called within a pipeline on this thread is followed.
-Where steps are so short that telling each would cost more than a share of the time, some are one group.
+All register their parts with one method and show progress with one. A denoising step begins with
+the first pass of a model that denoises and ends with the scheduler's `step`; short ones are one group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """``generate`` as a span with its prefill and its decode, and the KV caches of whatever decodes.
 
-Every way in which ``generate`` decodes (greedy, sampling, beams, with an assistant) tells its model what
-a forward pass has returned by one method, once a step and outside of what torch.compile compiles; the first
-time is the end of the prefill. Where gradients are off, as in a loop written by hand, the call of the model
-itself is followed: only the outermost of the models within one another, and not its layers.
+Every way in which ``generate`` decodes tells its model what a forward pass has returned by one method, once a
+step and outside of what torch.compile compiles; the first time is the end of the prefill. Where gradients are
+off, the call of the model itself is followed: only the outermost of the models within one another.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import surround
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
-from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.session import Session
 from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
 
@@ -67,7 +66,7 @@ class Generation:
     def __enter__(self) -> Self:
         self._block = self._monitor.open_span(self._session, "block", "generate").id
         process_state(GenerateContext).generation = self
-        self._phase = self._open("prefill")
+        self._phase = self._monitor.open_span(self._session, "prefill", "prefill").id
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
@@ -115,7 +114,7 @@ class Generation:
             if growth.length:
                 self._counts["longest"] = float(growth.length)
         self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
-        self._phase = self._open("decode")
+        self._phase = self._monitor.open_span(self._session, "decode", "decode").id
 
     def _counts_now(self) -> dict[str, float]:
         if not self._steps:
@@ -132,9 +131,6 @@ class Generation:
         if self._new_tokens and passed > 0:
             counts["tokens_per_second"] = self._new_tokens * counts.get("samples", 1.0) / passed
         return {name: count for name, count in counts.items() if math.isfinite(count)}
-
-    def _open(self, kind: SpanKind) -> int:
-        return self._monitor.open_span(self._session, kind, kind).id
 
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
@@ -163,10 +159,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
 def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return how long rows may become, how many are made of each prompt, and whether tokens are drawn.
-
-    Nothing where that is not usual, or not known.
-    """
+    """Return how long rows may become, how many each prompt has, and if tokens are drawn; {} if unusual."""
     own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
     def asked(name: str) -> Any:
@@ -251,19 +244,8 @@ def _caches_in(outputs: Any) -> list[object]:
         # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
         return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     if type(outputs) is tuple:
-        return [value for value in outputs if is_cache(value) or _is_pairs(value)]
+        return list(filter(is_cache, outputs))
     return []
-
-
-def _is_pairs(value: object) -> bool:
-    """Return whether something is keys and values of layers, as tuples."""
-    tensor = sys.modules["torch"].Tensor
-    return (
-        type(value) is tuple
-        and bool(value)
-        and all(type(pair) is tuple and len(pair) in {2, 4} for pair in value)
-        and all(isinstance(part, tensor) for pair in value for part in pair)
-    )
 
 
 def _number(count: Any) -> float:

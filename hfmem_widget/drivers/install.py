@@ -1,8 +1,7 @@
 """Following optimizers, ranks, Trainers, ``generate``, pipelines and ``from_pretrained`` in unchanged code.
 
-The methods are surrounded on their classes, as soon as transformers' modules are imported, or now if they
-are. So Trainers built before the extension was loaded are followed too, and nothing of ours stays in one
-that was built. Where nothing is being watched, a surrounded method only asks whether something is.
+The methods are surrounded on their classes, as soon as these are imported: so is a Trainer that was built
+before. Where nothing is being watched, a surrounded method only asks whether something is.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ def end() -> None:
 
 
 def attach(*, for_good: bool = True) -> WhenImported:
-    """Follow all of them from now on, and return what waits for them; attaching again does nothing.
-
-    What is not followed `for_good` is left again with the last watch.
-    """
+    """Follow all of them from now on; what is not followed `for_good` is left again with the last watch."""
     attachment = process_state(Attachment)
     attachment.for_good |= for_good
     if attachment.imports is None:
@@ -84,10 +80,7 @@ def attach(*, for_good: bool = True) -> WhenImported:
 
 
 def detach(*, entirely: bool = True) -> None:
-    """Put the original methods back; what cannot be put back keeps nothing else from it.
-
-    If not `entirely`, a Trainer stays followed that a `MemoryCallback` was made for.
-    """
+    """Put the original methods back; if not `entirely`, no Trainer's that a `MemoryCallback` was made for."""
     attachment = process_state(Attachment)
     imports, attachment.imports = attachment.imports, None
     attachment.for_good = False

@@ -35,10 +35,7 @@ class Loads(Part):
 
 
 class Shards:
-    """Which of a checkpoint's files are completed, as their tensors go into a model.
-
-    `sizes` are the bytes of each tensor, by file; empty for files that are not safetensors.
-    """
+    """Which files of a checkpoint are completed; `sizes` has the tensors' bytes by file of safetensors."""
 
     def __init__(self, files: Sequence[str] = ()) -> None:
         self.sizes = {file: _sizes_in(file) for file in files}
@@ -58,10 +55,7 @@ class Shards:
             self._waiting[file] += 1
 
     def place(self, names: Iterable[str]) -> Iterator[tuple[int, bool]]:
-        """Take note of the tensors that go into the model now: those before them are in it.
-
-        Yields the bytes of each of those, and whether a file is completed with it.
-        """
+        """Take what goes in now; yield the bytes of each tensor before, and whether it completes a file."""
         placed, self._placing = self._placing, tuple(names)
         for name in placed:
             file = self._file_of.pop(name, None)
@@ -103,16 +97,28 @@ class Load:
     @contextmanager
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
         """Follow one checkpoint, of one file or several, as it is put into a model."""
-        self._begin_reading(model, files)
+        self._monitor.attribution.follow(model)
+        self._shards = Shards(files)
+        self._number = self._completed = 0
+        self._bytes = 0.0
+        sizes = self._shards.sizes.values()
+        if sizes:
+            counts = {"shards": float(len(files))}
+            if all(sizes):
+                counts["bytes"] = float(sum(sum(file.values()) for file in sizes))
+            self._monitor.recorder(self._session).count(self._span, counts)
+        outcome = "done"
         try:
             yield
-        except BaseException as error:
-            self._end_reading(outcome_of(error))
-            raise
-        else:
             if self.goes_on:
                 self.place(())
-            self._end_reading("done")
+        except BaseException as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            self._shards = Shards()
+            if self.goes_on:
+                self._end_shard(outcome)
 
     @contextmanager
     def shard(self, file: str) -> Iterator[None]:
@@ -138,25 +144,6 @@ class Load:
             if completes:
                 self._complete()
 
-    def _begin_reading(self, model: object, files: Sequence[str]) -> None:
-        self._monitor.attribution.follow(model)
-        self._shards = Shards(files)
-        self._number = self._completed = 0
-        self._bytes = 0.0
-        sizes = self._shards.sizes.values()
-        if sizes:
-            counts = {"shards": float(len(files))}
-            if all(sizes):
-                counts["bytes"] = float(sum(sum(file.values()) for file in sizes))
-            self._monitor.recorder(self._session).count(self._span, counts)
-
-    def _end_reading(self, outcome: str) -> None:
-        self._shards = Shards()
-        if self._shard and self.goes_on:
-            self._count_bytes()
-            self._close(self._shard, outcome)
-            self._shard = 0
-
     def _begin_shards(self, number: int) -> None:
         if self._number:
             return
@@ -166,14 +153,17 @@ class Load:
 
     def _complete(self) -> None:
         self._completed += 1
-        if not self._shard:
-            return
-        self._count_bytes()
-        if self._completed < self._number:
+        if self._shard and self._completed < self._number:
+            self._count_bytes()
             closing, label = self._shard, self._shard_label()
             self._shard = self._monitor.turn(self._session, closing, "shard", label).id
         else:
-            self._close(self._shard, "done")
+            self._end_shard("done")
+
+    def _end_shard(self, outcome: str) -> None:
+        if self._shard:
+            self._count_bytes()
+            self._close(self._shard, outcome)
             self._shard = 0
 
     def _shard_label(self) -> str:

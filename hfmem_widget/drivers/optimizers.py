@@ -1,8 +1,7 @@
 """Following every optimizer of torch, and every backward pass: what any loop is made of, whoever wrote it.
 
-Optimizers are followed by the hooks that torch offers for them; a backward pass has none, so the function in
-which all of them begin is surrounded. So is `eval()`: a module's passes are then those of an evaluation.
-It is done while something is watched.
+Optimizers are followed by torch's hooks for them; the function in which all backward passes begin is
+surrounded, and so is `eval()`: a module's passes are then those of an evaluation.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hfmem_widget.drivers.training.forwards import end_passes, evaluates
@@ -27,11 +27,11 @@ from hfmem_widget.drivers.training.loop import (
 from hfmem_widget.drivers.training.models import note_module
 from hfmem_widget.guard import call_all, entry
 from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.patch import Place, is_compiling, restore_all, surround_all
+from hfmem_widget.monitor.patch import Around, Place, is_compiling, restore_all, surround_all
 from hfmem_widget.monitor.process import Installed, process_state, threads_in_group
 from hfmem_widget.monitor.shared import running_monitor
 
-OPTIMIZER = "torch.optim.optimizer"
+OPTIMIZER, _MODULE = "torch.optim.optimizer", "torch.nn.modules.module"
 
 
 @dataclass(slots=True)
@@ -114,40 +114,29 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
     _act(act)
 
 
-@contextmanager
-def _made(optimizer: Any) -> Iterator[None]:
-    yield
-    _act(lambda _monitor: notify_loop(lambda loop: loop.loop_begins(optimizer)))
+def _after(event: Callable[[Any, Monitor], None]) -> Around:
+    """Return what surrounds a method, and passes on what it was called of when it has ended."""
+
+    @contextmanager
+    def around(owner: Any) -> Iterator[None]:
+        yield
+        _act(partial(event, owner))
+
+    return around
 
 
-@contextmanager
-def _clearing(owner: Any) -> Iterator[None]:
-    yield
-
-    def act(monitor: Monitor) -> None:
-        monitor.attribution.gradients_cleared()
-        note_module(owner)
-        if hasattr(owner, "param_groups"):
-            notify_loop(lambda loop: loop.loop_begins(owner))
-
-    _act(act)
+def _made(optimizer: Any, _monitor: Monitor) -> None:
+    notify_loop(lambda loop: loop.loop_begins(optimizer))
 
 
-@contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    yield
-    _act(lambda _monitor: evaluates(module))
-
-
-@contextmanager
-def _naming(module: Any) -> Iterator[None]:
-    _act(lambda _monitor: note_module(module))
-    yield
+def _cleared(owner: Any, monitor: Monitor) -> None:
+    monitor.attribution.gradients_cleared()
+    note_module(owner)
+    if hasattr(owner, "param_groups"):
+        _made(owner, monitor)
 
 
 class _Backward:
-    """One backward pass."""
-
     def __init__(self, _loss: object) -> None:
         pass
 
@@ -165,10 +154,10 @@ def _act(action: Callable[[Monitor], None]) -> None:
 
 
 _PLACES = (
-    Place(OPTIMIZER, "Optimizer", "__init__", _made),
-    Place(OPTIMIZER, "Optimizer", "zero_grad", _clearing),
-    Place("torch.nn.modules.module", "Module", "zero_grad", _clearing),
-    Place("torch.nn.modules.module", "Module", "named_parameters", _naming),
-    Place("torch.nn.modules.module", "Module", "eval", _evaluating),
+    Place(OPTIMIZER, "Optimizer", "__init__", _after(_made)),
+    Place(OPTIMIZER, "Optimizer", "zero_grad", _after(_cleared)),
+    Place(_MODULE, "Module", "zero_grad", _after(_cleared)),
+    Place(_MODULE, "Module", "named_parameters", _after(lambda module, _: note_module(module))),
+    Place(_MODULE, "Module", "eval", _after(lambda module, _: evaluates(module))),
     Place("torch.autograd", "", "backward", _Backward),
 )

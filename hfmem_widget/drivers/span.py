@@ -119,10 +119,7 @@ class _NoSpan(SpanScope):
 
 
 def _number(value: Any) -> float | None:
-    """Return a plain finite number; None for all else.
-
-    A tensor that is not on the host is never read: that would wait for all that is queued on its device.
-    """
+    """Return a plain finite number; None for all else, and for a tensor that would have to be waited for."""
     try:
         if not isinstance(value, (int, float)):
             device = getattr(getattr(value, "device", None), "type", "cpu")

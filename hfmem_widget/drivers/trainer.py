@@ -1,8 +1,6 @@
 """`MemoryCallback`, and what follows a `Trainer` that was given none.
 
-Callbacks alone cannot tell how a training ended: ``on_train_end`` does not come after an error, and no event
-says that an evaluation begins. So the public methods ``train``, ``evaluate``, ``predict`` and
-``save_model`` are surrounded as well.
+Its public methods are surrounded as well: no callback comes after an error, or as an evaluation begins.
 """
 
 from __future__ import annotations
@@ -104,12 +102,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     **given
         The same one by one.
 
-    Attributes
-    ----------
-    options : WatchOptions
-    was_refused : bool
-        Whether the last training could not be followed.
-
     Raises
     ------
     OptionError
@@ -143,7 +135,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._epochs = 0
         self._all_ranks: Run | None = None
         self._budgets: list[Budget] = []  # of watches that may end a training
-        self.was_refused = False
+        self.was_refused = False  # whether the last training could not be followed
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # A copy of a Trainer has the callback, and no part in this training.
@@ -361,12 +353,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
 
 def figures_of(run: Run) -> Mapping[str, float]:
-    """Return entries for a log: the peaks of all ranks as last read, without a collective.
-
-    There are none before a rank has written a peak. ``hfmem/ranks/peak_allocated_gib_max``, ``_median`` and
-    ``_min`` are over the ranks' highest peaks so far, in GiB. ``hfmem/ranks/worst_rank`` has the highest, and
-    ``hfmem/ranks/reporting`` is how many there are.
-    """
+    """Return entries for a log: the peaks of all ranks as last read, without a collective; none at first."""
     peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
     if not peaks:
         return {}
@@ -382,10 +369,7 @@ def figures_of(run: Run) -> Mapping[str, float]:
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
-    """Return whether a training on another thread is followed in a session, and note that it is not alone.
-
-    Spans lie within one another, so of two trainings at once one would end the other's.
-    """
+    """Return whether a training on another thread is followed in a session, and note that it is not alone."""
     runs = process_state(_ActiveRuns).runs.values()
     if not any(run.session is session and run.is_elsewhere for run in runs):
         return False

@@ -21,7 +21,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView, NotebookView
-from hfmem_widget.view.screen import Bundle, Screen
+from hfmem_widget.view.screen import Screen
 
 MOST_NESTED = 32
 """Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""
@@ -34,11 +34,10 @@ Follow = Callable[[Monitor, Session], Forwards]
 class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
-    Without a label it is called as its `title` says. `follow` takes the monitor and the session, and returns
-    what opens spans within the watch. The tensors of the `subjects`, models and optimizers, are counted, and
-    none is kept alive by it. The `last` companions come after those which the options ask for, to tell what
-    the others have found. If it is `recorded_if_possible`, it watches without a recording, and says so, where
-    that cannot be written.
+    Without a label it is called as its `title` says. `follow` returns what opens spans within the watch. The
+    tensors of the `subjects`, models and optimizers, are counted, and not kept alive. The `last` companions
+    come after those which the options ask for. If it is `recorded_if_possible`, it watches without a
+    recording, and says so, where that cannot be written.
     """
 
     def __init__(
@@ -230,10 +229,7 @@ def unwatched(
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
-    """Yield the watches at whose `__exit__` an error was raised before its first line was run.
-
-    An interrupt that comes during a long operation at the end of a block is only raised there.
-    """
+    """Yield the watches at whose `__exit__` an interrupt was raised before its first line was run."""
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
@@ -247,17 +243,14 @@ def _reports(
 ) -> tuple[list[Bundle], list[Bundle]]:
     """Judge a span, and return what its companions show above the card, and below it."""
     harmless(judge, session, span)
-    shown: dict[Companion, Bundle] = {}
-
-    def show(companion: Companion, report: Callable[[Session, Span], Bundle]) -> None:
-        shown[companion] = report(session, span) or shown.get(companion, {})
-
-    for companion in companions:
-        harmless(show, companion, companion.report)
-    for companion in companions:
-        harmless(show, companion, companion.conclude)
-    found = [(each.stands_above, shown[each]) for each in companions if shown.get(each)]
-    return [one for above, one in found if above], [one for above, one in found if not above]
+    reports = [harmless(each.report, session, span) for each in companions]
+    concluded = [harmless(each.conclude, session, span) for each in companions]
+    shown = [
+        (each.stands_above, last or first)
+        for each, first, last in zip(companions, reports, concluded, strict=True)
+        if last or first
+    ]
+    return [one for above, one in shown if above], [one for above, one in shown if not above]
 
 
 class EveryCell:

@@ -8,10 +8,10 @@ from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.children import ChildSource
+from hfmem_widget.sources.children import ChildSource, find_processes
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
-from hfmem_widget.sources.host import HostSource, find_memory, find_processes
+from hfmem_widget.sources.host import HostSource, find_memory
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.tensors import TensorSource

@@ -1,9 +1,8 @@
 """What PyTorch's caching allocators have in common, used without ever initialising a device.
 
-torch names the entry points of each type of device in one way. Reading takes 10 µs on an H200: host-side
-counters, no call of the device's runtime, no synchronisation. Nothing is called before the user's own code
-has initialised the device, because most of `torch.cuda` and its kin would initialise it, or create a context,
-or forbid forking (pytorch#103584, accelerate#1751).
+Reading takes 10 µs on an H200: host-side counters, no call of the device's runtime, no synchronisation.
+Nothing is called before the user's own code has initialised the device: most of `torch.cuda` would initialise
+it, or create a context, or forbid forking (pytorch#103584, accelerate#1751).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
@@ -124,28 +123,22 @@ class _EntryPoint(NamedTuple):
 class Allocator:
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
-    The source, the peak ledger, the memory map, out-of-memory errors, stacks and `free` use it. A further one
-    is a class that derives from it in a file of its own, and one line in `sources.ALLOCATORS` (ROCm is
-    torch's "cuda"). It must have:
+    The methods here are torch's for a `device_type` that is named as CUDA is (ROCm is torch's "cuda"). A
+    further one must have:
 
-    - `devices`, `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``: ``current``,
-      ``peak``), and `device`. A counter that is missing is shown as not available.
+    - `devices`, `device`, and `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``:
+      ``current``, ``peak``). A counter that is missing is shown as not available.
     - For exact peaks: `reset_peak`, which sets every ``peak`` to its ``current``; the count
       ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
       its peaks leaves the ``peak`` keys out.
-
-    What else it may lack, it says as each method describes. Those here are torch's for a `device_type` that
-    is named as CUDA is; `opened`, `capability`, `processes`, `busy` and `history` know of nothing.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
     `reset_peak`, `devices` and `opened` run at every tick and every edge: at most some 10 µs each.
 
-    Python reads and resets the counters through attributes of `torch._C`, looked up at every call, so that
-    wrapping them reaches `torch.cuda.max_memory_allocated` and its kin however they were imported. Calls made
-    before the device is initialised, or with anything but a device's index, reach the original as they are.
-    torch is found in `modules` once the user has imported it. One torch has one accelerator: at most one
-    allocator has devices.
+    The user's code reads and resets counters through attributes of `torch._C`, looked up at every call.
+    Once wrapped, calls before the device is initialised, or with anything but a device's index, reach
+    the original as they are. torch is found in `modules`. At most one allocator has devices.
     """
 
     device_type = ""
@@ -153,28 +146,25 @@ class Allocator:
     integrated = "is_integrated"
     """The property of a device that says whether it is a part of the processor, without memory of its own."""
 
+    recording: ClassVar[type[TorchHistory] | None] = None
+    """What records its history, if torch can."""
+
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
         self._stats = f"_{self.device_type}_memoryStats"
         self._reset = f"_{self.device_type}_resetPeakMemoryStats"
+        self.installed = False
+        """Whether the entry points that there are for peaks are wrapped by this very object."""
         self._wrapped: dict[str, _EntryPoint] = {}
         self._indices = range(0)
         self._up_in = -1
-
-    @property
-    def installed(self) -> bool:
-        """Whether the entry points are wrapped by this very object."""
-        return bool(self._wrapped)
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for this type of device."""
         return hasattr(self._extension(), self._stats) and hasattr(self._extension(), self._reset)
 
     def other_accelerator(self) -> str | None:
-        """Return the device type that torch is built for where it is not this one; "" for none.
-
-        None while torch is not there, or still being imported.
-        """
+        """Return the type torch is built for if not this one; "" for none, None until it is imported."""
         torch: Any = self._modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return None
@@ -186,10 +176,7 @@ class Allocator:
             return ""
 
     def devices(self) -> range:
-        """Return the indices of the visible devices; empty until the user's code has initialised them.
-
-        Also empty in a forked child, where they cannot be used.
-        """
+        """Return the indices of the devices; empty until the user's code initialises them, and in a fork."""
         # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
         if self._up_in == os.getpid():
             return self._indices
@@ -248,10 +235,7 @@ class Allocator:
         return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
-        """Return the counters of an initialised device, past any wrapper; the caller may change them.
-
-        Where the allocator keeps none, it raises what torch does.
-        """
+        """Return an initialised device's counters, past any wrapper, for the caller to keep."""
         stats: Stats = self._raw(self._stats)(index)
         return stats
 
@@ -288,7 +272,7 @@ class Allocator:
 
         `on_start` is called once when it begins to record, on the thread that made it begin.
         """
-        return None
+        return None if self.recording is None else self.recording(self._modules, on_start=on_start)
 
     def autocast(self) -> bool | None:
         """Return whether autocast is on for these devices on the calling thread; None where unknown."""
@@ -302,23 +286,22 @@ class Allocator:
     def install(
         self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
     ) -> None:
-        """Let the user's readings go through `read(raw, index)` and resets through `reset(raw, index)`.
-
-        Installed again, the two functions are replaced. It must be `supported`.
-        """
+        """Let the user's readings go through `read(raw, index)`, resets through `reset(raw, index)`."""
         self.uninstall()
-        self._wrap(self._stats, read)
-        self._wrap(self._reset, reset)
-        self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
-        self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
-        # Every step calls them three times, with cold caches: what they would call takes their places.
-        vars(self).update(reset_peak=self._raw(self._reset))
-        if type(self).stats is Allocator.stats:
-            vars(self).update(stats=self._raw(self._stats))
+        if hasattr(self._extension(), self._stats):  # else there is no peak to read or reset
+            self._wrap(self._stats, read)
+            self._wrap(self._reset, reset)
+            self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
+            self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
+            # Every step calls them three times, with cold caches: what they would call takes their places.
+            vars(self).update(reset_peak=self._raw(self._reset))
+            if type(self).stats is Allocator.stats:
+                vars(self).update(stats=self._raw(self._stats))
+        self.installed = True
 
     def uninstall(self) -> None:
         """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
-        extension = self._extension()
+        extension, self.installed = self._extension(), False
         for name in ("stats", "reset_peak"):
             vars(self).pop(name, None)
         wrapped, self._wrapped = self._wrapped, {}

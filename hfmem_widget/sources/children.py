@@ -7,16 +7,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import PROC, Descendants, kibibytes
-from hfmem_widget.sources.source import Source
+from hfmem_widget.sources.procfs import PROC, Descendants, is_linux, kibibytes
+from hfmem_widget.sources.source import SLOWLY, Source
 from hfmem_widget.text import plain
-
-INTERVAL: Final = 1.0
-"""Seconds between looks at which processes there are, and at least between readings of one of them."""
 
 SHARE: Final = 0.01
 FIRST_SHARE: Final = 0.1
@@ -44,17 +41,32 @@ class Held(NamedTuple):
     name: str = ""
 
 
-class Processes(Protocol):
-    """A way of finding the processes that descend from this one."""
+class PsutilProcesses:
+    """The descendants of this process, for macOS and Windows, by what is resident."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._process = psutil.Process
+        self._gone = psutil.Error
 
     def pids(self) -> Collection[int]:
-        """Return the ids of those that live; at once where there are none."""
+        """Return the ids of those that live."""
+        return [each.pid for each in self._process().children(recursive=True)]
 
     def held(self, pid: int) -> Held:
-        """Return what one of them holds."""
+        """Return what is resident."""
+        try:
+            process = self._process(pid)
+            resident = float(process.memory_info().rss)
+            if resident:  # else it has ended, and was not waited for
+                return Held(resident, how="resident", name=plain(process.name()))
+        except self._gone:
+            pass
+        return Held()
 
 
-class LinuxProcesses:
+class LinuxProcesses(PsutilProcesses):
     """The descendants of this process in ``/proc``."""
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -93,6 +105,11 @@ class LinuxProcesses:
         return Held(float((resident - common) * self._page), how=how, name=name)
 
 
+def find_processes() -> PsutilProcesses:
+    """Return how to find this process' descendants on this system."""
+    return LinuxProcesses() if is_linux() else PsutilProcesses()
+
+
 class ChildSource(Source):
     """Child processes on the host: their bytes, how many there are, workers among them, shared memory.
 
@@ -104,7 +121,7 @@ class ChildSource(Source):
     secondary = True
 
     def __init__(
-        self, processes: Processes, *, cpu: Callable[[], float] = time.thread_time
+        self, processes: PsutilProcesses, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
         super().__init__()
         self._processes = processes
@@ -121,9 +138,9 @@ class ChildSource(Source):
         try:
             if now >= self._look_due:
                 began = self._cpu()
-                self._look_due = now + INTERVAL
+                self._look_due = now + SLOWLY
                 pids = sorted(self._processes.pids())
-                self._look_due = now + max(INTERVAL, (self._cpu() - began) / SHARE)
+                self._look_due = now + max(SLOWLY, (self._cpu() - began) / SHARE)
                 self._pids = pids[:MOST]
                 if len(pids) > MOST:
                     self._note(f"Of {len(pids)} child processes, {MOST} are counted on the host.")
@@ -153,10 +170,10 @@ class ChildSource(Source):
             held = self._processes.held(pid)
             ended = self._cpu()
             cost = (ended - started) * len(self._pids)
-            self._held[pid] = held, now + max(INTERVAL, cost / SHARE)
+            self._held[pid] = held, now + max(SLOWLY, cost / SHARE)
             self._tell(held)
             self._read_due = now + (ended - began) / (FIRST_SHARE if is_new else SHARE)
-            if self._read_due > now + INTERVAL / 10:
+            if self._read_due > now + SLOWLY / 10:
                 return
 
     def _tell(self, held: Held) -> None:

@@ -32,10 +32,7 @@ _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
 class AllocatorSource(Source):
-    """The counters of every visible device, from the moment the user's code initialises it.
-
-    Other sources read the device types of `others`.
-    """
+    """The counters of every device once it is initialised; other sources read the types of `others`."""
 
     name = "torch"
 

@@ -12,11 +12,8 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, reading_of
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.procfs import ProcessIds, process_ids
-from hfmem_widget.sources.source import Looks, Source
+from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import plain
-
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks while no device reports, and between two at how busy one is."""
 
 SHARES: Final = (
     ("process", "this process"),
@@ -70,7 +67,7 @@ class DeviceMemorySource(Source):
             return self._padded(())
         if not self.series:
             if not any(memory_info):  # as on NVIDIA's, which NVML reads
-                self.due = now + LOOK_EVERY
+                self.due = now + SLOWLY
                 return ()
             keys = [f"{allocator.device_type}:{index}" for index in range(len(memory_info))]
             self.series = tuple(Series(key, "device_used") for key in keys)
@@ -114,7 +111,7 @@ class DeviceMemorySource(Source):
         except Exception as error:  # noqa: BLE001
             self._is_left(error)
         if now >= self._busy_due and self._looks:
-            self._busy_due = now + LOOK_EVERY
+            self._busy_due = now + SLOWLY
             try:
                 for at in opened:
                     self._shares[at][3] = allocator.busy(at)
@@ -129,15 +126,10 @@ class DeviceMemorySource(Source):
         if at in self._pooled and (pool := self._pool) is not None:
             process = pool.own + (0.0 if pool.is_all else reserved)
             return [process, max(used - process, 0.0), NOT_AVAILABLE]
-        listed, pids = allocator.processes(at) or {}, self._pids()
-        own = pids.own & listed.keys()
-        # In a container other ids may be listed: no guess is made.
-        unlisted = 0.0 if pids.all_visible else NOT_AVAILABLE
-        process = listed[min(own)] if own else unlisted
+        process = self._pids().bytes_in(allocator.processes(at) or {})
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
     def _is_left(self, error: Exception) -> None:
-        """Ask AMD SMI no more."""
         self._looks, self._shares = [], []
         self._note(
             f"AMD SMI did not tell whose memory is in use on the devices ({plain(error)}); "

@@ -9,15 +9,15 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Machine, Pool
-from hfmem_widget.sources.children import Held, LinuxProcesses, Processes
 from hfmem_widget.sources.malloc import (
     Arenas,
     ReadArenas,
@@ -27,12 +27,9 @@ from hfmem_widget.sources.malloc import (
     find_glibc_heap,
     in_use,
 )
-from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own
-from hfmem_widget.sources.source import Looks, Source
+from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own, is_linux
+from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import MIB, plain
-
-SLOW_INTERVAL = 1.0
-"""Seconds between readings of the machine, which are slow."""
 
 MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
@@ -68,10 +65,7 @@ class PsutilMemory:
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
-        machine = self._machine()
-        return Pool(
-            float(machine.total), float(machine.total - machine.available), self.own().resident
-        )
+        return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
     def close(self) -> None:
         """Give nothing back."""
@@ -91,12 +85,8 @@ class DarwinMemory(PsutilMemory):
 
     def own(self, *, whole: bool = True) -> Own:
         """Return ``ri_phys_footprint``, and ``ri_lifetime_max_phys_footprint`` of the process' whole life."""
-        footprint = self._word(9)
-        return (
-            super()
-            .own(whole=whole)
-            ._replace(peak=max(self._word(30), footprint), private=footprint)
-        )
+        own, footprint = super().own(), self._word(9)
+        return own._replace(peak=max(self._word(30), footprint), private=footprint)
 
     def pool(self) -> Pool:
         """Return the memory that a GPU without its own has in common with this process."""
@@ -119,46 +109,11 @@ class DarwinMemory(PsutilMemory):
         return float(words[at])
 
 
-class PsutilProcesses:
-    """The descendants of this process, for macOS and Windows, by what is resident."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self._process = psutil.Process
-        self._gone = psutil.Error
-
-    def pids(self) -> Collection[int]:
-        """Return the ids of those that live."""
-        return [each.pid for each in self._process().children(recursive=True)]
-
-    def held(self, pid: int) -> Held:
-        """Return what is resident."""
-        try:
-            process = self._process(pid)
-            resident = float(process.memory_info().rss)
-            # One that has ended, and was not waited for, has nothing.
-            return (
-                Held(resident, how="resident", name=plain(process.name())) if resident else Held()
-            )
-        except self._gone:
-            return Held()
-
-
-def find_processes() -> Processes:
-    """Return how to find this process' descendants on this system."""
-    return LinuxProcesses() if _is_linux() else PsutilProcesses()
-
-
 def find_memory() -> LinuxMemory | PsutilMemory:
     """Return how to read this process' memory on this system."""
-    if _is_linux():
+    if is_linux():
         return LinuxMemory()
     return DarwinMemory() if sys.platform == "darwin" else PsutilMemory()
-
-
-def _is_linux() -> bool:
-    return (PROC / "self" / "statm").exists()
 
 
 BESIDE: Mapping[str, str] = {
@@ -185,9 +140,8 @@ offloading. *Shared memory* is the machine's, without what is resident in this p
 class HostSource(Source):
     """The roles of the device "cpu".
 
-    Private memory, resident set and machine are read from `memory`, that of this system by default.
-    `find_heap` returns how to read the C heap, and `find_python` Python's arenas, or None where that cannot
-    be known; `pinned` returns the bytes of pinned memory, `arrow` those in Arrow's pool.
+    `memory` is that of this system by default. `find_heap` returns how to read the C heap, and `find_python`
+    Python's arenas, or None where that cannot be known; `pinned` and `arrow` return bytes.
     """
 
     name = "host"
@@ -244,7 +198,7 @@ class HostSource(Source):
             own = self._memory.own(whole=is_slow)
             if is_slow:
                 self._read_extras(own)
-                self._slow_due = now + SLOW_INTERVAL
+                self._slow_due = now + SLOWLY
             private = self._private(own, now)
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"This process's memory could not be read ({plain(error)}).")
@@ -325,10 +279,7 @@ class HostSource(Source):
         return self._arenas
 
     def _lacking_of(self, kept: float, rest: float, now: float) -> float:
-        """Return what malloc keeps and is not in memory; looked up again once the `rest` changes.
-
-        That is private memory without all that malloc and Python have.
-        """
+        """Return what malloc keeps beside memory; `rest` is private memory less malloc's and Python's."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
         # What malloc has handed out of it since, while private memory grew as much, has come into memory.
         taken, grown = self._kept - kept, rest - self._rest
@@ -346,9 +297,7 @@ class HostSource(Source):
 def _cpu_name() -> str:
     try:
         with (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            for line in file.read(2048).splitlines():
-                if line.startswith("model name"):
-                    return plain(line.partition(":")[2])
+            name = re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE)
     except OSError:
-        pass
-    return "CPU"
+        name = None
+    return plain(name[1]) if name else "CPU"

@@ -117,19 +117,16 @@ def has_buckets(module: Any) -> bool:
 
 
 def buckets_of(modules: Iterable[Any]) -> Iterator[GradientBuckets]:
-    """Yield the gradient buckets of those modules that are DDP's.
-
-    Their tensors cannot be had from Python, but the reducer reports their sizes.
-    """
+    """Yield the gradient buckets of those modules that are DDP's, whose reducer reports their sizes."""
     for module in _of_class(modules, _DDP):
         try:
             # Buckets of mixed precision have another type than the parameters, whose bytes are reported.
             if module.mixed_precision is None and not module.is_multi_device_module:
                 sizes = module.logger._get_ddp_logging_data().strs_map["bucket_sizes"]
                 size = sum(int(size_of_one) for size_of_one in sizes.split(","))
-                yield GradientBuckets(
-                    _key(module.device), size, bool(module.gradient_as_bucket_view)
-                )
+                place = module.device
+                key = "cpu" if place.type == "cpu" else str(place)
+                yield GradientBuckets(key, size, bool(module.gradient_as_bucket_view))
         except Exception:  # noqa: BLE001, S112  (another version of torch)
             continue
 
@@ -151,8 +148,7 @@ def sharded_in(modules: Sequence[Any]) -> Sharded:
 def workspaces(torch: Any) -> tuple[str, int] | None:
     """Return the one CUDA device of this process, and the bytes of cuBLAS' workspaces; None if not known.
 
-    They are the caching allocator's, and PyTorch keeps them until the end. Its table of them is the whole
-    process', so that on several devices nobody knows which is where.
+    PyTorch keeps them until the end; its table does not tell on which of several devices each is.
     """
     try:
         device = only_device(torch)
@@ -257,10 +253,5 @@ def _of_class(modules: Iterable[Any], place: tuple[str, str]) -> Iterator[Any]:
 
 
 def _class(place: tuple[str, str]) -> Any:
-    """Return a class of torch's, if its module is loaded."""
     module, name = place
     return getattr(sys.modules.get(module), name, None)
-
-
-def _key(device: Any) -> str:
-    return "cpu" if device.type == "cpu" else str(device)

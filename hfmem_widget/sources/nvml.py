@@ -35,10 +35,9 @@ class NvmlSource(Source):
     """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
 
     `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
-    `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `reserved`
-    takes a UUID and returns the bytes that this process' allocator has of that device now, and `opened`
-    returns which of CUDA's devices it can have memory on. The others are read once a second. `shares` and
-    `pool` are as `Gpu` says.
+    `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `opened`
+    returns on which of CUDA's devices this process can have memory. The others are read once a second.
+    `reserved`, `shares` and `pool` are as `Gpu` says.
     """
 
     name = "nvml"
@@ -57,9 +56,8 @@ class NvmlSource(Source):
         proc: Path = PROC,
     ) -> None:
         super().__init__()
-        self._reserved = reserved
-        self._opened = opened
-        self._shares, self._pool = shares, pool
+        self._opened, self._shares = opened, shares
+        self._of_cuda: dict[str, Any] = {"reserved": reserved, "shares": shares, "pool": pool}
         self._cuda_uuids = cuda_uuids
         self._environ = environ
         self._load = load
@@ -216,10 +214,8 @@ class NvmlSource(Source):
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
-        descendants = Descendants(self._proc)
         of_card = self._nvml, handle, label, self._pids, self._note
-        of_cuda: dict[str, Any] = {"reserved": self._reserved, "shares": self._shares}
-        return Gpu(*of_card, **of_cuda, pool=self._pool, descendants=descendants)
+        return Gpu(*of_card, descendants=Descendants(self._proc), **self._of_cuda)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)
@@ -244,9 +240,8 @@ def names_instances(value: str | None) -> bool:
 def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
     """Return which devices are visible, as positions in `uuids`, in the order in which CUDA numbers them.
 
-    Asking CUDA would initialise the driver and forbid the user's own code to fork. The rules are those of
-    `torch.cuda._parse_visible_devices`, which follow the CUDA driver's.
-    The first entry that names no device, or more than one, ends the list; a device named twice empties it.
+    The rules are the CUDA driver's: asking that would forbid the user's own code to fork. The first entry
+    that names no device, or more than one, ends the list; a device named twice empties it.
     `value` is `CUDA_VISIBLE_DEVICES`, None where it is not set, which shows all. `uuids` are the machine's
     devices in NVML's order, with their prefixes: GPUs, or MIG instances if `names_instances(value)`.
     """

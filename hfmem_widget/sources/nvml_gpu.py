@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.procfs import Descendants, ProcessIds
-from hfmem_widget.sources.source import Looks
+from hfmem_widget.sources.source import SLOWLY, Looks
 from hfmem_widget.text import plain
 
 
@@ -28,15 +28,12 @@ class Fault(IntEnum):
     GPU_IS_LOST = 15
     RESET_REQUIRED = 16
     LIB_RM_VERSION_MISMATCH = 18
-    ARGUMENT_VERSION_MISMATCH = 25
 
 
 LOST = frozenset({Fault.GPU_IS_LOST, Fault.RESET_REQUIRED})
 """The device answers no more until it is reset."""
 
-MISSING = frozenset(
-    {Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND, Fault.ARGUMENT_VERSION_MISMATCH}
-)
+MISSING = frozenset({Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND})
 """This driver or device does not have the figure."""
 
 _CLOSED: dict[int | None, str] = {
@@ -114,12 +111,6 @@ METRICS: Final = (
 )
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
-BUSY_INTERVAL: Final = 1.0
-"""Seconds between looks at how busy a GPU is, over as long as the driver averages it."""
-
-IDLE_INTERVAL: Final = 1.0
-"""Seconds between readings of a GPU that this process does not use beside one that it does."""
-
 INTEGRATED: Final = re.compile(r"\b(GB10|Thor|Orin)\b")
 """GPUs without memory of their own, by names under which NVML reported none (llmfit#93, #792)."""
 
@@ -139,8 +130,7 @@ class Gpu:
     takes a sentence for the user, in which the device is called `label`. `reserved` takes the device's UUID
     and returns the bytes that this process' allocator has of it now; `shares` takes it, too, and returns
     whether the device has no memory but the machine's, which `pool` reads; None until CUDA is up. `cpu`
-    returns the CPU seconds of the calling thread, by which a look is timed. Not wall time: a thread that
-    comes back from the driver waits up to 5 ms for the interpreter where the user's code is busy.
+    returns the CPU seconds of the calling thread: who comes back from the driver waits for the interpreter.
     """
 
     def __init__(
@@ -177,7 +167,7 @@ class Gpu:
         self.shared = 0.0
         """The bytes of the machine's memory, if the device has no other."""
         self._cpu = cpu
-        self._knows_v2 = True
+
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
         self._busy_due = self._idle_due = -math.inf
@@ -194,10 +184,10 @@ class Gpu:
             self.total = self.shared = pool().total
 
     def read_rarely(self, now: float) -> Sequence[float]:
-        """Return what was read at most `IDLE_INTERVAL` before: for a device that only others use."""
+        """Return what was read at most `SLOWLY` before: for a device that only others use."""
         if now >= self._idle_due:
             self._idle = self.read(now)
-            self._idle_due = now + IDLE_INTERVAL
+            self._idle_due = now + SLOWLY
         return self._idle
 
     def read(self, now: float) -> Sequence[float]:
@@ -218,7 +208,7 @@ class Gpu:
                 lambda: self._nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu
             )
             self._busy = _within(busy, 100)
-            self._busy_due = now + BUSY_INTERVAL
+            self._busy_due = now + SLOWLY  # the driver averages it over as long
         # Never the last values of a device that has just been lost (gpu-monitoring-tools#188).
         if self.handle is None and self._pool is None:
             return NOTHING
@@ -242,37 +232,25 @@ class Gpu:
             return self._pool().in_use, NOT_AVAILABLE
         memory = self._memory()
         total, used = _within(_field(memory, "total"), _PEBIBYTE), _field(memory, "used")
-        if not self._knows_v2:
-            return _within(used, total), NOT_AVAILABLE
+
         reserve = _field(memory, "reserved")
         unaccounted = total - _field(memory, "free") - used
-        # Whether v2's `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.
+        # Whether `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.
         if abs(unaccounted) < abs(unaccounted - reserve):
             used -= reserve
         return _within(used, total), _within(reserve, total)
 
     def _memory(self) -> Any:
         nvml = self._nvml
-        if self._knows_v2:
-            try:
-                return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
-            except nvml.NVMLError as error:
-                if code_of(error) not in MISSING:
-                    raise
-        memory = nvml.nvmlDeviceGetMemoryInfo(self.handle)
-        if self._knows_v2:
-            self._knows_v2 = False
-            self._note(
-                "This driver, older than R510, counts its own reserve as device memory in use; a newer "
-                "driver reports the two separately."
-            )
-        return memory
+        return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
 
     def _share_out(self, used: float) -> None:
-        """Split what is in use between this process and others."""
         reserved = self._reserved(self.uuid)
         listed = self._unless_missing(self._list)
-        process = NOT_AVAILABLE if listed is None else self._own_bytes(listed)
+        process = NOT_AVAILABLE
+        if listed is not None:
+            process = self._pids.bytes_in(listed)
+            self.listed = not self._pids.own.isdisjoint(listed)
         # Two figures of different instants would make a context that breathes with the allocator.
         if math.isnan(process) or reserved == self._reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
@@ -288,8 +266,9 @@ class Gpu:
         """Return what each process on the device uses, by its id, up to the list that this one is in."""
         listed: dict[int, float] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
+            read = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
             try:
-                processes = self._processes(kind)
+                processes = read(self.handle)
             except self._nvml.NVMLError:
                 if kind == "Compute":
                     raise
@@ -299,14 +278,6 @@ class Gpu:
             if self._pids.own & listed.keys():
                 break
         return listed
-
-    def _own_bytes(self, listed: dict[int, float]) -> float:
-        own = self._pids.own & listed.keys()
-        self.listed = bool(own)
-        if own:
-            return listed[min(own)]
-        # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
-        return 0.0 if self._pids.all_visible else NOT_AVAILABLE
 
     def _bytes_of_children(self, listed: dict[int, float] | None, used: float) -> float:
         if listed is None:
@@ -320,16 +291,6 @@ class Gpu:
             # MIG instances may list no sizes; but nobody else is there.
             total = used - (self._process if self._process > 0 else 0.0)
         return total
-
-    def _processes(self, kind: str) -> Sequence[Any]:
-        call = f"nvmlDeviceGet{kind}RunningProcesses"
-        try:
-            listed: Sequence[Any] = getattr(self._nvml, f"{call}_v3")(self.handle)
-        except self._nvml.NVMLError as error:
-            if code_of(error) not in MISSING:
-                raise
-            listed = getattr(self._nvml, f"{call}_v2")(self.handle)
-        return listed
 
     def _unless_missing(self, read: Callable[[], R]) -> R | None:
         if self.handle is None:

@@ -1,8 +1,7 @@
 """Reads pickles that have plain containers and nothing else: nothing in one can call anything.
 
-It is made for the snapshots of torch's allocators, which have millions of events. Each becomes an `Event` as
-soon as it is read, and lists of the same frames are one: a file of 1 GB would else take several times its
-size. What a file can make the reader do is bounded by its size.
+It is made for torch's snapshots, with millions of events: each becomes an `Event` as soon as it is read, and
+lists of the same frames are one. What a file can make the reader do is bounded by its size.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class NotPlainError(HFMemError, ValueError):
 
 
 def load(data: bytes | mmap.mmap) -> Any:
-    """Return what a pickle of protocol 2 to 5 holds, an allocator's events as `Event`.
-
-    Raises `NotPlainError` where there is anything else in it, or it is damaged.
-    """
+    """Return what a pickle of protocol 2 to 5 holds, events as `Event`; else raise `NotPlainError`."""
     try:
         return _Machine(data).run()
     except NotPlainError:
@@ -67,7 +63,8 @@ class _Machine:
         self.at = self.released = 0
         self.stack: list[Any] = []
         self.marks: list[tuple[list[Any], int, int]] = []
-        """Of each open one the stack below; of a dictionary also where it begins, and its place in `memo`."""
+        """Of each the stack below; after a dictionary that is empty so far where it begins, and its place in
+        `memo`: the items are its own or, where it stays empty, those of what follows it."""
         self.memo: list[Any] = []
         self.lists: dict[bytes, list[Any]] = {}
         self.numbers: dict[int, int] = {}
@@ -98,13 +95,11 @@ class _Machine:
         self.at += width
 
     def number(self, width: int) -> int:
-        """Read an unsigned number of so many bytes."""
         (value,) = _UNSIGNED[width].unpack_from(self.data, self.at)
         self.at += width
         return int(value)
 
     def taken(self, count: int) -> bytes:
-        """Read so many bytes."""
         start, self.at = self.at, self.at + count
         if self.at > len(self.data):
             raise NotPlainError(DAMAGED)
@@ -129,10 +124,12 @@ class _Machine:
         self.marks.append((self.stack, start, place))
         self.stack = []
 
-    def since_mark(self) -> tuple[list[Any], int, int]:
+    def since_mark(self) -> list[Any]:
         items = self.stack
-        self.stack, start, place = self.marks.pop()
-        return items, start, place
+        self.stack, _, place = self.marks.pop()
+        if place >= 0:
+            self.stack.append(self.memo[place])
+        return items
 
     def pop(self, count: int) -> list[Any]:
         items = self.stack[len(self.stack) - count :] if count else []
@@ -142,7 +139,7 @@ class _Machine:
         return items
 
     def end_tuple(self) -> None:
-        items = tuple(self.since_mark()[0])
+        items = tuple(self.since_mark())
         self.stack.append(items)
 
     def extend(self, items: list[Any]) -> None:
@@ -172,30 +169,25 @@ class _Machine:
         return items
 
     def dictionary(self) -> None:
-        """Begin a dictionary. One with entries is made at its end: most are events, and need not be kept."""
+        """Begin a dictionary, or take many: most are events, and need not be kept."""
         start = self.at - 1
         if self.event is not None and self.take_events(self.event.match):
             return
         if self.data[self.at : self.at + 2] == b"\x94(":
             self.at += 2
             self.mark(start, len(self.memo))
-            self.memo.append(None)
+            self.memo.append({})
         else:
             self.stack.append({})
 
     def end_dictionary(self) -> None:
-        items, start, place = self.since_mark()
-        if start < 0:
-            self.fill(items)
-            return
-        self.stack.append({})
-        self.fill(items)
+        _, start, place = self.marks[-1]
+        self.fill(self.since_mark())
         made = self.stack[-1]
-        if "action" in made:
+        if start >= 0 and "action" in made:
             self.stack[-1] = event_of(made)
+            self.memo[place] = None  # nobody refers to it, and it need not be kept
             self.event = self.pattern(self.data[start : self.at]) or self.event
-        else:
-            self.memo[place] = made
 
     def pattern(self, raw: bytes) -> re.Pattern[bytes] | None:
         """Return what finds events made as one is, as nearly all are; None if it has not all fields."""
@@ -278,7 +270,7 @@ _DOING: Mapping[int, Callable[[_Machine], None]] = {
     0x8D: lambda made: made.text(8),
     ord("("): _Machine.mark,
     ord("]"): _Machine.begin_list,
-    ord("e"): lambda made: made.extend(made.since_mark()[0]),
+    ord("e"): lambda made: made.extend(made.since_mark()),
     ord("a"): lambda made: made.extend(made.pop(1)),
     ord("}"): _Machine.dictionary,
     ord("u"): _Machine.end_dictionary,

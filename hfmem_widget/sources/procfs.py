@@ -6,7 +6,7 @@ import math
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +19,11 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+def is_linux() -> bool:
+    """Return whether there is a ``/proc`` to read."""
+    return (PROC / "self" / "statm").exists()
+
+
 class ProcFile:
     """A file of ``/proc`` kept open: reading it again costs 3 µs, opening it too 25.
 
@@ -29,15 +34,15 @@ class ProcFile:
     def __init__(self, path: Path, most: int = 8192) -> None:
         self.path = path
         self.most = most
-        self._file = -1
-        self._open()
+        self._file = self._pid = -1
 
     def read(self) -> bytes:
         """Return the beginning of the file, up to `most` bytes; empty where it cannot be read."""
         try:
             if self._pid != os.getpid() or not self._is_own():
                 self.close()
-                self._open()
+                self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._pid, self._opened = os.getpid(), os.fstat(self._file)
             return os.pread(self._file, self.most, 0)
         except OSError:
             return b""
@@ -53,14 +58,6 @@ class ProcFile:
             return os.path.samestat(os.fstat(self._file), self._opened)
         except OSError:
             return False
-
-    def _open(self) -> None:
-        self._pid = os.getpid()
-        try:
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            self._opened = os.fstat(self._file)
-        except OSError:
-            self._file = -1
 
 
 class Own(NamedTuple):
@@ -193,6 +190,12 @@ class ProcessIds(NamedTuple):
     all_visible: bool = False
     """Whether it lives in the machine's first namespace, where every list of ids means its own."""
 
+    def bytes_in(self, listed: Mapping[int, float]) -> float:
+        """Return what a device's list has for this process; else 0, or NaN where ids may be others'."""
+        own = self.own & listed.keys()
+        # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
+        return listed[min(own)] if own else 0.0 if self.all_visible else NOT_AVAILABLE
+
 
 def process_ids(proc: Path = PROC) -> ProcessIds:
     """Return this process' ids, from ``NSpid`` where the kernel has it."""
@@ -218,25 +221,21 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
         import resource
     except ImportError:  # Windows has no such limits
         return nothing
-    # The fields of statm: the pages that are mapped, and those of them that are the process' own.
-    kinds = ((resource.RLIMIT_AS, 0, "ulimit -v"), (resource.RLIMIT_DATA, 5, "ulimit -d"))
+    try:
+        # All pages that are mapped, and those of them that are the process' own.
+        mapped, *_, own, _ = map(float, (proc / "self" / "statm").read_text().split())
+    except (OSError, ValueError):
+        mapped = own = NOT_AVAILABLE
     limits = [
-        (float(limit), _pages(proc, field), command)
-        for kind, field, command in kinds
+        (float(limit), pages * os.sysconf("SC_PAGE_SIZE"), command)
+        for kind, pages, command in (
+            (resource.RLIMIT_AS, mapped, "ulimit -v"),
+            (resource.RLIMIT_DATA, own, "ulimit -d"),
+        )
         if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
     ]
     return min(limits, key=lambda limit: limit[0] - limit[1], default=nothing)
 
-
-def _pages(proc: Path, field: int) -> float:
-    try:
-        pages = int((proc / "self" / "statm").read_text().split()[field])
-    except (OSError, ValueError, IndexError):
-        return NOT_AVAILABLE
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
-
-
-MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")
 
 FRESH = 10
 """The list is valid for new addresses for so many times as long as reading it took."""
@@ -244,10 +243,10 @@ FRESH = 10
 MOST_REMEMBERED = 100_000
 
 
-def shared_memory(status: Path = STATUS) -> int:
+def shared_memory() -> int:
     """Return the bytes of memory shared with other processes that this one has in use; 0 where unknown."""
     try:
-        shared = kibibytes(status.read_bytes(), b"RssShmem:")
+        shared = kibibytes((PROC / "self" / "status").read_bytes(), b"RssShmem:")
     except OSError:
         return 0
     return 0 if math.isnan(shared) else int(shared)
@@ -260,7 +259,9 @@ class MappedFiles:
     them, none does.
     """
 
-    def __init__(self, maps: Path = MAPS, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, maps: Path = PROC / "self" / "maps", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._maps = maps
         self._clock = clock
         self._read_at = self._good_until = -math.inf

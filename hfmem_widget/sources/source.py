@@ -12,13 +12,16 @@ from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Instant
 
+SLOWLY: Final = 1.0
+"""Seconds between readings of what is slow to read, or changes slowly."""
+
 
 class Source:
     """One way of reading memory; by itself it opens nothing.
 
-    `read` is called on every tick, on the poller's thread; a source that does not block is also read
-    on the user's thread at a span's edges. A source never raises from `read`: what it cannot read is
-    NaN, and the reason, in one plain sentence with its remedy, is put into `notes` once.
+    `read` is called on every tick, on the poller's thread; where it does not block also on the user's thread,
+    at a span's edges. It never raises: what cannot be read is NaN, and the reason, in one plain sentence with
+    its remedy, is put into `notes` once.
     """
 
     name: str
@@ -47,17 +50,13 @@ class Source:
         raise NotImplementedError
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return the values of `series` from what has been read of an instant already.
-
-        None where that is not enough, and `read` must; most sources know nothing of instants.
-        """
+        """Return the values of `series` as read at an instant already; None where that is not enough."""
         return None
 
     def close(self) -> None:
         """Give back what was opened; called once, after the last `read`."""
 
     def _note(self, sentence: str) -> None:
-        """Say a sentence, once."""
         # At a limit the next reading may be right, and there is nothing to update or to report.
         if sentence not in self.notes and not is_limit(sys.exception()):
             self.notes.append(sentence)

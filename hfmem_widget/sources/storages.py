@@ -73,10 +73,9 @@ _mapped_files = MappedFiles()
 def storages_of(tensor: Any) -> tuple[Storage, ...]:
     """Return the storages of a tensor: most have one, some none, few several.
 
-    A tensor without bytes has none: on the meta device, fake, freed (as FSDP does between uses), not yet
-    initialised. So has anything that is no tensor, or cannot be read: this never raises. A gradient is a
-    tensor of its own, and not looked for. Two tensors may share a storage, such as views, tied weights and
-    code books: count each key once.
+    A tensor without bytes has none (meta, fake, freed by FSDP, uninitialised), nor has what is no tensor
+    or cannot be read: this never raises. A gradient is a tensor of its own, and not looked for. Tensors may
+    share a storage, as views do: count each key once.
     """
     if type(tensor) in _quick.types:
         try:
@@ -193,10 +192,7 @@ def _quantised(torch: Any) -> tuple[Any, ...]:
 
 
 def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
-    """Return every tensor in lists, dicts and objects' own fields, as often as it lies there.
-
-    At most `deepest` of them in one another are looked through; models are not.
-    """
+    """Return every tensor in containers and objects' fields, `deepest` in one another, not in models."""
     tensors: list[Any] = []
     if "torch" in sys.modules:
         _collect(value, deepest, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +35,7 @@ class CudaAllocator(Allocator):
     """The only object that touches the CUDA allocator's entry points."""
 
     device_type = "cuda"
+    recording = CudaHistory
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         super().__init__(modules)
@@ -114,13 +115,9 @@ class CudaAllocator(Allocator):
         if index not in self._handles and self._is_open_on_rocm(index):
             # torch has imported it with care for two copies of its library (ROCm/amdsmi#72), and knows which
             # of its devices is which of HIP's.
-            cuda = self._module()
-            library, find = (
-                getattr(cuda, each, None) for each in ("amdsmi", "_get_amdsmi_handler")
-            )
-            self._handles[index] = None
-            if library is not None and find is not None:
-                self._handles[index] = library, find(index)
+            cuda, self._handles[index] = self._module(), None
+            if hasattr(cuda, "amdsmi") and hasattr(cuda, "_get_amdsmi_handler"):
+                self._handles[index] = cuda.amdsmi, cuda._get_amdsmi_handler(index)
         return self._handles.get(index)
 
     def _is_open_on_rocm(self, index: int) -> bool:
@@ -152,7 +149,3 @@ class CudaAllocator(Allocator):
         except RuntimeError as error:
             raise SourceUnavailable(plain(error)) from error
         return segments
-
-    def history(self, on_start: Callable[[], object]) -> CudaHistory | None:
-        """Return a recording of allocations that waits for its first look."""
-        return CudaHistory(self._modules, on_start=on_start)

@@ -1,8 +1,7 @@
 """An allocator's own history of allocations, recorded for the time of a watch.
 
-PyTorch keeps one recording for the process. The user's own is not changed, not ended, and not read (which
-leaves an event in it), except where only reading shows that it is there. Nothing here initialises a device:
-where the user's code has not done so yet, the recording begins when it does, before the first allocation.
+PyTorch keeps one recording for the process. The user's own is not changed, ended, or read (which leaves an
+event in it), except where only reading shows that it is there. Nothing here initialises a device.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Recorded:
 
 
 class TorchHistory:
-    """Records from the moment the devices are up until it is ended.
-
-    torch is found in `modules` once the user has imported it. At `most` so many events per device are kept.
-    """
+    """Records from when devices are up until it is ended; keeps at `most` so many events of each device."""
 
     device_type = ""
     entry_point = ""
@@ -230,13 +226,11 @@ def backend_of(torch: Any) -> str:
 
 def _seconds_of_a_stack(torch: Any) -> float:
     """Return how long one Python stack takes to walk from here, as the allocator walks them."""
-    gather = getattr(getattr(torch._C, "_profiler", None), "gather_traceback", None)
-    if gather is None:
-        return float("nan")
     try:
+        gather = torch._C._profiler.gather_traceback
         began = time.perf_counter()
         for _ in range(TRIED_STACKS):
             gather(python=True, script=True, cpp=False)
         return (time.perf_counter() - began) / TRIED_STACKS
-    except (TypeError, RuntimeError):
+    except (AttributeError, TypeError, RuntimeError):
         return float("nan")

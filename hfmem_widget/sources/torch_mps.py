@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.session import Device
-from hfmem_widget.sources.allocator import Allocator, ReadStats, ResetPeak, Stats
+from hfmem_widget.sources.allocator import Allocator, Stats
 from hfmem_widget.text import plain
 
 
 class MpsAllocator(Allocator):
     """The only object that calls the MPS allocator, which is without peaks and segments.
 
-    `torch.mps` has no peak and no list of segments (torch/mps/__init__.py, torch 2.13). The peaks that
-    `torch.accelerator` has there since 2.13 are not read: they are without the count of allocations, and
-    count as reserved torch's own heaps alone, not all that Metal holds (ATen/mps/MPSAllocator.mm). Its memory
-    is a part of the machine's, not beside it.
+    The peaks that `torch.accelerator` has since 2.13 are not read: they are without the count of allocations,
+    and of torch's own heaps alone (ATen/mps/MPSAllocator.mm). Its memory is a part of the machine's.
     """
 
     device_type = "mps"
-    _is_installed = False
 
     def supported(self) -> bool:
         """Return whether torch is loaded and built for Metal."""
@@ -30,9 +27,8 @@ class MpsAllocator(Allocator):
     def devices(self) -> range:
         """Return the one device, once the user's code has asked for it; nothing in a forked child.
 
-        torch does not tell whether Metal is in use, and whatever asks Metal opens it. But
-        `torch.backends.mps.is_available` keeps its answer (`lru_cache`), and Trainer, accelerate and
-        pipelines call it. When it has been called, Metal is open already.
+        Whatever asks Metal opens it. But once somebody has called `torch.backends.mps.is_available`, which
+        keeps its answer (`lru_cache`), as Trainer, accelerate and pipelines do, Metal is open already.
         """
         if not self.supported():
             return range(0)
@@ -59,22 +55,6 @@ class MpsAllocator(Allocator):
             "allocated_bytes": {"all": {"current": module.current_allocated_memory()}},
             "reserved_bytes": {"all": {"current": module.driver_allocated_memory()}},
         }
-
-    @property
-    def installed(self) -> bool:
-        """Whether it was installed, by which nothing changes: nobody can read or reset a peak."""
-        return self._is_installed
-
-    def install(
-        self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
-    ) -> None:
-        """Wrap nothing: there is no peak that anybody could read or reset."""
-        del read, reset
-        self._is_installed = True
-
-    def uninstall(self) -> None:
-        """Put nothing back."""
-        self._is_installed = False
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Raise `SourceUnavailable`: it lists no segments."""

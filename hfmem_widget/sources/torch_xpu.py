@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfmem_widget.errors import SourceUnavailable
@@ -13,13 +13,12 @@ from hfmem_widget.sources.torch_history import XpuHistory
 class XpuAllocator(Allocator):
     """The only object that touches the XPU allocator's entry points.
 
-    `torch.xpu` shows bytes and peaks, but not how often it allocated (torch/csrc/xpu/Module.cpp, torch 2.13).
-    Without that count another thread's allocation between reading a peak and resetting it cannot be seen.
-    `torch.accelerator` shows it, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not,
-    peaks are lower bounds.
+    `torch.xpu` does not show how often it allocated (torch/csrc/xpu/Module.cpp), `torch.accelerator`
+    does, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not, peaks are lower bounds.
     """
 
     device_type = "xpu"
+    recording = XpuHistory
     integrated = "is_integrated_gpu"
 
     def stats(self, index: int) -> Stats:
@@ -38,7 +37,3 @@ class XpuAllocator(Allocator):
             message = "this torch lists its segments only together with their history"
             raise SourceUnavailable(message)
         return super().snapshot()
-
-    def history(self, on_start: Callable[[], object]) -> XpuHistory | None:
-        """Return a recording of allocations that waits for its first look."""
-        return XpuHistory(self._modules, on_start=on_start)

@@ -6,7 +6,6 @@
  *   NVML_STUB_DEVICES     number of GPUs (1)
  *   NVML_STUB_SLEEP_MS    how long a reading of memory takes (0)
  *   NVML_STUB_INIT_ERROR  the error code of nvmlInit (0)
- *   NVML_STUB_NO_V2       if set, a driver before R510
  *   NVML_STUB_PROCESSES   a folder with an empty file "<device>.<pid>.<MiB>" for each process besides the
  *                         one that asks, which then uses nothing itself; "readings.<device>" and
  *                         "listings.<device>" have a byte for each time that its memory and its processes
@@ -51,7 +50,6 @@ typedef struct {
 static device devices[MAX_DEVICES];
 static unsigned device_count;
 static long sleep_ms;
-static int no_v2;
 static atomic_int initialized, inside;
 
 static const unsigned long long TOTAL = 81920 * MIB, RESERVED = 600 * MIB, USED = 1024 * MIB;
@@ -81,7 +79,6 @@ result nvmlInitWithFlags(unsigned flags) {
     device_count = wanted < 0 ? 0 : wanted > MAX_DEVICES ? MAX_DEVICES : (unsigned)wanted;
     for (unsigned i = 0; i < device_count; i++) devices[i].index = i;
     sleep_ms = number("NVML_STUB_SLEEP_MS", 0);
-    no_v2 = getenv("NVML_STUB_NO_V2") != NULL;
     atomic_fetch_add(&initialized, 1);
     return SUCCESS;
 }
@@ -195,7 +192,6 @@ result nvmlDeviceGetMemoryInfo(device *handle, memory_v1 *memory) {
 
 result nvmlDeviceGetMemoryInfo_v2(device *handle, memory_v2 *memory) {
     result code = enter();
-    if (code == SUCCESS && no_v2) code = FUNCTION_NOT_FOUND;
     if (code == SUCCESS) take_a_while();
     if (code == SUCCESS) {
         process list[MAX_PROCESSES];

@@ -25,12 +25,11 @@ class FakeGpu:
     total: float = 80 * GIB
     used: float = 1 * GIB  # without the driver's reserve
     reserved: float = 600 * MIB
-    includes_reserve: bool = False  # v2's `used` counts the reserve in, as with some drivers
-    knows_v2: bool = True  # not so drivers before R510
+    includes_reserve: bool = False  # `used` counts the reserve in, as with some drivers
     utilization: float = 50
     # By list: "Compute", "Graphics", "MPSCompute"; process and bytes.
     processes: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
-    faults: dict[str, int] = field(default_factory=dict)  # by the call, without its version
+    faults: dict[str, int] = field(default_factory=dict)  # by the call
     hang: threading.Event | None = None  # reading memory waits for it
     instances: list[FakeGpu] = field(default_factory=list)  # of MIG, whose mode is on with any
 
@@ -91,17 +90,13 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> str:
         return self._called("UUID", gpu).uuid
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, version: int | None = None) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, version: int) -> Any:
+        del version
         self._called("MemoryInfo", gpu)
         if gpu.hang is not None:
             gpu.hang.wait()
         free = gpu.total - gpu.used - gpu.reserved
-        with_reserve = gpu.used + gpu.reserved
-        if not version:
-            return SimpleNamespace(total=gpu.total, free=free, used=with_reserve)
-        if not gpu.knows_v2:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        used = with_reserve if gpu.includes_reserve else gpu.used
+        used = gpu.used + (gpu.reserved if gpu.includes_reserve else 0)
         return SimpleNamespace(total=gpu.total, free=free, used=used, reserved=gpu.reserved)
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> Any:
@@ -123,13 +118,12 @@ class FakeNvml:
 
     def __getattr__(self, name: str) -> Callable[[FakeGpu], list[Any]]:
         for kind in ("Compute", "Graphics", "MPSCompute"):
-            if name in {f"nvmlDeviceGet{kind}RunningProcesses_{v}" for v in ("v2", "v3")}:
-                return lambda gpu: self._processes(kind, name[-2:], gpu)
+            if name == f"nvmlDeviceGet{kind}RunningProcesses_v3":
+                return lambda gpu: self._processes(kind, gpu)
         raise AttributeError(name)
 
-    def _processes(self, kind: str, version: str, gpu: FakeGpu) -> list[Any]:
-        self._called(f"{kind}RunningProcesses_{version}", gpu)
-        gpu.fail(f"{kind}RunningProcesses")
+    def _processes(self, kind: str, gpu: FakeGpu) -> list[Any]:
+        self._called(f"{kind}RunningProcesses", gpu)
         return [
             SimpleNamespace(pid=pid, usedGpuMemory=used)
             for pid, used in gpu.processes.get(kind, [])

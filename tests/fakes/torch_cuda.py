@@ -87,22 +87,17 @@ class FakeDevice:
             self._add("segment", 1)
             self.stats["num_device_alloc"] += 1
         self.blocks[block] = (size, rounded)
-        self._add("requested_bytes", size)
-        self._add("allocated_bytes", rounded)
-        self._add("active_bytes", rounded)
-        self._add("active", 1)
-        if self.counts_allocations:
-            self._add("allocation", 1)
+        for name, amount in self._figures(size, rounded).items():
+            self._add(name, amount)
 
     def free(self, block: int) -> None:
         """Take a block back; its segment stays reserved."""
-        size, rounded = self.blocks.pop(block)
-        self._take("requested_bytes", size)
-        self._take("allocated_bytes", rounded)
-        self._take("active_bytes", rounded)
-        self._take("active", 1)
-        if self.counts_allocations:
-            self._take("allocation", 1)
+        for name, amount in self._figures(*self.blocks.pop(block)).items():
+            self._take(name, amount)
+
+    def _figures(self, size: int, rounded: int) -> dict[str, int]:
+        figures = {"requested_bytes": size, "active": 1, "allocation": int(self.counts_allocations)}
+        return figures | dict.fromkeys(("allocated_bytes", "active_bytes"), rounded)
 
     def reset_peak(self) -> None:
         """Set every peak to what is current."""
@@ -221,10 +216,6 @@ class FakeAllocator(Allocator):
         else:
             self._through[1](self.reset_peak, device)
 
-    @property
-    def installed(self) -> bool:
-        return self._through is not None
-
     def supported(self) -> bool:
         return True
 
@@ -273,10 +264,10 @@ class FakeAllocator(Allocator):
         self.pools[index].reset_peak()
 
     def install(self, read: Callable[..., Stats], reset: Callable[..., None]) -> None:
-        self._through = (read, reset)
+        self._through, self.installed = (read, reset), True
 
     def uninstall(self) -> None:
-        self._through = None
+        self._through, self.installed = None, False
 
 
 FORBIDDEN_IN_CUDA = (

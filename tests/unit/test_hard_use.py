@@ -353,6 +353,7 @@ def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:
     if not statm.exists():
         pytest.skip("no /proc")
     ours = ProcFile(statm)
+    assert ours.read()
     number = ours._file
     theirs = os.open(tmp_path / "users.txt", os.O_RDWR | os.O_CREAT)
     os.write(theirs, b"12345 12345")

@@ -47,7 +47,7 @@ ON_META = {
 HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
-    "psutil": {"sources/host.py"},
+    "psutil": {"sources/host.py", "sources/children.py"},
     "msgspec": {
         "recording/check.py",
         "ci/summary.py",

@@ -1,9 +1,8 @@
 """The steps of a loop that nobody names: torch tells when gradients are made and when an optimizer steps.
 
 A step begins with the first forward pass of a model that is trained, or where that is not seen with the
-backward pass, and ends when the optimizer has stepped. What lies between two steps belongs to neither, such
-as loading data and an evaluation. Of steps that share a span (see `Grouping`) only optimizers' steps are
-counted.
+backward pass, and ends when the optimizer has stepped. What lies between two steps belongs to neither.
+Of steps that share a span (see `Grouping`) only optimizers' steps are counted.
 """
 
 from __future__ import annotations

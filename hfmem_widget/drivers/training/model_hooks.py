@@ -37,15 +37,11 @@ class Hooked(Installed):
 class ModelHooks:
     """Calls `before(counts)` and `after(error)` around every forward pass of one module, until removed.
 
-    A module whose call torch.compile traces has no hooks: they would be traced, could say nothing, and would
-    have it compiled anew. So it is after ``module.compile()``, and where what calls it is compiled.
-    Who copies, pickles or scripts a module sees none of them.
-
-    The module is the outermost one: hooks of an inner module would run in the replicas of
-    ``nn.DataParallel``, and be traced into what ``torch.compile`` compiles. `before` takes what `shape_of`
-    says of the batch, `after` what the pass raised, or None. Where `unless` returns True, neither is called.
-    `after` may be for `failures` alone. No interrupt can leave `before` half done on a thread for which what
-    is in `unguarded_on` is true.
+    A module whose call torch.compile traces has no hooks: they would have it compiled anew. Who copies,
+    pickles or scripts a module sees none of them. It is the outermost one: hooks of an inner module would run
+    in the replicas of ``nn.DataParallel``. `before` takes what `shape_of` says of the batch, `after` what the
+    pass raised, or None; where `unless` returns True, neither is called. `after` may be for `failures` alone.
+    No interrupt can leave `before` half done on a thread for which what is in `unguarded_on` is true.
     """
 
     def __init__(
@@ -218,10 +214,7 @@ def _without_hooks(
     *more: Any,
     **_: Any,
 ) -> AbstractContextManager[object]:
-    """Take our hooks off the modules that code may call which torch.compile begins to trace.
-
-    It would compile it again without them.
-    """
+    """Take our hooks off modules that code may call which torch.compile traces: it would trace them."""
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
     hooked = process_state(Hooked)
     if hooked.hooks and not is_ours:

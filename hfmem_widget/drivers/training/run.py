@@ -230,18 +230,14 @@ class TrainingRun:
 
     @_harmless
     def _end_backward(self, outcome: str) -> None:
-        self._close("backward", outcome)
-        if "substep" in self._open:
-            self._close("substep", outcome)
+        for kind in ("backward", "substep"):
+            self._close(kind, outcome)
 
     @_harmless
     def substep_ended(self) -> None:
         """End a batch that was not the last of its step."""
-        if "substep" in self._open:
-            self._close("substep")
-        else:
-            for phase in _PHASES:
-                self._close(phase)
+        for kind in ("substep", *_PHASES):
+            self._close(kind)
 
     def optimizer_begins(self) -> None:
         """Turn to the optimizer: the gradients are ready."""
@@ -301,10 +297,7 @@ class TrainingRun:
     def aside(
         self, kind: SpanKind, label: str, counts: Mapping[str, float] = NO_COUNTS
     ) -> Iterator[None]:
-        """Keep an evaluation, a prediction or a save open for a ``with`` block; none of it counts as a step.
-
-        One may lie in another: an evaluation on several data sets consists of one for each.
-        """
+        """Keep an evaluation, a prediction or a save open, also within another; none of it is a step."""
         try:
             self._begin_aside(kind, label, counts)
             yield
@@ -441,12 +434,10 @@ def wants_gradients() -> bool:
 
 
 def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float]:
-    """Return entries for a log from `TrainingRun.take_figures`; what is not known is left out.
+    """Return entries for a log from `TrainingRun.take_figures`, in GiB; what is not known is left out.
 
     Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
-    ``eval_…`` as ``eval/…``, and all else as ``train/…``. So there are ``hfmem/peak_allocated_gib``,
-    ``hfmem/peak_reserved_gib`` and ``hfmem/allocated_gib`` in GiB, and ``hfmem/tokens``; with a prefix
-    ``eval_hfmem/peak_allocated_gib`` and so on.
+    ``eval_…`` as ``eval/…``, and all else as ``train/…``.
     """
     group = f"{prefix}_hfmem/" if prefix else "hfmem/"
     entries = {f"{group}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures}

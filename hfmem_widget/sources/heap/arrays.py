@@ -38,10 +38,7 @@ _name_of = lru_cache(256)(str)
 
 
 class HeapMemory(NamedTuple):
-    """One piece of memory on the host, by its address or that of the object whose own it is.
-
-    What is lent may be a mapped file's.
-    """
+    """One piece of memory on the host, by its address or that of the object whose own it is."""
 
     key: int
     bytes: int
@@ -49,7 +46,7 @@ class HeapMemory(NamedTuple):
     dtype: str = ""
     start: int = 0
     """Its address, if others may have a part of it."""
-    is_lent: bool = False
+    is_lent: bool = False  # then it may be a mapped file's
 
 
 def role_of(kind: type) -> tuple[Role, Kind]:
@@ -77,12 +74,11 @@ def objects_in(array: Any) -> list[Any]:
     return own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
 
 
-def in_pandas(value: Any) -> Iterator[Held]:
-    """Yield what an object of pandas holds."""
-    return in_c(value) if gc.is_tracked(value) else iter(())
-
-
-LOOKS: Mapping[Role, Look] = {"array": in_array, "frame": kept_fields, "inner": in_pandas}
+LOOKS: Mapping[Role, Look] = {
+    "array": in_array,
+    "frame": kept_fields,
+    "inner": lambda value: in_c(value) if gc.is_tracked(value) else iter(()),
+}
 
 
 def owner_of(array: Any) -> Any:

@@ -57,10 +57,7 @@ def errors_kept(shell: Any = None) -> list[Slot]:
 
 
 def outputs_kept(shell: Any = None) -> list[Slot]:
-    """Return where outputs are kept: ``Out``, ``_``, ``__``, ``___``, ``_12``, and IPython's copies of these.
-
-    A variable ``_`` that the user has assigned is the user's, as IPython sees it too.
-    """
+    """Return where outputs are kept: ``Out``, ``_12``, ``_`` if it is not the user's, IPython's copies."""
     if shell is None:
         return []
     history = shell.user_ns.get("_oh")
@@ -68,19 +65,13 @@ def outputs_kept(shell: Any = None) -> list[Slot]:
     hook = fields_of(shell.displayhook)
     hidden = shell.user_ns_hidden
     slots = [Slot(f"Out[{number}]", history, number) for number in history]
-    for key, value in list(shell.user_ns.items()):
-        if type(key) is str and LAST_OUTPUTS.fullmatch(key):
-            number = key[1:]
-            kept = [hidden.get(key, GONE), hook.get(key, GONE)]
-            kept += [history.get(int(number), GONE)] if number.isdecimal() else []
-            if any(copy is value for copy in kept):
-                slots.append(Slot(key, shell.user_ns, key, GONE if number.isdecimal() else ""))
-    for fields in (hidden, hook):
-        slots += [
-            Slot(f"IPython's {key}", fields, key, GONE if key[1:].isdecimal() else "")
-            for key in list(fields)
-            if type(key) is str and LAST_OUTPUTS.fullmatch(key)
-        ]
+    for fields, whose in ((shell.user_ns, ""), (hidden, "IPython's "), (hook, "IPython's ")):
+        for key, value in list(fields.items()):
+            if type(key) is str and LAST_OUTPUTS.fullmatch(key):
+                number = int(key[1:]) if key[1:].isdecimal() else None
+                copies = hidden.get(key, GONE), hook.get(key, GONE), history.get(number, GONE)
+                if whose or any(copy is value for copy in copies):
+                    slots.append(Slot(f"{whose}{key}", fields, key, "" if number is None else GONE))
     result = fields_of(getattr(shell, "last_execution_result", None))
     slots.append(Slot(_LAST_RESULT, result, "result", None))
     return [slot for slot in slots if not slot.is_empty()]

@@ -53,28 +53,15 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Holders(Shown):
-    """Which names keep which memory, biggest first.
-
-    Attributes
-    ----------
-    rows : tuple of Holder
-    remainders : tuple of Remainder
-        Of each device whose reading was handed in.
-    seconds : float
-        How long it took to look.
-    objects : int
-        How many objects were looked at.
-    bound : str
-        Why the search ended early, as a sentence; empty if it did not.
-    """
+    """Which names keep which memory, biggest first."""
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:holders_bundle"
 
     rows: tuple[Holder, ...]
-    remainders: tuple[Remainder, ...] = ()
-    seconds: float = 0.0
-    objects: int = 0
-    bound: str = ""
+    remainders: tuple[Remainder, ...] = ()  # of each device whose reading was handed in
+    seconds: float = 0.0  # that it took to look
+    objects: int = 0  # that were looked at
+    bound: str = ""  # why the search ended early, as a sentence; empty if it did not
 
     def of(self, device: str) -> Holders:
         """Return the rows and the remainder of one device."""
@@ -146,22 +133,11 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Growth(Shown):
-    """Which names hold more than at an earlier moment, those that grew most first.
-
-    Attributes
-    ----------
-    rows : tuple of Grown
-    freed : int
-        Bytes that other names hold less than then.
-    seconds : float
-        How long the later search took.
-    bound : str
-        Why it, or the earlier one, ended early, as a sentence; empty if neither did.
-    """
+    """Which names hold more than at an earlier moment, those that grew most first."""
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:growth_bundle"
 
     rows: tuple[Grown, ...]
-    freed: int = 0
-    seconds: float = 0.0
-    bound: str = ""
+    freed: int = 0  # bytes that other names hold less than then
+    seconds: float = 0.0  # that the later search took
+    bound: str = ""  # why it, or the earlier one, ended early, as a sentence; empty if neither did

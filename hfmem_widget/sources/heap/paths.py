@@ -15,7 +15,8 @@ Held = tuple[Segment, Any]
 
 OPEN_FIGURES = "pyplot's open figures"
 UNNAMED = "objects that no name leads to"
-_LIBRARY = "the library "
+LIBRARY = "the library "
+"""With the name of one, and of its module, the beginning of a path: ``the library torch → torch._dynamo``."""
 
 GRAPH: Final = "<graph>"
 """This very object is the step from a tensor to the graph that made it, within which there is no path."""
@@ -32,16 +33,6 @@ ATOMS = frozenset(
     }
 )
 """Types whose objects hold no other object, or none that a person would call memory."""
-
-
-def library_name(module: str) -> str:
-    """Return a module as the beginning of a path, such as ``the library torch → torch._dynamo``."""
-    return f"{_LIBRARY}{module.partition('.')[0]}{ARROW}{module}"
-
-
-def is_beyond_names(path: str) -> bool:
-    """Return whether a path begins with a library's module, or is that of what no name leads to."""
-    return path.startswith((_LIBRARY, UNNAMED))
 
 
 def is_big(value: Any) -> bool:

@@ -44,10 +44,7 @@ def fields_of(value: object) -> dict[str, Any]:
 
 
 def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
-    """Return the `Look` for objects of a type; None where they are not followed.
-
-    Attributes of classes are followed for classes of `user_modules` only.
-    """
+    """Return the `Look` for a type, None if it is not followed, as classes not of `user_modules`."""
     if (
         kind in ATOMS
         or issubclass(kind, types.ModuleType)

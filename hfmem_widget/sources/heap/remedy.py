@@ -25,10 +25,7 @@ def beyond_names(row: Holder) -> str:
 
 
 def remedy(row: Holder) -> str:
-    """Return how to free what a row keeps, as a sentence; empty where its name says enough.
-
-    `%memholders --free` frees what the notebook keeps by itself: an error or an output has no ``.detach()``.
-    """
+    """Return how to free what a row keeps, as a sentence; empty where its name says enough."""
     if OF_AN_ERROR.match(row.path):
         return "%memholders --free errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):

@@ -131,7 +131,6 @@ class _SearchForRetained(Search):
         self._waiting.append(value)
 
     def run(self) -> None:
-        """Look into everything that can be reached."""
         while self._waiting:
             value = self._waiting.popleft()
             try:

@@ -130,10 +130,7 @@ def user_modules() -> dict[str, ModuleType]:
 
 @lru_cache(1)
 def _installed() -> tuple[str, ...]:
-    """Return where the standard library and packages are, as the beginnings of paths.
-
-    Packages are also where ``pip install --target`` put them.
-    """
+    """Return the paths of the standard library and of packages, also those of ``pip install --target``."""
     libraries = ("stdlib", "platstdlib", "purelib", "platlib")
     paths = [sysconfig.get_path(name) for name in libraries]
     paths += [*site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/lib"]

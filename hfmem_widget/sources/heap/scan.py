@@ -44,10 +44,9 @@ def scan(
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
-    The search begins at a notebook's variables, and at other roots such as `kernel_roots`. `allocated` is
-    what the allocator has handed out, in bytes by device, of which `Holders.remainders` are the rest.
-    A thorough search goes on to what libraries hold, and to what no name leads to. To a list of `subjects`
-    the models and optimizers themselves are added, with their paths: for who lets them go.
+    `allocated` is what the allocator has handed out, in bytes by device; `Holders.remainders` are the
+    rest. A thorough search goes on to what libraries hold, and to what no name leads to. To a list of
+    `subjects` the models and optimizers themselves are added, with their paths: for who lets them go.
     """
     began = time.perf_counter()
     with Search.undisturbed(), tensors.unnoticed():
@@ -58,7 +57,8 @@ def scan(
         if subjects is not None:
             subjects += [(text_of([node.path()]), value) for node, value in search.subjects]
     # What libraries hold by the byte is nobody's concern.
-    rows = tuple(row for row in rows if row.bytes >= LEAST or not paths.is_beyond_names(row.path))
+    beyond = paths.LIBRARY, paths.UNNAMED
+    rows = tuple(row for row in rows if row.bytes >= LEAST or not row.path.startswith(beyond))
     explained = Counter(Holders(rows).explained())
     # Of what is no file's, as much counts as is in this process's memory.
     explained["cpu"] += min(shared_memory(), explained[MANAGED])
@@ -99,7 +99,10 @@ class _SearchForPaths(Search):
             self._look_into_all(self.modules, Precedence.MODULE)
             if is_thorough:
                 self._look_beyond_names()
-        self._join_overlapping()
+        # A tensor that has an array's memory counts with the array.
+        for first, key, size in self.overlapping(self.arrivals):
+            joined = *self.arrivals[first], *self.arrivals.pop(key)
+            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
         self._tell_own()
 
     def _look_into_all(self, modules: Mapping[str, ModuleType], precedence: Precedence) -> None:
@@ -130,7 +133,8 @@ class _SearchForPaths(Search):
         for name, module in libraries.items():
             if self._unnamed < LEAST:
                 break
-            self._look_into_all({paths.library_name(name): module}, Precedence.LIBRARY)
+            path = f"{paths.LIBRARY}{name.partition('.')[0]}{paths.ARROW}{name}"
+            self._look_into_all({path: module}, Precedence.LIBRARY)
 
     def arrive(self, before: PathNode, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
@@ -225,12 +229,6 @@ class _SearchForPaths(Search):
             elif held.bytes >= LEAST:
                 of_its_kind = node.of("Python objects", "", node.precedence)
                 self._add((held.tensor.key, "cpu"), replace(held, node=of_its_kind))
-
-    def _join_overlapping(self) -> None:
-        """Count a tensor that has an array's memory with the array."""
-        for first, key, size in self.overlapping(self.arrivals):
-            joined = *self.arrivals[first], *self.arrivals.pop(key)
-            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
 
     def _order(self, root: Root) -> tuple[int, int]:
         """Return a sort key: the biggest models come first, so that none is named by a part of it."""

@@ -329,20 +329,3 @@ def test_watches_side_by_side_are_not_within_each_other() -> None:
         thread.start()
         thread.join()
     assert others == [True]
-
-
-@pytest.mark.parametrize("within", ["span", "watch"])
-def test_a_watch_after_an_endless_recursion_has_no_note_of_it(within: str) -> None:
-    """Neither of the reader that met the limit, nor what to update."""
-    make = getattr(hfmem_widget, within)
-    more = {"quiet": True} if within == "watch" else {}
-
-    def walk() -> None:
-        with make("node", **more):
-            walk()
-
-    with hfmem_widget.watch("a", quiet=True), suppress(RecursionError):
-        walk()
-    with hfmem_widget.watch("b", quiet=True) as session:
-        pass
-    assert [note for note in session.notes if "recursion" in note or "update" in note] == []

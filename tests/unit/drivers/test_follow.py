@@ -52,11 +52,6 @@ def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setattr(follows, "rank_in_group", lambda: (rank, world))
 
 
-def in_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-
 def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers of its launcher, from the call to the end of the process."""
     monkeypatch.setenv("RANK", "3")
@@ -307,31 +302,22 @@ def test_a_script_that_joins_a_group_later_knows_better_then(
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "environment"),
     [
-        ["python", "/venv/bin/torchrun", "train.py"],
-        ["python", "-m", "torch.distributed.run", "train.py"],
-        ["python", "/venv/bin/accelerate", "launch", "train.py"],
-        ["python", "-u", "-m", "accelerate.commands.launch"],
+        ("/venv/bin/torchrun train.py", {}),
+        ("-m torch.distributed.run train.py", {}),
+        ("/venv/bin/accelerate launch train.py", {}),
+        ("-u -m accelerate.commands.launch", {}),
+        ("train.py", {"RANK": "1", "WORLD_SIZE": "2"}),
     ],
 )
-def test_a_launcher_is_no_rank(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_neither_a_launcher_nor_one_of_several_is_alone(
+    command: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although it imports torch first of all."""
-    in_environment(monkeypatch, {RUN: str(tmp_path / "run"), SOLO: "1"})
-    monkeypatch.setattr(sys, "orig_argv", command)
-    follows.begin_alone()
-
-    assert directory_here() is None
-
-
-def test_a_process_that_slurm_has_started_waits_for_its_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is one of several, and not alone."""
-    run = {RUN: str(tmp_path / "run"), SOLO: "1", "RANK": "1", "WORLD_SIZE": "2"}
-    in_environment(monkeypatch, run)
+    """A launcher imports torch first of all; what Slurm has started waits for its group."""
+    for name, value in {RUN: str(tmp_path / "run"), SOLO: "1", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "orig_argv", ["python", *command.split()])
     follows.begin_alone()
 
     assert directory_here() is None

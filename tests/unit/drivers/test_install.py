@@ -35,10 +35,6 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
     mixin: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fault with the optimizers is one line, and `generate` is the original all the same."""
-
-    def broken(_module: object) -> None:
-        raise RuntimeError("broken")
-
     attaching.detach()
     original = vars(mixin)["generate"]
     attaching.attach()
@@ -59,8 +55,8 @@ def shell() -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
 
 
-def broken(_shell: object) -> None:
-    """Stand in for a part of the unloading that has a fault."""
+def broken(_: object) -> None:
+    """Stand in for a part of the leaving that has a fault."""
     raise RuntimeError("broken")
 
 

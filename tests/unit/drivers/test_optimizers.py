@@ -140,15 +140,6 @@ def test_what_an_optimizer_told_ends_with_the_cell() -> None:
     assert math.isnan(session.latest("cpu/unattributed"))
 
 
-def test_the_first_step_of_an_optimizer_tells_already() -> None:
-    """In a loop without spans the first step ends too, though nothing was counted before it."""
-    assert shared_monitor().attribution.source.series == ()
-    with hfmem_widget.watch(quiet=True) as session:
-        stepped_by_hand()
-
-    assert not math.isnan(session.latest("cpu/unattributed"))
-
-
 def test_an_interrupt_as_gradients_are_cleared_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt while we look at gradients comes when we are done, and is not lost."""
     model, optimizer = stepped()

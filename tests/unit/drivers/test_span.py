@@ -186,7 +186,7 @@ def printed(script: str) -> tuple[str, str]:
     ],
 )
 def test_a_recursion_without_end_raises_what_it_would(recursion: str) -> None:
-    """It is caught as a RecursionError; one line at most tells of it, and no fault of ours is reported."""
+    """It is caught as a RecursionError; one line at most tells of it, and the next watch has no note."""
     stdout, stderr = printed(f"""
 import sys, hfmem_widget
 sys.setrecursionlimit(300)
@@ -194,10 +194,12 @@ sys.setrecursionlimit(300)
 try:
     with hfmem_widget.watch("w", quiet=True) as session: walk()
 except RecursionError: print("as it would")
+with hfmem_widget.watch("next", quiet=True) as later: pass
 print([note for note in session.notes if "report" in note])
+print([note for note in later.notes if "recursion" in note or "update" in note])
 """)
 
-    assert stdout.splitlines() == ["as it would", "[]"]
+    assert stdout.splitlines() == ["as it would", "[]", "[]"]
     assert stderr.count("memwatch") <= 1
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hfmem_widget.sources import children
 from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
-from hfmem_widget.sources.host import PsutilProcesses
 from hfmem_widget.sources.procfs import LinuxMemory
 from tests.unit.sources.test_procfs import add
 
@@ -21,7 +21,7 @@ KB = 1024
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-class Fake:
+class Fake(children.PsutilProcesses):
     """Processes of which each has so many bytes, and takes some CPU time to read."""
 
     def __init__(self, held: dict[int, Held], seconds: float = 0.0) -> None:
@@ -162,10 +162,10 @@ def child() -> Iterator[subprocess.Popen[str]]:
 
 def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) -> None:
     """As on macOS and Windows; the label and a note say that what processes share counts in each."""
-    source = ChildSource(PsutilProcesses())
+    source = ChildSource(children.PsutilProcesses())
     read = values(source, 0.0)
 
-    assert child.pid in PsutilProcesses().pids()
+    assert child.pid in children.PsutilProcesses().pids()
     assert read["children"] > 60 * MB
     assert read["child_processes"] >= 1
     assert source.series[0].label == "child processes (resident)"
@@ -174,7 +174,7 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
 
 def test_to_psutil_a_child_that_has_ended_is_none(child: subprocess.Popen[str]) -> None:
     """Whether it was waited for or not; and who started it still gets to wait for it."""
-    processes = PsutilProcesses()
+    processes = children.PsutilProcesses()
     child.kill()
     if hasattr(os, "waitid"):
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

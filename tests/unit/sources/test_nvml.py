@@ -42,17 +42,6 @@ def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
     assert watched.source.devices[0].total == 80 * GIB
 
 
-def test_an_old_driver_is_read_and_said_to_be_old(proc: Path) -> None:
-    """Before R510 the reserve cannot be told apart: in use then includes it, and a note says so."""
-    watched = Watched([FakeGpu(knows_v2=False)], proc)
-    values = watched(0.0)
-    watched(0.1)
-
-    assert values["cuda:0/device_used"] == 1 * GIB + 600 * MIB
-    assert math.isnan(values["cuda:0/driver_reserved"])
-    assert len(watched.source.notes) == 1
-
-
 def split_card() -> FakeGpu:
     """Return a card in MIG mode with two instances."""
     parts = [FakeGpu(name=f"NVIDIA Fake MIG {n}", uuid=f"MIG-{n}", total=n * GIB) for n in (10, 20)]
@@ -217,7 +206,7 @@ def test_what_costs_more_is_read_less_often(proc: Path) -> None:
 
     assert watched.nvml.calls["MemoryInfo"] == 101 + 1
     assert watched.nvml.calls["UtilizationRates"] == 11
-    assert watched.nvml.calls["ComputeRunningProcesses_v3"] == 3
+    assert watched.nvml.calls["ComputeRunningProcesses"] == 3
 
 
 def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> None:
@@ -240,7 +229,7 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
         gpu.used = (tick + 1) * MIB
         one.read(tick / 10)
 
-    assert fake.calls["ComputeRunningProcesses_v3"] == 3
+    assert fake.calls["ComputeRunningProcesses"] == 3
 
 
 def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
@@ -486,33 +475,28 @@ INSTANCES = ("MIG-one", "MIG-two", "MIG-GPU-aaa0/1/0")
         ("GPU-b,GPU-b", ()),
         ("GPU-b,GPU-bbb", ()),
         ("gpu-bbb2", ()),
+        ("MIG-two", (1,)),
+        ("MIG-two,MIG-one", (1,)),
+        ("MIG-GPU-aaa0/1/0", (2,)),
+        ("MIG-none", ()),
     ],
 )
 def test_it_shows_what_cuda_shows(value: str | None, expected: tuple[int, ...]) -> None:
-    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats."""
-    assert visible(value, GPUS) == expected
+    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats.
 
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [("MIG-two", (1,)), ("MIG-two,MIG-one", (1,)), ("MIG-GPU-aaa0/1/0", (2,)), ("MIG-none", ())],
-)
-def test_one_instance_is_shown(value: str, expected: tuple[int, ...]) -> None:
-    """A process uses one MIG instance, the first that is named, under its new or its old kind of name."""
-    assert visible(value, INSTANCES) == expected
+    Of MIG instances one, the first that is named, under its new or its old kind of name.
+    """
+    shown = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, shown) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])
 def test_ordinals_are_certain_only_in_one_order(ordinal: str | None) -> None:
-    """Among unlike GPUs, CUDA counts the fastest first unless told otherwise."""
+    """Among unlike GPUs, CUDA counts the fastest first unless told otherwise; a UUID means one GPU."""
     assert is_provisional(ordinal, None, ("A100", "T4"))
     assert is_provisional(ordinal, "FASTEST_FIRST", ("A100", "T4"))
     assert not is_provisional(ordinal, "PCI_BUS_ID", ("A100", "T4"))
     assert not is_provisional(ordinal, None, ("A100", "A100"))
-
-
-def test_uuids_are_certain() -> None:
-    """A UUID means one GPU, whatever the order."""
     assert not is_provisional("GPU-b", None, ("A100", "T4"))
 
 

@@ -70,13 +70,6 @@ def test_every_field_comes_through(library: Path) -> None:
     assert told["notes"] == []
 
 
-def test_an_old_library_is_read_by_its_old_call(library: Path) -> None:
-    """Without the v2 structure, v1's counts."""
-    told = read(library, no_v2=1)
-
-    assert told["row"]["cuda:0/device_used"] == (1 << 30) + (600 << 20)
-
-
 def test_a_slow_call_lets_python_run(library: Path) -> None:
     """While the driver takes its time, other threads go on: the call does not hold the interpreter."""
     code = """

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hfmem_widget.session.segments import events_of
@@ -37,6 +37,10 @@ PLAIN = st.recursive(
 )
 
 
+EMPTY: dict[str, int] = {}
+
+
+@example([EMPTY, (EMPTY, EMPTY, 1, 2)], 4)
 @given(PLAIN, st.sampled_from([2, 3, 4, 5]))
 def test_plain_containers_are_what_python_makes_of_them(value: Any, protocol: int) -> None:
     """Of every protocol that torch has written snapshots in, with shared objects once."""

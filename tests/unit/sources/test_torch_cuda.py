@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 from types import ModuleType
 from typing import Any
@@ -319,6 +320,13 @@ def test_uninstalling_puts_the_originals_back() -> None:
     assert not allocator.installed
 
 
+def wrap_ours(torch: Any) -> Any:
+    """Put another tool's wrapper on what reads the counters, and return it."""
+    ours = torch._C._cuda_memoryStats
+    torch._C._cuda_memoryStats = functools.partial(ours)
+    return torch._C._cuda_memoryStats
+
+
 def test_somebody_elses_wrapper_stays() -> None:
     """What another tool put on top of ours is neither removed nor broken, and ours then only passes on."""
     fake = FakeAllocator()
@@ -331,12 +339,7 @@ def test_somebody_elses_wrapper_stays() -> None:
         return raw(device)
 
     allocator.install(read, pass_on)
-    ours = torch._C._cuda_memoryStats
-
-    def theirs(device: int) -> Any:
-        return ours(device)
-
-    torch._C._cuda_memoryStats = theirs
+    theirs = wrap_ours(torch)
     allocator.uninstall()
 
     assert torch._C._cuda_memoryStats is theirs
@@ -350,12 +353,7 @@ def test_installing_over_somebody_elses_wrapper_does_not_recurse() -> None:
     torch: Any = FakeTorch(fake)
     _, allocator = opened(torch)
     allocator.install(lambda raw, device: allocator.stats(device), pass_on)
-    ours = torch._C._cuda_memoryStats
-
-    def theirs(device: int) -> Any:
-        return ours(device)
-
-    torch._C._cuda_memoryStats = theirs
+    wrap_ours(torch)
 
     assert torch._C._cuda_memoryStats(0) == fake.stats(0)
     allocator.install(lambda raw, device: allocator.stats(device), pass_on)

@@ -200,14 +200,6 @@ def test_an_allocator_that_refuses_costs_a_sentence() -> None:
     assert "not supported" in begun(torch).obstacle
 
 
-def test_a_torch_without_cuda_is_no_obstacle() -> None:
-    """There is nothing to be missed."""
-    torch = FakeTorch("xpu")
-    history = begun(torch)
-    assert history.state == "refused"
-    assert history.obstacle == ""
-
-
 def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
     """Its modules are half there."""
     torch = FakeTorch()
@@ -239,7 +231,9 @@ def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
     del torch._C._xpu_recordMemoryHistory
 
     assert "use torch 2.13 or later" in begun(torch, "xpu").obstacle
-    assert begun(FakeTorch("cuda"), "xpu").obstacle == ""
+    for built_for, device in (("cuda", "xpu"), ("xpu", "cuda")):
+        history = begun(FakeTorch(built_for), device)
+        assert (history.state, history.obstacle) == ("refused", "")
 
 
 def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:

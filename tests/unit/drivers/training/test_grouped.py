@@ -21,6 +21,7 @@ from hfmem_widget.drivers.training.loop import (
     resume_steps,
     yield_steps,
 )
+from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
 from hfmem_widget.monitor import grouping
 from hfmem_widget.session import Peak
@@ -338,14 +339,22 @@ def test_what_a_group_held_is_counted_afterwards() -> None:
     assert not attribution.rests
 
 
-def test_torchs_events_are_left_out_of_a_trainers_groups() -> None:
-    """Its callbacks tell of its steps; torch's own events are needed again once the group has ended."""
-    training = Training()
+@pytest.mark.parametrize("ends", [TrainingRun.ended, resume_steps])
+def test_torchs_events_are_left_out_of_a_trainers_groups(
+    ends: Callable[[TrainingRun], None],
+) -> None:
+    """Its callbacks tell of its steps, and those of a loop are known by the events.
+
+    They are needed again once the group has ended, or the watch of a training that told nothing of its end.
+    """
+    loop, training = Training(), Training()
+    loop.short_steps()
+    assert not in_group()
     yield_steps(training.run)
     training.short_steps()
 
     assert (in_group(), count_step()) == (True, False)
-    training.run.ended()
+    ends(training.run)
     assert not in_group()
 
 
@@ -372,30 +381,12 @@ def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
     assert step.peaks["cpu/allocated"] == Peak(777.0, "sampled")
 
 
-def test_a_loops_own_events_are_always_needed() -> None:
-    """By them its steps are known."""
-    training = Training()
-    training.short_steps()
-
-    assert not in_group()
-
-
 def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     """Whatever has kept its loop from ending it: else nothing would be followed on this thread again."""
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
     following.step_counter.begin(loop, optimizers_per_step=1)
-
-    assert not in_group()
-
-
-def test_a_training_that_is_left_in_a_group_leaves_nothing_resting() -> None:
-    """Its class has a `train` of its own, which told nothing of an error: the watch ends what is left."""
-    training = Training()
-    yield_steps(training.run)
-    training.short_steps()
-    resume_steps(training.run)
 
     assert not in_group()
 

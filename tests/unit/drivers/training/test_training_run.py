@@ -120,17 +120,28 @@ def test_a_fault_of_ours_is_said_once(
     assert tree(session) == ["cell"]
 
 
-def test_a_session_that_has_ended_is_left_alone(
-    run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_training_that_outlives_its_cell_is_followed_no_more(
+    run: TrainingRun,
+    bench: Bench,
+    session: Session,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    goes_on: bool,
 ) -> None:
-    """A training that outlives its cell, on a thread or not, goes on unwatched and in silence."""
+    """On a thread or not, and in silence, also where the session goes on: under `%memwatch on`."""
+    run.train_begins("train", {})
     run.step_begins(1)
-    bench.monitor.end(session)
+    if goes_on:
+        bench.monitor.close_span(session, session.spans[0].id)
+    else:
+        bench.monitor.end(session)
     run.step_ended()
     one_step(run, 2)
 
     assert capsys.readouterr().err == ""
     assert sum(span.kind == "step" for span in session.spans) == 1
+    assert not bench.monitor.polling
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -166,20 +177,6 @@ def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
     run.step_ended()
 
     assert run.take_figures()["tokens"] == 16.0
-
-
-def test_a_training_that_outlives_its_cell_is_followed_no_more(
-    run: TrainingRun, bench: Bench, session: Session, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Under `%memwatch on` the session goes on; a training in a background thread would fill it."""
-    run.train_begins("train", {})
-    one_step(run, 1)
-    bench.monitor.close_span(session, session.spans[0].id)
-    one_step(run, 2)
-
-    assert sum(span.kind == "step" for span in session.spans) == 1
-    assert not bench.monitor.polling
-    assert capsys.readouterr().err == ""
 
 
 def test_a_timeout_of_the_users_reaches_the_training(

@@ -30,18 +30,14 @@ def paths(**namespace: Any) -> list[str]:
     return [row.path for row in scan(namespace).rows]
 
 
-def test_a_bound_on_objects_is_told() -> None:
-    """A search stops at its limit of objects, and says so."""
-    found = scan({"many": [[block()] for _ in range(50)]}, most_objects=10)
+def test_a_bound_is_told() -> None:
+    """A search stops at its limit of objects or of time, and says so."""
+    many = {"many": [[block()] for _ in range(2000)]}
+    found, late = scan(many, most_objects=10), scan(many, most_seconds=0.0)
     assert found.objects == 10
     assert found.bound == "the search ended early, after 10 objects"
-
-
-def test_a_bound_on_time_is_told() -> None:
-    """A search stops at its limit of time, and says so."""
-    found = scan({"many": [[block()] for _ in range(2000)]}, most_seconds=0.0)
-    assert found.objects < 2000
-    assert "ran out of time" in found.bound
+    assert late.objects < 2000
+    assert "ran out of time" in late.bound
 
 
 def test_small_objects_are_looked_through_to_the_last() -> None:
