@@ -102,7 +102,6 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    """Yield the result that IPython fills in while it runs a cell."""
     for frame in _frames():
         if frame.f_code.co_name == "run_cell_async":
             for value in frame.f_locals.values():

@@ -285,7 +285,6 @@ class ReportMagics(Magics):
         self._keep(arguments, fitted)
 
     def _write(self, number: int) -> None:
-        """Put a cell below that has a change of the last list."""
         from hfmem_widget.features.fit.beside import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
         from hfmem_widget.view.what_fits import FREES
@@ -451,19 +450,16 @@ class ReportMagics(Magics):
         getattr(self, magic)(" ".join((*option, line)))
 
     def _show(self, bundle: Mapping[str, Any]) -> None:
-        """Show texts by MIME type below the cell."""
         from hfmem_widget.view.screen import Screen
 
         Screen(self._shell).show(bundle)
 
     def _keep(self, arguments: Namespace, result: object) -> None:
-        """Put a result into the variable of `output`, if one was named."""
         if arguments.output:
             self._shell.user_ns[arguments.output] = result
 
 
 def _refuse(arguments: Namespace, names: Sequence[str], why: str) -> None:
-    """Raise UsageError if an option was given that means nothing here."""
     given = next((name for name in names if getattr(arguments, name)), "")
     if given:
         raise UsageError(f"--{given.replace('_', '-')} {why}")

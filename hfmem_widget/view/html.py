@@ -242,11 +242,8 @@ def bundle(
 
 
 def drawing(svg: str) -> str:
-    """Return a drawing whose only words are its tips.
-
-    JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words: without a
-    size they are not seen.
-    """
+    """Return a drawing whose only words are its tips."""
+    # JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words.
     return f'<div style="font-size:0">{svg}</div>'
 
 

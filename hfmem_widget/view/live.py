@@ -1,7 +1,6 @@
 """What a cell shows while it is watched, and what it leaves behind.
 
-The card and the chart are imported while the cell runs, once it has run for some time: the beginning of the
-first watched cell is what a person waits for.
+The card and the chart are imported once the cell has run for some time: a person waits for its beginning.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ def tell_panel(session: Session, *, panel: bool) -> None:
 class _View:
     """Among a cell's outputs, a live chart where the front end can show one.
 
-    Of the options, `chart` and `panel` count: whether JupyterLab's panel may open by itself. `prefer` is
-    called with the interval that the page's settings say.
+    `prefer` is called with the seconds between samples that the page's settings say.
     """
 
     def __init__(
@@ -146,7 +144,11 @@ class _View:
         if not (self._wants_chart or serves_labextensions()):
             return None
         broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
-        self._note_what_the_page_lacks()
+        if host_name() == "VS Code" and not finds_anywidget():
+            self._session.notes.append(
+                "VS Code may not find anywidget.js, and then shows no live chart: install anywidget with pip "
+                "into the environment of this kernel. The card is complete."
+            )
         self._show_chart(broadcast)
         return broadcast
 
@@ -155,13 +157,6 @@ class _View:
         if self._chart_id and not self._chart_shown and self._screen.live:
             self._chart_shown = True
             broadcast.show(self._screen, self._chart_id)
-
-    def _note_what_the_page_lacks(self) -> None:
-        if host_name() == "VS Code" and not finds_anywidget():
-            self._session.notes.append(
-                "VS Code may not find anywidget.js, and then shows no live chart: install anywidget with pip "
-                "into the environment of this kernel. The card is complete."
-            )
 
     def _note_without_chart(self, error: Exception, complete: str) -> None:
         reason = f"No live chart ({type(error).__name__}: {error})."
@@ -299,7 +294,6 @@ class CellView(_View):
             self._note_without_chart(error, "The card is complete.")
 
     def _draw_ranks(self) -> None:
-        """Draw all ranks in the chart's place: this process is only what started them."""
         try:
             with self._lock:
                 if not self._finished:

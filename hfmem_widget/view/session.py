@@ -85,7 +85,6 @@ def still_bundles(session: Session) -> Iterator[Bundle]:
 
 
 def _only_span(session: Session) -> Span | None:
-    """Return the outermost span, if there is one alone."""
     spans = outermost(session.spans)
     return spans[0] if len(spans) == 1 else None
 

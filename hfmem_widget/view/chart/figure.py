@@ -117,11 +117,8 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
 
 
 def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the figure with its words in the page's own colour.
-
-    Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
-    The box at the pointer is dark on every page: it names a curve without.
-    """
+    """Return the figure with its words in the page's own colour; the box at the pointer is dark anywhere."""
+    # Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
     # Elsewhere the words have the figure's own ink: where no variable is known, a colour is inherited.
     ink = "var(--vscode-descriptionForeground,var(--jp-ui-font-color2))"
 
@@ -175,7 +172,6 @@ def _drawn(scene: Scene) -> dict[str, Any]:
 
 
 def _legend(plot: float) -> dict[str, Any]:
-    """Return a legend below the ticks of a plot so many pixels high, from where it grows downwards."""
     below = {"y": -TICKS / plot, "yanchor": "top"}
     return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": paint.CLEAR}
 

@@ -394,7 +394,6 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
 
 
 def _band(lowest: Line, scene: Scene) -> list[Curve]:
-    """Return the area from the lowest to the highest, run by run."""
     highest = [runs_of(line.points) for line in scene.lines if line.metric == "allocated"]
     low_runs = runs_of(lowest.points)
     if not highest or len(highest[0]) != len(low_runs):

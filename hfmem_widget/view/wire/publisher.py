@@ -169,7 +169,7 @@ class Publisher:
         self._remember(spans[-200:])
 
     def _all_judged(self) -> protocol.Message:
-        """Return all judgements, for a snapshot, in which a missing list means none."""
+        # In a snapshot a missing list means none.
         self._judged = judged(self._session)
         return {name: rows for name, rows in self._judged.items() if rows}
 

@@ -132,10 +132,7 @@ def newest(strip: RankStrip, columns: int) -> RankStrip:
 
 
 def folded(strip: RankStrip, most: int) -> RankStrip:
-    """Return a strip of at most so many columns, each with the highest of its neighbours.
-
-    A cell of several is silent only if all of them are.
-    """
+    """Return a strip of at most so many columns, each with the highest of its neighbours that is heard of."""
     size, rows = -(-len(strip.at) // most), len(strip.first)
     if size <= 1 or not rows:
         return strip
