@@ -16,8 +16,6 @@ from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
 from hfmem_widget.view.front_end import serves_labextensions
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.protocol import judged
-from hfmem_widget.view.wire.rank_messages import describe_ranks
 
 ELSEWHERE = (
     "The live chart is on the page where this cell was run. If that watch has ended, its end was not seen "
@@ -39,13 +37,9 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
         return {}
     session, run, panel = history
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
-    judgements = {name: rows for name, rows in judged(session).items() if rows}
-    # Without steps there is no third.
-    binary = dict(zip(("time", "values", "step_rows"), buffers, strict=False))
-    if session.ranks is None:
-        return {**message, **judgements, **binary}
-    ranks, cells = describe_ranks(session.ranks)
-    return {**message, **judgements, "ranks": ranks, **binary, "strip": cells}
+    there = {"step_rows": "steps" in message, "strip": "ranks" in message}
+    names = ("time", "values", *(name for name, is_there in there.items() if is_there))
+    return {**message, **dict(zip(names, buffers, strict=True))}
 
 
 class MemoryWidget(anywidget.AnyWidget):
