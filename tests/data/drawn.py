@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.data.drawn_cards import CARDS
 from tests.data.drawn_scenes import FIGURES, PAGES, Bundle
 
 FILE = Path(__file__).with_name("drawn.txt")
@@ -102,7 +101,7 @@ def _figure(make: Callable[[], dict[str, Any]]) -> list[str]:
 
 def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """Yield the name of each picture, and what its pieces are made by."""
-    for name, page in {**PAGES, **CARDS}.items():
+    for name, page in PAGES.items():
         yield f"page: {name}", partial(_page, page)
     for name, figure in FIGURES.items():
         yield f"figure: {name}", partial(_figure, figure)
