@@ -25,10 +25,7 @@ MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
 def session_bundle(session: Session) -> Bundle:
-    """Return card and chart by MIME type; of a session of many cells a line for each and one chart.
-
-    Where a cell has started ranks, those are shown, and the cell as a line between.
-    """
+    """Return card and chart by MIME type; of many cells a line each, of ranks theirs above their cell."""
     span = _only_span(session)
     if span is not None and session.ranks is None and session.run is not None:
         overview = session.run.overview

@@ -136,10 +136,7 @@ def _now(session: Session, device: Device, peaks: Mapping[str, float]) -> Device
 
 
 def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = False) -> list[str]:
-    """Return the lines of a screen, none of them wider, and not more of them.
-
-    Of devices that find no room, the fullest are shown, and the others are added up.
-    """
+    """Return the lines of a screen, none wider and not more; devices that find no room are added up."""
     width = max(NARROWEST, min(width, WIDEST))
     shown, left = _that_fit(now.devices, max(1, height - _AROUND))
     lines = [(BOLD, f"{now.label} · {now.how} · {format_duration(now.elapsed)}")]

@@ -259,9 +259,8 @@ def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
-    """Return a timeline as at most `most` rows (8 or more) that keep every lowest and highest value.
+    """Return a timeline as at most `most` rows (8 or more): seconds and values of ``(rows, timeline.width)``.
 
-    These are seconds of shape ``(rows,)``, never decreasing, and values of shape ``(rows, timeline.width)``.
     A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
     a row of NaN.
     """

@@ -45,9 +45,8 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
 class MemoryWidget(anywidget.AnyWidget):
     """A live chart of one session; the publisher's messages belong to the `run`.
 
-    `panel` says whether JupyterLab's panel may open by itself. `on_seen` and `on_resync` are called when the
-    page says that someone watches, or that it missed something, on whichever thread handles the message;
-    `on_interval` is called with the seconds between samples that a person has set in the page.
+    What the page says is passed on, on whichever thread handles it: that someone watches (`on_seen`), that it
+    missed something (`on_resync`), the seconds between samples that a person has set (`on_interval`).
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
@@ -81,10 +80,7 @@ class MemoryWidget(anywidget.AnyWidget):
             comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
 
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what displays the widget, as a bundle of MIME types, and its metadata.
-
-        Colab takes from the metadata which script shows the widget.
-        """
+        """Return what displays the widget by MIME type, and the metadata, by which Colab finds its script."""
         data, metadata = self._repr_mimebundle_() or ({}, {})
         return {**data, "text/plain": ELSEWHERE}, metadata
 
