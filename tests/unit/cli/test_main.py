@@ -107,8 +107,6 @@ def test_what_cannot_be_read_is_said_in_one_line(
 
 
 class Closed(io.StringIO):
-    """The output of a command whose reader has gone."""
-
     def write(self, text: str) -> int:
         raise BrokenPipeError
 

@@ -170,8 +170,6 @@ def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what it got."""
-
     encoding = "utf-8"
 
     def isatty(self) -> bool:

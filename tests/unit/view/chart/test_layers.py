@@ -32,15 +32,19 @@ BYTES = st.integers(0, 100).map(float) | st.just(NAN)
 ROWS = st.lists(st.tuples(*[BYTES] * len(METRICS)), min_size=1, max_size=30)
 
 
-def session_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Session:
-    return recorder_of(rows, capacity).session
+def session_of(
+    rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
+) -> Session:
+    return recorder_of(rows, capacity, metrics).session
 
 
-def recorder_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Recorder:
+def recorder_of(
+    rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
+) -> Recorder:
     recorder = Recorder("run")
     recorder.session.timeline = Timeline(0, capacity)
     recorder.adopt(
-        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in METRICS]
+        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in metrics]
     )
     for at, row in enumerate(rows):
         recorder.append(Sample(at / 10, row))

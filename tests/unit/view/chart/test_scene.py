@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, runs_of
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import Device, Peak
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
@@ -26,6 +25,7 @@ from tests.data.svg import Drawing
 from tests.scenes import shared_run
 from tests.scenes.stage import Stage
 from tests.unit.view.chart.test_guides import budget, run, scene
+from tests.unit.view.chart.test_layers import session_of
 
 HIGHEST = scene(run()).ceiling / GIB
 """GiB, of what is drawn of the run that the budgets here are for."""
@@ -221,29 +221,11 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     assert built.frame.levels.texts[-1] == "1.0 MiB"
 
 
-NAN = math.nan
-
-
-GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
-
-
-def session_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Session:
-    return recorder_of(*rows, metrics=metrics).session
-
-
-def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Recorder:
-    recorder = Recorder("run")
-    recorder.adopt([GPU], [Series(GPU.key, metric) for metric in metrics])
-    for at, row in enumerate(rows):
-        recorder.append(Sample(float(at), tuple(row)))
-    return recorder
-
-
 @pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
 def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
     """With fewer there is none, in any form; a chart of nothing else than missing readings is none either."""
-    session = session_of(*[(float(at + 1),) for at in range(samples)])
-    missing = session_of(*[(NAN,)] * samples)
+    session = session_of([(float(at + 1),) for at in range(samples)], metrics=["allocated"])
+    missing = session_of([(math.nan,)] * samples, metrics=["allocated"])
 
     assert (build_scene(session, columns=100) is not None) is there
     assert bool(chart_html(session)) is there
@@ -259,7 +241,7 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 ) -> None:
     """Up to twice what this process has; more of it would press the curves down."""
     rows = [(10 * GIB, used * 10 * GIB)] * 5
-    built = build_scene(session_of(*rows, metrics=("allocated", "device_used")), columns=100)
+    built = build_scene(session_of(rows, metrics=("allocated", "device_used")), columns=100)
 
     assert built is not None
     assert ("device_used" in [one.metric for one in built.lines]) is shown

@@ -50,7 +50,6 @@ class Shown:
 
     @property
     def lanes(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The bars and the words on them."""
         boxes, words = [one for one in self.data if one.get("yaxis") == "y2"]
         assert (boxes["type"], words["mode"]) == ("bar", "text")
         return boxes, words
