@@ -210,10 +210,7 @@ class Options:
 
 
 def add_flags(parser: ArgumentParser, options: Mapping[str, Option], group: Any = None) -> None:
-    """Add the flags of options to a parser, below the headings of their groups.
-
-    Options that are not given are not in the namespace.
-    """
+    """Add the flags of options to a parser; options that are not given are not in the namespace."""
     group = group or parser
     for name, option in options.items():
         group = parser.add_argument_group(option.heading) if option.heading else group

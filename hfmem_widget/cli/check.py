@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 
@@ -101,7 +101,6 @@ def _print(
     *,
     as_json: bool,
 ) -> int:
-    """Print what is in a recording, a row for each name, and return the exit code."""
     if as_json:
         held: dict[str, list[str]] = {}
         for name, text in rows:
@@ -125,7 +124,8 @@ def _rows_of_run(run: Run) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{format_count(len(run))} of {format_count(run.world)}"
     yield "nodes", format_count(len(run.nodes))
     yield "engine", (ranks.engine if ranks else "") or "unknown"
-    begun = [(one.head.version, one.rank.attempt) for one in _streams(run) if one.head is not None]
+    streams = run.collector.all_streams.values()  # also of files that do not count
+    begun = [(one.head.version, one.rank.attempt) for one in streams if one.head is not None]
     versions = sorted({version for version, _ in begun})
     yield "format", ", ".join(f"version {version}" for version in versions) or "none"
     yield "attempts", format_count(len({attempt for _, attempt in begun}))
@@ -144,22 +144,17 @@ def _rows_of_run(run: Run) -> Iterator[tuple[str, str]]:
 
 def _damage(run: Run) -> Iterator[str]:
     """Yield what is damaged or missing, a sentence each."""
-    missing = run.world - len(run)
+    missing, streams = run.world - len(run), run.collector.all_streams.values()
     if missing or not run.world:
         yield f"{format_counted(missing, 'rank')} missing" if run.world else "no rank has written"
-    if dropped := sum(stream.dropped for stream in _streams(run)):
+    if dropped := sum(stream.dropped for stream in streams):
         yield f"{format_counted(dropped, 'line')} could not be read"
-    if holes := sum(stream.holes for stream in _streams(run) if stream.head is not None):
+    if holes := sum(stream.holes for stream in streams if stream.head is not None):
         yield f"{format_counted(holes, 'block')} of samples missing"
     endless = [stream for stream in run.collector.streams.values() if not stream.is_over]
     if endless and not run.running:
         yield f"no end: {_named(endless)}"
     yield from run.collector.notes_on_left_out()
-
-
-def _streams(run: Run) -> Collection[RankStream]:
-    """Return what was read of every file, also of those that do not count."""
-    return run.collector.all_streams.values()
 
 
 def _named(streams: Sequence[RankStream]) -> str:

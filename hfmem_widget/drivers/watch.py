@@ -21,7 +21,7 @@ from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView, NotebookView
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.screen import Bundle, Screen
 
 MOST_NESTED = 32
 """Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""

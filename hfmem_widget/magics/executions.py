@@ -61,9 +61,8 @@ class Executions:
     def ends(self, result: ExecutionResult | None) -> list[Execution]:
         """Remove and return the cell that has ended, and the cells it ran whose end was not announced.
 
-        The outermost comes first. If an error cannot be shown, or an interrupt comes meanwhile, IPython
-        announces the end of a cell with a result that it made anew, or with none. Then the innermost cell has
-        ended.
+        The outermost comes first. After an error that cannot be shown, or an interrupt, IPython announces the
+        end of the innermost cell with a result that it made anew, or with none.
         """
         own = self._own()
         info = None if result is None else result.info
@@ -102,7 +101,6 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    """Yield the result that IPython fills in while it runs a cell."""
     for frame in _frames():
         if frame.f_code.co_name == "run_cell_async":
             for value in frame.f_locals.values():

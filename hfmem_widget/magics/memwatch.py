@@ -18,10 +18,7 @@ from IPython.core import magic
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import (
-    argument,
-    magic_arguments,
-)
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from hfmem_widget.analysis.history import HISTORY, Cell
 from hfmem_widget.errors import OptionError
@@ -339,7 +336,15 @@ class MemwatchMagics(Magics):
         """Begin a watch, and add it to those that the caller ends."""
         options = self._options(arguments)
         try:
-            watch = self._make_watch(options)
+            # Before the imports: they take a while, and on another thread the next cell may begin.
+            number = self._cell_number()
+            from hfmem_widget.drivers.watch import Watch
+            from hfmem_widget.monitor.shared import shared_monitor
+            from hfmem_widget.view.screen import Screen
+
+            monitor, screen = shared_monitor(), Screen(self._shell)
+            title = f"cell [{number}]"
+            watch = Watch(options, monitor=monitor, screen=screen, kind="cell", title=title)
             # Added before it starts: an interrupt held back meanwhile comes out of `start`.
             watches.append(watch)
             self._keep(arguments, watch.start())
@@ -348,21 +353,6 @@ class MemwatchMagics(Magics):
                 raise
             # A fault of ours must not keep the cell from running.
             warn(f"this cell runs unwatched ({fault_text(error)})")
-
-    def _make_watch(self, options: WatchOptions) -> Watch:
-        # Before the imports: they take a while, and on another thread the next cell may begin.
-        number = self._cell_number()
-        from hfmem_widget.drivers.watch import Watch
-        from hfmem_widget.monitor.shared import shared_monitor
-        from hfmem_widget.view.screen import Screen
-
-        return Watch(
-            options,
-            monitor=shared_monitor(),
-            screen=Screen(self._shell),
-            kind="cell",
-            title=f"cell [{number}]",
-        )
 
     def running_cell(self) -> Cell | None:
         """Return the cell that runs on this thread."""
@@ -451,7 +441,6 @@ def _silence(least: float) -> str:
 
 
 def _lines(info: ExecutionInfo) -> list[str]:
-    """Return the lines of a cell that are not empty."""
     return [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
 
 

@@ -91,18 +91,17 @@ class ReportMagics(Magics):
             %memanatomy
 
         shows two bars and a table, now and at the peak: each part in bytes and as a share of the device,
-        and unknown memory as a part of its own. The sums are below.
+        and unknown memory as a part of its own.
 
         It shows the newest watched cell, running or finished: ``%memanatomy peak`` only its peak,
-        ``%memanatomy 12`` the peak of step 12. ``%memanatomy now`` takes a reading, and needs no watched
-        cell. In code, use ``session.anatomy()``.
+        ``%memanatomy 12`` the peak of step 12. ``%memanatomy now`` takes a reading, without a watched cell.
 
-        ``%memanatomy --layout`` draws each segment of the allocator as a bar, with its blocks coloured: in
-        use, free between tensors, free in whole segments, free for another stream or a private pool only.
-        Below are the sums and their meaning: what fits without more memory from the driver, what
-        ``torch.cuda.empty_cache()`` returns, and what it cannot return. It allocates and frees nothing, and
-        does not wait for the GPU. ``%%memwatch --map`` shows the same while a cell runs. In code, use
-        ``hfmem_widget.memory_map()``.
+        ``%memanatomy --layout`` draws each segment of the allocator as a bar, with its blocks coloured, and
+        says what fits without more memory from the driver, what ``torch.cuda.empty_cache()`` returns, and
+        what it cannot. It allocates and frees nothing, and does not wait for the GPU. ``%%memwatch --map``
+        shows the same while a cell runs.
+
+        In code, use ``session.anatomy()`` and ``hfmem_widget.memory_map()``.
         """
         if arguments.layout:
             self._show_layout(arguments)
@@ -192,9 +191,8 @@ class ReportMagics(Magics):
         runs.
 
         ``%memcompare`` alone lists every watched cell, block and training so far, with its duration, its
-        peak, what it left behind, and what was found. The runs of a cell that was run again stand together,
-        with how its peak and what it left behind moved from run to run: memory that leaks from run to run
-        shows there. The list ends with the kernel.
+        peak, what it left behind, and what was found; of a cell that was run again, how that moved from run
+        to run. The list ends with the kernel.
 
         In code, use ``hfmem_widget.compare()`` and ``hfmem_widget.history()``.
         """
@@ -285,7 +283,6 @@ class ReportMagics(Magics):
         self._keep(arguments, fitted)
 
     def _write(self, number: int) -> None:
-        """Put a cell below that has a change of the last list."""
         from hfmem_widget.features.fit.beside import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
         from hfmem_widget.view.what_fits import FREES
@@ -373,21 +370,14 @@ class ReportMagics(Magics):
 
             %memholders
 
-        lists the names that hold tensors, arrays or data frames, largest first, with their paths:
-        ``losses[0..99]`` and the autograd graphs behind it, ``Out[12]``, ``the error of cell [7] → train() →
-        activations``. Each byte counts once, for the most likely culprit; other names that reach it are
-        listed as "also". The last row is allocated memory that no name explains. ``--since`` shows what has
-        grown since the last %memholders.
+        lists the names that hold tensors, arrays or data frames, largest first, with their paths, such as
+        ``losses[0..99]``, ``Out[12]``, ``the error of cell [7] → train() → activations``. Each byte counts
+        once, for the most likely culprit; other names that reach it are listed as "also". The last row is
+        allocated memory that no name explains. ``--since`` shows what has grown since the last %memholders.
 
-        It searches only when you run it, runs no code of your objects, frees nothing and holds no object.
-
-        ::
-
-            %memholders --free
-
-        still frees nothing. It shows what could be freed, and how much memory nothing else holds: the last
-        error with the variables of every function in its traceback, and the outputs (``Out``, ``_``,
-        ``_12``).
+        It runs no code of your objects, frees nothing and holds no object. ``%memholders --free`` alone still
+        frees nothing: it shows what could be freed, and how much memory nothing else holds, such as the last
+        error with the variables of every function in its traceback, and the outputs (``Out``, ``_12``).
 
         ::
 
@@ -451,19 +441,16 @@ class ReportMagics(Magics):
         getattr(self, magic)(" ".join((*option, line)))
 
     def _show(self, bundle: Mapping[str, Any]) -> None:
-        """Show texts by MIME type below the cell."""
         from hfmem_widget.view.screen import Screen
 
         Screen(self._shell).show(bundle)
 
     def _keep(self, arguments: Namespace, result: object) -> None:
-        """Put a result into the variable of `output`, if one was named."""
         if arguments.output:
             self._shell.user_ns[arguments.output] = result
 
 
 def _refuse(arguments: Namespace, names: Sequence[str], why: str) -> None:
-    """Raise UsageError if an option was given that means nothing here."""
     given = next((name for name in names if getattr(arguments, name)), "")
     if given:
         raise UsageError(f"--{given.replace('_', '-')} {why}")

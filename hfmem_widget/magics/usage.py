@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import takewhile
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from IPython.core import completer
 from IPython.core.error import UsageError
@@ -87,18 +87,18 @@ class _UsageLine:
             action = self._options[option]
             if action.nargs == 0:
                 if given:
-                    self._refuse(f"{option} takes no value, not {plain(value)!r}")
+                    raise UsageError(f"{option} takes no value, not {plain(value)!r}")
                 option = ""
                 continue
             if not given:
                 _, value = next(rest, (0, "--"))
                 if not _is_value(value):
                     metavar = action.metavar or action.dest.upper()
-                    self._refuse(f"{option} needs a value: {option} {metavar}")
+                    raise UsageError(f"{option} needs a value: {option} {metavar}")
             self._check_value(option, value)
         positional = self._positional
         if not positionals and positional is not None and positional.nargs is None:
-            self._refuse(f"{self._magic} needs a {positional.dest}; {self._manual}")
+            raise UsageError(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
         """Return the whole name of an option, whether a value was given along with it, and which."""
@@ -117,10 +117,10 @@ class _UsageLine:
         if len({id(self._options[each]) for each in begun}) == 1:
             return begun[0], bool(given), value
         if begun:
-            self._refuse(f"{plain(name)} is ambiguous: {_either(begun)}")
+            raise UsageError(f"{plain(name)} is ambiguous: {_either(begun)}")
         near = difflib.get_close_matches(f"--{name.lstrip('-')}", self._options, n=1)
         hint = f"did you mean {near[0]}?" if near else self._manual
-        return self._refuse(f"{self._magic} has no option {plain(name)}; {hint}")
+        raise UsageError(f"{self._magic} has no option {plain(name)}; {hint}")
 
     def _check_value(self, option: str, value: str) -> None:
         numbers = {int: "a whole number", float: "a number"}
@@ -128,7 +128,7 @@ class _UsageLine:
         try:
             _ = kind in numbers and kind(value)
         except ValueError:
-            self._refuse(str(wrong_value(value, option, numbers[kind])))
+            raise UsageError(str(wrong_value(value, option, numbers[kind]))) from None
 
     def _check_positional(self, positionals: list[str]) -> None:
         positional, word = self._positional, plain(positionals[-1])
@@ -136,14 +136,16 @@ class _UsageLine:
         is_choice = not choices or word in choices
         if positional is None or (self._magic.startswith("%%") and not is_choice):
             label = f"; for a label, write --label {word}" if "--label" in self._options else ""
-            self._refuse(f"{self._magic} takes options only, not {word!r}{label}")
+            raise UsageError(f"{self._magic} takes options only, not {word!r}{label}")
         if not is_choice:
             near = difflib.get_close_matches(word, choices, n=1, cutoff=0.75)
             hint = f"; did you mean {near[0]}?" if near else ""
-            self._refuse(f"{self._magic} takes {_either(choices)}, not {word!r}{hint}")
+            raise UsageError(f"{self._magic} takes {_either(choices)}, not {word!r}{hint}")
         if len(positionals) > 1 and positional.nargs != "*":
             given = " and ".join(repr(plain(value)) for value in positionals)
-            self._refuse(f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}")
+            raise UsageError(
+                f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}"
+            )
 
     def _has_room_for(self, word: str, positionals: list[str]) -> bool:
         positional = self._positional
@@ -155,10 +157,7 @@ class _UsageLine:
         """Refuse words that were meant for the option before them, if it takes text."""
         if self._options[option].type is None:
             text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
-            self._refuse(f'several words need quotes: {option} "{text}"')
-
-    def _refuse(self, message: str) -> NoReturn:
-        raise UsageError(message)
+            raise UsageError(f'several words need quotes: {option} "{text}"')
 
 
 def _is_value(word: str) -> bool:

@@ -33,8 +33,6 @@ LEAST_DRAWN = 0.003
 MOST_NAMES = 3
 ALL = 0.9995  # from this share on, all parameters are said to be trainable
 
-_Cells = tuple[Column, Sequence[str]]  # a column with its cells, one for each row
-
 
 def anatomy_bundle(
     anatomies: Sequence[Anatomy],
@@ -42,11 +40,7 @@ def anatomy_bundle(
     title: str = "",
     contents: str = "",
 ) -> dict[str, str]:
-    """Return anatomies by MIME type: one table a device, one column a moment, in the order given.
-
-    `title` says what the memory is of, and `contents` in one line what is known of the models in it; see
-    `contents_text`.
-    """
+    """Return anatomies by MIME type: one table a device, one column a moment, in the order given."""
     by_device: dict[str, list[Anatomy]] = {}
     for anatomy in anatomies:
         by_device.setdefault(anatomy.device.key, []).append(anatomy)
@@ -119,7 +113,10 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
         f'<span style="flex:1 1 180px;min-width:0">{_bar(anatomy, names, full)}</span></div>'
         for anatomy in anatomies
     )
-    scale = "" if "free" in names else _scale(full, anatomies[0].device.total)
+    total = anatomies[0].device.total
+    of = f" of {format_bytes(total)}" if total > 0 else ""
+    width = f"full width: {format_bytes(full)}{of}"
+    scale = "" if "free" in names else kit.caption(width, at_right=True)
     return f"<div>{rows}{scale}</div>"
 
 
@@ -152,17 +149,11 @@ def _bar(
     return kit.bar(pieces, full, label, height=height, style=style)
 
 
-def _scale(full: float, total: float) -> str:
-    of = f" of {format_bytes(total)}" if total > 0 else ""
-    return kit.caption(f"full width: {format_bytes(full)}{of}", at_right=True)
-
-
 def _longest(anatomies: Sequence[Anatomy], names: Sequence[str]) -> float:
     return max(sum(part.bytes for part in each.parts if part.name in names) for each in anatomies)
 
 
 def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
-    """Return the table of one device: the parts, and below them the sums."""
     last = anatomies[-1]
     present = {part.name for anatomy in anatomies for part in anatomy.parts}
     parts = [name for name in LABELS if name in present]
@@ -174,7 +165,15 @@ def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
         if name in labels and any(not math.isnan(_value(each, name)) for each in anatomies)
     ]
     names = (*parts, *sums)
-    columns = [_measured(anatomy, names) for anatomy in anatomies]
+    columns: list[tuple[Column, Sequence[str]]] = []  # each with its cells
+    for anatomy in anatomies:
+        is_bound = anatomy.certainty == "at least"
+        values = [(name, _value(anatomy, name)) for name in names]
+        cells = [
+            text_if_known(value, "≥ " * (is_bound and name == "allocated") + format_bytes(value))
+            for name, value in values
+        ]
+        columns.append((Column(moment_text(anatomy)), cells))
     if (total := last.device.total) > 0:
         # Of the last moment only, lest the table grow too wide to be read.
         shares = [
@@ -212,25 +211,15 @@ def _value(anatomy: Anatomy, name: str) -> float:
     return float(getattr(anatomy, name)) if name in SUMS else anatomy.bytes(name)
 
 
-def _measured(anatomy: Anatomy, names: Sequence[str]) -> _Cells:
-    cells = []
-    for name in names:
-        value = _value(anatomy, name)
-        is_bound = name == "allocated" and anatomy.certainty == "at least"
-        cells.append(text_if_known(value, f"{'≥ ' * is_bound}{format_bytes(value)}"))
-    return Column(moment_text(anatomy)), cells
-
-
 def text_if_known(value: float, text: str) -> str:
     """Return the text for a figure; nothing where it is NaN."""
     return "" if math.isnan(value) else text
 
 
 def contents_text(contents: Contents) -> str:
-    """Return what models and optimizers consist of, in one line.
+    """Return models and optimizers in one line; empty where none was found.
 
-    Such as ``BertModel, AdamW · 110,000,000 parameters, all trainable · float32``. Empty where nothing was
-    found. Weights of several types have their bytes, and so has what libraries keep.
+    Such as ``BertModel, AdamW · 110,000,000 parameters, all trainable · float32``.
     """
     texts = [", ".join((*_named(contents.modules), *_named(contents.optimizers)))]
     if contents.parameters:
@@ -256,7 +245,6 @@ def libraries_text(contents: Contents) -> str:
 
 
 def _named(names: Sequence[str]) -> list[str]:
-    """Return the names, each once, the first few of them."""
     unique = [plain(name) for name in dict.fromkeys(names)]
     more = len(unique) - MOST_NAMES
     return unique if more <= 0 else [*unique[:MOST_NAMES], f"{more} more"]

@@ -36,13 +36,10 @@ def terminal_of(stream: Any) -> int | None:
 
 
 class BottomLine:
-    """The last row of a terminal, kept out of what scrolls (DECSTBM) until `close`; called after each tick.
-
-    The terminal is given by its file descriptor.
-    """
+    """The last row of a terminal, kept out of what scrolls (DECSTBM) until `close`; called each tick."""
 
     def __init__(self, terminal: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._terminal = terminal
+        self._terminal = terminal  # a file descriptor
         self._clock = clock
         self._rows = 0
         self._has_ended = False

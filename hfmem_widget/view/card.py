@@ -73,11 +73,10 @@ def card_bundle(
     lead: Mapping[str, str] | None = None,
     notes_shown: int = 0,
 ) -> dict[str, str]:
-    """Return the card by MIME type.
+    """Return the card by MIME type, with a small picture unless it is shown `with_chart`.
 
-    It carries a small picture, unless it is shown `with_chart`. `lead` says by MIME type why memory ran
-    out, and what would fit: it stands above the card, which then leaves that out. The first `notes_shown`
-    notes of the session are on the cards of earlier cells.
+    `lead` says by MIME type why memory ran out, and what would fit: it stands above the card, which then
+    leaves that out. The first `notes_shown` notes of the session are on the cards of earlier cells.
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
@@ -100,6 +99,7 @@ def card_bundle(
     trained = ran_out or any(phase.kind == "step" for phase in session.phases(span.id))
     remark = session.remarks.get(span.id, "")
     notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
+    counted = [format_counted(sum(map(bool, notes)), "note")] if any(notes) else []
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
     steps = [kit.Fragment(phases), *([cost.picture()] if cost else [])]
     pace = pace_text(session, span)
@@ -120,7 +120,7 @@ def card_bundle(
         picture,
         kit.folds(
             ("steps and phases", [*steps, kit.note(pace)] if phases else []),
-            (_all_figures(notes), [*_figures(session, facts, moved), *notes]),
+            (", ".join(["all figures", *counted]), [*_figures(session, facts, moved), *notes]),
         ),
     )
     # The one line, with the worst step and the throughput where they fit, and a line for each finding.
@@ -189,7 +189,6 @@ def _about(session: Session, span: Span, facts: tuple[Facts, ...], moved: Moveme
 def _lead(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement
 ) -> list[kit.Fragment]:
-    """Return the sentence and the bar; where others filled the devices, how far."""
     if moved.lead:
         return list(_moved(moved))
     sentence_ = headline(session, span, facts)
@@ -211,11 +210,6 @@ def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment
 def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
     peak = anatomies.peak_of(session, span, device)
     return bar_of(peak, capacity, kept_of(session, span, peak))
-
-
-def _all_figures(notes: Sequence[kit.Fragment]) -> str:
-    count = sum(map(bool, notes))
-    return f"all figures, {format_counted(count, 'note')}" if count else "all figures"
 
 
 def _figures(session: Session, facts: tuple[Facts, ...], moved: Movement) -> list[kit.Fragment]:
@@ -320,7 +314,6 @@ def _picture(session: Session, span: Span) -> str:
 
 
 def _use(facts: Facts) -> kit.Fragment:
-    """Return who uses the device, in the unit of its capacity."""
     if math.isnan(facts.used):
         return kit.NOTHING
     total = facts.device.total

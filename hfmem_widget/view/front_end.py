@@ -67,8 +67,7 @@ def finds_anywidget() -> bool:
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the front end of an execute request shows updates of displays.
 
-    A terminal (``jupyter console``, ``jupyter run``, qtconsole) prints only the first output. There somebody
-    can be asked for input.
+    A terminal (``jupyter console``, qtconsole), where somebody can be asked for input, does not.
     """
     can_ask = request.get("content", {}).get("allow_stdin")
     return not (_has_no_page(request, environ) and can_ask)

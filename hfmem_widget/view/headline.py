@@ -75,7 +75,6 @@ def _peak(peak: Peak, capacity: float, on: str, where: str) -> kit.Fragment:
 
 
 def _ended(*contents: kit.Content) -> kit.Fragment:
-    """Return contents as a sentence, without a space before what follows."""
     return kit.words(*contents, ".", between="")
 
 
@@ -99,7 +98,6 @@ def _others(worst: Facts, facts: Sequence[Facts]) -> str:
 
 
 def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
-    """Return how much more is allocated at the end than at the start, and of which parts that is."""
     left = facts.left_behind
     if math.isnan(left) or span.stop is None:
         return kit.NOTHING
@@ -154,8 +152,7 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
 def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
     """Return what a search found a name to have added, of what is not attributed; None if it found none.
 
-    The search was at the end of the span. So it counts only where as much was not attributed then as at the
-    peak.
+    The search was at the end: it counts only where as much was not attributed then as at the peak.
     """
     for finding in findings_of(session, span):
         grown = finding.evidence.get("holder_grown")
@@ -170,10 +167,7 @@ def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
 
 
 def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.Fragment:
-    """Return the memory at the peak as one bar with its labels; nothing where that is not known.
-
-    What is `kept` is a part of what is not attributed.
-    """
+    """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
     names = (*drawn_parts([anatomy]), KEPT)
     anatomy = replace(anatomy, parts=_with(anatomy.parts, kept))
     known = [part for part in anatomy.parts if part.name != "free"]

@@ -32,10 +32,8 @@ SQUARE, BULLET = "\u25a0", "\u25cf"
 
 
 def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
-    """Return a value of a style that is the page's: VS Code's variable, JupyterLab's, else our own.
-
-    VS Code's come first, since ipywidgets' style sheets bring JupyterLab's light ones to all of its themes.
-    """
+    """Return a value of a style that is the page's: VS Code's variable, JupyterLab's, else our own."""
+    # ipywidgets' style sheets bring JupyterLab's light ones to all themes of VS Code.
     return f"var(--vscode-{vscode},var(--jp-{jupyter},{otherwise}))"
 
 
@@ -189,10 +187,8 @@ def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
 
 
 def root(style: str) -> str:
-    """Return the opening tag of an outermost element: in the page's own letters, and no formula.
-
-    In VS Code it has the ground that its text is for, too: an Output widget's is white in every theme.
-    """
+    """Return the opening tag of an outermost element: in the page's own letters, and no formula."""
+    # With the ground that the text is for: an Output widget's is white in every theme of VS Code.
     font = of_page("font-family", "ui-font-family", "system-ui,sans-serif")
     ink = of_page("editor-foreground", "ui-font-color1", "inherit")
     return (
@@ -242,11 +238,8 @@ def bundle(
 
 
 def drawing(svg: str) -> str:
-    """Return a drawing whose only words are its tips.
-
-    JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words: without a
-    size they are not seen.
-    """
+    """Return a drawing whose only words are its tips."""
+    # JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words.
     return f'<div style="font-size:0">{svg}</div>'
 
 

@@ -32,11 +32,9 @@ FEW = 2
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
-    """Return what a span cost; each of several devices gets a line of its own.
+    """Return what a span cost; each of several devices gets a line of its own, many ranks are summed up.
 
-    Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · peak 6.99 GiB exact ·
-    allocated 0.00 → 3.75 GiB (+3.75) · reserved 7.41 · headroom 132.0 GiB``.
-    Many ranks are summed up: how many, the worst, the median and the lowest.
+    Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · peak 6.99 GiB exact · allocated 0.00 → 3.75 GiB``.
     """
     head = [f'memwatch "{plain(span.label or span.kind)}"', *how_it_went(session, span)]
     if session.ranks is not None:

@@ -1,7 +1,6 @@
 """What a cell shows while it is watched, and what it leaves behind.
 
-The card and the chart are imported while the cell runs, once it has run for some time: the beginning of the
-first watched cell is what a person waits for.
+The card and the chart are imported once the cell has run for some time: a person waits for its beginning.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ USUAL = WatchOptions()
 
 
 class Broadcast:
-    """A widget that is fed after each tick; the chart in a cell and JupyterLab's panel draw from it.
-
-    The panel has no connection of its own to the kernel: it overhears what is sent to the widget. So there
-    is a widget even where no chart is shown.
-    """
+    """A widget that is fed after each tick, also where no chart is shown: JupyterLab's panel overhears it."""
 
     def __init__(
         self, session: Session, *, panel: bool, prefer: Callable[[float], None] | None = None
@@ -116,8 +111,7 @@ def tell_panel(session: Session, *, panel: bool) -> None:
 class _View:
     """Among a cell's outputs, a live chart where the front end can show one.
 
-    Of the options, `chart` and `panel` count: whether JupyterLab's panel may open by itself. `prefer` is
-    called with the interval that the page's settings say.
+    `prefer` is called with the seconds between samples that the page's settings say.
     """
 
     def __init__(
@@ -146,7 +140,11 @@ class _View:
         if not (self._wants_chart or serves_labextensions()):
             return None
         broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
-        self._note_what_the_page_lacks()
+        if host_name() == "VS Code" and not finds_anywidget():
+            self._session.notes.append(
+                "VS Code may not find anywidget.js, and then shows no live chart: install anywidget with pip "
+                "into the environment of this kernel. The card is complete."
+            )
         self._show_chart(broadcast)
         return broadcast
 
@@ -155,13 +153,6 @@ class _View:
         if self._chart_id and not self._chart_shown and self._screen.live:
             self._chart_shown = True
             broadcast.show(self._screen, self._chart_id)
-
-    def _note_what_the_page_lacks(self) -> None:
-        if host_name() == "VS Code" and not finds_anywidget():
-            self._session.notes.append(
-                "VS Code may not find anywidget.js, and then shows no live chart: install anywidget with pip "
-                "into the environment of this kernel. The card is complete."
-            )
 
     def _note_without_chart(self, error: Exception, complete: str) -> None:
         reason = f"No live chart ({type(error).__name__}: {error})."
@@ -193,7 +184,6 @@ class CellView(_View):
         self._began = clock()
         self._card_id = ""
         self._to_appear: Callable[[], None] = self._appear
-        self._to_draw_ranks: Callable[[], None] = self._draw_ranks
         self._asked_for_broadcast = self._asked_for_overview = False
         self._overview: Broadcast | None = None
         self._bottom: BottomLine | None = None
@@ -213,7 +203,6 @@ class CellView(_View):
             self._take_place_of_chart()
         if self._screen.draws_widgets and (self._wants_chart or self._wants_panel):
             self._to_appear = self._screen.bound(self._appear)
-            self._to_draw_ranks = self._screen.bound(self._draw_ranks)
             self._recorder.subscribe(self._on_tick)
 
     def _begin_in_terminal(self) -> None:
@@ -281,28 +270,24 @@ class CellView(_View):
             broadcast(session, samples)
             if session.run is not None and not self._asked_for_overview:
                 self._asked_for_overview = True
-                self._aside(self._to_draw_ranks)
+                self._aside(self._to_appear)
         elif not self._asked_for_broadcast and self._clock() - self._began >= PATIENCE:
             self._asked_for_broadcast = True
             self._aside(self._to_appear)
 
     def _appear(self) -> None:
+        """Show the live chart; once ranks have been started, all of them in its place."""
         try:
             # Takes long, so not under the lock; with what the end of the cell needs, which else waits for it.
             import hfmem_widget.view.session
             import hfmem_widget.view.wire.widget  # noqa: F401
 
             with self._lock:
-                if not self._finished:
+                if self._finished:
+                    return
+                if self._broadcast is None:
                     self._broadcast = self._open()
-        except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
-            self._note_without_chart(error, "The card is complete.")
-
-    def _draw_ranks(self) -> None:
-        """Draw all ranks in the chart's place: this process is only what started them."""
-        try:
-            with self._lock:
-                if not self._finished:
+                else:
                     recorder = self._session.run.recorder
                     overview = Broadcast(recorder.session, panel=self._wants_panel)
                     recorder.subscribe(overview)

@@ -84,8 +84,6 @@ class MarimoScreen(Screen):
 
 
 def _place(marimo: Any) -> Any:
-    """Return an output that can be filled anew; of a class of marimo's, which is imported only there."""
-
     class RefillableHtml(marimo.Html):  # type: ignore[misc]  # marimo is not there to be type-checked
         was_read = False
 
@@ -108,8 +106,6 @@ def _place(marimo: Any) -> Any:
 
 
 class _Shown:
-    """A bundle as something that has one."""
-
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = dict(bundle)
 

@@ -60,8 +60,7 @@ BANDS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
     *("#7E57A8", "#F0E442", "#A6761D", "#00466E", "#9C8A00"),
 )
-"""Colours of what held memory over time, the largest first; others and what was there before have those of
-`PARTS`."""
+"""Colours of what held memory over time, the largest first."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, tuple[str, str]] = {

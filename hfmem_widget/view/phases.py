@@ -105,7 +105,6 @@ def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
 
 
 def _is_itself(phase: Phase, span: Span) -> bool:
-    """Return whether a phase is only the span whose phases these are."""
     return (phase.kind, phase.count) == (span.kind, 1) and all(
         highest.id == span.id for highest in phase.highest.values()
     )
@@ -157,7 +156,6 @@ def _worst(worst: Span) -> str:
 
 
 def _tokens_of(span: Span) -> str:
-    """Return how many tokens were read or made, and how many a second where that is known."""
     tokens, rate = (span.counts.get(name, math.nan) for name in ("tokens", "tokens_per_second"))
     if not tokens > 0:
         return ""

@@ -151,7 +151,6 @@ def ranks_html(session: Session) -> kit.Fragment:
 
 
 def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.Fragment:
-    """Return one of the tables; of the ranks the first is the worst."""
     columns = [Column(head, is_words=head in _WORDS, is_quiet=not head) for head in heads]
     lines = []
     for at, (first, *rest) in enumerate(rows):

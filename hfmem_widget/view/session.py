@@ -25,19 +25,16 @@ MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
 def session_bundle(session: Session) -> Bundle:
-    """Return card and chart by MIME type; of a session of many cells a line for each and one chart.
-
-    Where a cell has started ranks, those are shown, and the cell as a line between.
-    """
+    """Return card and chart by MIME type; of many cells a line each, of ranks theirs above their cell."""
     span = _only_span(session)
     if span is not None and session.ranks is None and session.run is not None:
         overview = session.run.overview
-        chart, only = chart_html(overview), _only_span(overview)
-        lead = _cards(overview, only, with_chart=bool(chart))
+        chart = chart_html(overview)
+        lead = card_of(overview, with_chart=bool(chart))
         both = compact_bundle(session, span, lead=lead)
         return {**both, "text/html": both["text/html"] + chart}
     chart = chart_html(session, span)
-    cards = _cards(session, span, with_chart=bool(chart))
+    cards = card_of(session, with_chart=bool(chart))
     html = cards.get("text/html", "") + chart
     return {**cards, "text/html": html} if html else cards
 
@@ -70,28 +67,22 @@ def cells_text(session: Session) -> str:
     return sentence(", ".join(texts))
 
 
-def card_of(session: Session, *, with_chart: bool) -> Bundle:
-    """Return the card alone, which carries a small picture unless a chart is shown with it."""
-    return _cards(session, _only_span(session), with_chart=with_chart)
-
-
 def still_bundles(session: Session) -> Iterator[Bundle]:
     """Yield what watching leaves behind, an output each: the card, and the chart that can be zoomed."""
-    span = _only_span(session)
-    chart = chart_bundle(session, span)
-    yield _cards(session, span, with_chart=chart is not None)
+    chart = chart_bundle(session, _only_span(session))
+    yield card_of(session, with_chart=chart is not None)
     if chart is not None:
         yield chart
 
 
 def _only_span(session: Session) -> Span | None:
-    """Return the outermost span, if there is one alone."""
     spans = outermost(session.spans)
     return spans[0] if len(spans) == 1 else None
 
 
-def _cards(session: Session, span: Span | None, *, with_chart: bool) -> Bundle:
-    if span is not None:
+def card_of(session: Session, *, with_chart: bool) -> Bundle:
+    """Return the card alone, with a small picture unless a chart is shown too; of many cells a line each."""
+    if (span := _only_span(session)) is not None:
         return card_bundle(session, span, with_chart=with_chart)
     spans = outermost(session.spans)
     listed = [compact_bundle(session, each) for each in spans[-MOST_CELLS:]]

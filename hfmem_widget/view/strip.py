@@ -69,10 +69,7 @@ def row_of(strip: RankStrip, rank: int) -> int:
 
 
 def side_words(ranks: Ranks, height: float) -> list[tuple[int, bool]]:
-    """Return the rows that are named at the side, with room between them, and whether each is the worst.
-
-    The worst comes first, then those that are worth looking at, the last and the first.
-    """
+    """Return the rows that are named at the side, with room between them, and whether each is the worst."""
     strip, worst = ranks.strip, ranks.worst
     rows = len(strip.first)
     if not rows:

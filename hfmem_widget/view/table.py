@@ -191,10 +191,7 @@ def _aligned_text(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str] | str], words: AbstractSet[int] = frozenset({0})) -> str:
-    """Return rows of text as columns: those of `words` at the left, the others at the right.
-
-    A text among the rows stands as it is; an empty one is a rule.
-    """
+    """Return rows as columns, those of `words` at the left; a text stays as it is, an empty one is a rule."""
     rows = (row for row in lines if not isinstance(row, str))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     text = []

@@ -96,10 +96,7 @@ class Glance:
 
 
 def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) -> Glance:
-    """Return how a session stands.
-
-    `peaks` are those of allocated memory, in bytes by device; `silent` is as that of a `Glance`.
-    """
+    """Return how a session stands; `peaks` are those of allocated memory, in bytes by device."""
     spans = session.spans
     phase = (
         plain(span.label) or span.kind
@@ -139,17 +136,15 @@ def _now(session: Session, device: Device, peaks: Mapping[str, float]) -> Device
 
 
 def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = False) -> list[str]:
-    """Return the lines of a screen, none of them wider, and not more of them.
-
-    Of devices that find no room, the fullest are shown, and the others are added up.
-    """
+    """Return the lines of a screen, none wider and not more; devices that find no room are added up."""
     width = max(NARROWEST, min(width, WIDEST))
     shown, left = _that_fit(now.devices, max(1, height - _AROUND))
     lines = [(BOLD, f"{now.label} · {now.how} · {format_duration(now.elapsed)}")]
     if where := _where(now):
         lines.append(("", where))
     if now.ranks is not None:
-        findings, lines_of_findings = gravest_first(now.ranks[0]), [("", "")]
+        findings = sorted(now.ranks[0].findings, key=lambda each: GRAVITY[each.severity])
+        lines_of_findings = [("", "")]
         for finding in findings[:IN_SIGHT]:
             lines_of_findings += _finding_lines(finding, width)
         lines_of_findings += [("", "")] if findings else []
@@ -242,7 +237,6 @@ def _where(now: Glance) -> str:
 def _that_fit(
     devices: Sequence[DeviceNow], room: int
 ) -> tuple[Sequence[DeviceNow], Sequence[DeviceNow]]:
-    """Return the devices to show, and those that are left over: the emptiest."""
     if len(devices) <= room:
         return devices, ()
     fullest = sorted(devices, key=lambda each: -each.share)
@@ -312,11 +306,6 @@ _LESS_WANTED = ("device", "activations", "weights", "restarts", "node")
 Range = tuple[float, float]
 
 
-def gravest_first(session: Session) -> list[Finding]:
-    """Return its findings."""
-    return sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
-
-
 def _course(session: Session) -> tuple[Range, ...]:
     """Return the lowest and the highest of each of the newest seconds, in bytes; NaN where unknown."""
     columns = [session.index(f"{OVERVIEW}/{metric}") for metric in ("lowest", "allocated")]
@@ -342,7 +331,6 @@ def ranks_head(session: Session, ranks: Ranks, width: int, room: int) -> list[st
 
 
 def _picture(session: Session, width: int) -> list[str]:
-    """Return a column for each of the newest seconds, and below it what it means."""
     course = _course(session)[-(width - 1) :]
     highest = max((high for _, high in course if high > 0), default=0.0)
     total = next((each.total for each in session.devices if each.key == OVERVIEW), math.nan)

@@ -1,8 +1,4 @@
-"""What to change so that a training fits, and what it would take at other sizes.
-
-Each change has its peak, and says whether the loss stays the same. Above the table of sizes a script of the
-page puts sliders.
-"""
+"""What to change so that a training fits, and what it would take at other sizes."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ def moves_table(
 ) -> kit.Fragment:
     """Return the changes as a table, those after the first few folded; nothing without any.
 
-    Where the `advice` is to free what an error still holds, that is counted as free. Without `can_write`,
-    as of a session that was opened, nothing is said of how to write them.
+    Where the `advice` is to free what an error still holds, that is counted as free.
     """
     if not moves:
         return kit.NOTHING
@@ -55,20 +50,17 @@ def moves_table(
     source = f"(by dry runs of this model{frees_first})"
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
+    command = kit.code(f"%memfit --write {written}")
+    how = kit.note(command, f"puts a new cell below, with change {written} made in your code.")
     more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(_COLUMNS, rows[:IN_SIGHT], scrolls="changes", size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
-        kit.Fragment(_how_to_write(written).html if written and can_write else ""),
+        kit.Fragment(how.html if written and can_write else ""),  # plain text does without
         between="\n",
     )
-
-
-def _how_to_write(number: int) -> kit.Fragment:
-    text = f"puts a new cell below, with change {number} made in your code."
-    return kit.note(kit.code(f"%memfit --write {number}"), text)
 
 
 def _row(number: int, move: Move) -> TableRow:
@@ -128,7 +120,6 @@ def _size_row(what: WhatIf, rows: int, length: int) -> TableRow:
 
 
 def _data(what: WhatIf) -> dict[str, object]:
-    """Return what the script computes with, in whole bytes where these are many."""
     variants = []
     for each in what.variants:
         moments = [[float(f"{size:.8g}") for size in astuple(moment)] for moment in each.moments]

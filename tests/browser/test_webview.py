@@ -17,7 +17,6 @@ from tests.browser.jupyter import ENOUGH
 from tests.browser.kernels import Kernels
 from tests.browser.lab import TIMEOUT, busy, take
 from tests.browser.webview import THEMES, Webview
-from tests.data.drawn_cards import CARDS
 from tests.data.drawn_scenes import PAGES
 from tests.kernel.drive import Kernel
 from tests.scenes import scripted_run
@@ -63,7 +62,7 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
     page.set_viewport_size({"width": 1000, "height": 1300})
     view = Webview(page)
     page.add_script_tag(content=get_plotlyjs())
-    made: list[Any] = [one for make in {**PAGES, **CARDS}.values() for one in make()]
+    made: list[Any] = [one for make in PAGES.values() for one in make()]
     still = [scripted_run(name) for name in ("training", "eight gpus", "hour with gaps")]
     made += [chart_bundle(one, one.spans[0]) for one in still]
     for at, bundle in enumerate(made):

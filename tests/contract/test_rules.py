@@ -31,6 +31,7 @@ from hfmem_widget.session import (
     StepGroup,
     Steps,
 )
+from hfmem_widget.session.series import PARTS
 from hfmem_widget.session.steps import merged
 from hfmem_widget.text import (
     for_plotly,
@@ -143,7 +144,8 @@ def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
         recorder.append(Sample(time, tuple(map(known, values.values()))))
     found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
 
-    assert [[one.name, one.runs[0][0][1]] for one in found] == case["stack"]
+    names = {row.label: name for name, row in PARTS.items()}
+    assert [[names[one.tip], one.points[0][1]] for one in found] == case["stack"]
 
 
 @pytest.mark.parametrize("case", RULES["merges"], ids=lambda case: str(case["name"]))

@@ -1,8 +1,9 @@
 """What the still views draw, piece by piece: ``python -m tests.data.drawn`` writes `drawn.txt` anew.
 
 A piece is an element and where it is, how large, how thick, in which colour; of texts only that they are
-there, and their figures, so that a sentence may be worded anew. Whoever changes a picture sees in the
-difference of the file which of its pieces moved.
+there, and their figures, so that a sentence may be worded anew. Of each picture the file has the number of
+its pieces, and a digest of them. ``python -m tests.data.drawn NAME`` prints the pieces of those pictures
+whose names begin so: printed before and after a change, they show which moved.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import blake2s
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.data.drawn_cards import CARDS
 from tests.data.drawn_scenes import FIGURES, PAGES, Bundle
 
 FILE = Path(__file__).with_name("drawn.txt")
@@ -32,18 +34,8 @@ STYLE = re.compile(r"(?:^|;)((?:font-weight|border-top|opacity|min-height|text-a
 FIGURE = re.compile(
     r"[+\u2212\u00b1<]?\d[\d,.:]*(?:[ \u00a0]?(?:[PTGMk]i?B|ms|s|min|h|%|B|M|k)\b)?"
 )
-ENDS = 120
-"""Characters."""
-
 TOLD = {"text", "name", "hovertext", "ticktext", "ticksuffix"}
 """Keys of Plotly's that are for people to read."""
-
-
-def shortened(text: str) -> str:
-    """Return what is long with its ends alone: of a line of hundreds of points those tell enough."""
-    return (
-        text if len(text) <= 3 * ENDS else f"{text[:ENDS]} \u2026{len(text)}\u2026 {text[-ENDS:]}"
-    )
 
 
 def figures(text: str) -> str:
@@ -57,7 +49,7 @@ class _Pieces(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        told = [f"{name}={shortened(given[name])}" for name in SHAPE if name in given]
+        told = [f"{name}={given[name]}" for name in SHAPE if name in given]
         told += STYLE.findall(re.sub(r"var\([^()]*(\([^()]*\))?\)", "var", given.get("style", "")))
         if told:
             self.found.append(f"{tag} {' '.join(told)}")
@@ -81,7 +73,7 @@ def _plain(value: Any, key: str = "") -> Any:
     """Return a part of a figure as JSON can have it, numbers as long as they are seen."""
     if isinstance(value, dict) and "bdata" in value:
         numbers = np.frombuffer(base64.b64decode(value["bdata"]), "<f4").tolist()
-        return shortened(" ".join(f"{one:.4g}" for one in numbers))
+        return " ".join(f"{one:.4g}" for one in numbers)
     if isinstance(value, dict):
         return {name: _plain(one, name) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -109,23 +101,28 @@ def _figure(make: Callable[[], dict[str, Any]]) -> list[str]:
 
 def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """Yield the name of each picture, and what its pieces are made by."""
-    for name, page in {**PAGES, **CARDS}.items():
+    for name, page in PAGES.items():
         yield f"page: {name}", partial(_page, page)
     for name, figure in FIGURES.items():
         yield f"figure: {name}", partial(_figure, figure)
 
 
-def kept() -> dict[str, list[str]]:
-    """Return the pieces as they are kept."""
-    found: dict[str, list[str]] = {}
-    for line in FILE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("== "):
-            pieces = found.setdefault(line[3:], [])
-        elif line:
-            pieces.append(line)
-    return found
+def summary(pieces: list[str]) -> str:
+    """Return how many there are, and a digest of them."""
+    digest = blake2s("\n".join(pieces).encode(), digest_size=8)
+    return f"{len(pieces)} {digest.hexdigest()}"
+
+
+def kept() -> dict[str, str]:
+    """Return the summary of each picture as it is kept."""
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    return {name: text for text, name in (line.split("  ") for line in lines)}
 
 
 if __name__ == "__main__":
-    text = "\n\n".join("\n".join((f"== {name}", *make())) for name, make in every())
-    FILE.write_text(text + "\n", encoding="utf-8")
+    if begun := " ".join(sys.argv[1:]):
+        shown = (piece for name, make in every() if name.startswith(begun) for piece in make())
+        print("\n".join(shown))  # noqa: T201
+    else:
+        lines = (f"{summary(make())}  {name}\n" for name, make in every())
+        FILE.write_text("".join(lines), encoding="utf-8")

@@ -46,8 +46,6 @@ from hfmem_widget.view.rank_words import ranks_html
 from hfmem_widget.view.table import Column, TableRow, peak_cell, table
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.protocol import judged
-from hfmem_widget.view.wire.rank_messages import describe_ranks, with_ranks
 
 LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
@@ -243,9 +241,6 @@ def packed(session: Session, room: int) -> tuple[str, int]:
             spans=max(1, int(share * MOST_SPANS)),
         )
         message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
-        message |= {name: rows for name, rows in judged(session).items() if rows}
-        ranks = None if session.ranks is None else describe_ranks(session.ranks)
-        message, buffers = with_ranks(message, buffers, ranks)
         head = json.dumps({"content": message, "sizes": [len(each) for each in buffers]})
         data = gzip.compress(b"\n".join([head.encode(), b"".join(buffers)]), 9, mtime=0)
         text = base64.b64encode(data).decode()

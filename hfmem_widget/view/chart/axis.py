@@ -43,10 +43,7 @@ def time_ticks(stop: float, count: int = 6) -> Ticks:
 
 
 def time_text(seconds: float, step: float, end: float) -> str:
-    """Return the text of a time tick, on an axis up to `end` with a tick every `step` seconds.
-
-    Such as ``400 ms``, ``2.5 s``, ``1:30``, ``10 min``, ``1 h 30``.
-    """
+    """Return the text of a tick, such as ``2.5 s`` or ``1:30``, of one every `step` seconds up to `end`."""
     decimals = _decimals(step)
     if seconds == 0:
         return "0 s"

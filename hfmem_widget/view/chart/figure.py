@@ -14,14 +14,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import drawn_parts, moment_text
 from hfmem_widget.view.chart import paint_plotly as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.scene import (
-    Scene,
-    build_scene,
-    guide_curves,
-    line_curves,
-    marks_of,
-    words_of,
-)
+from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html
 
 if TYPE_CHECKING:
@@ -124,11 +117,8 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
 
 
 def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the figure with its words in the page's own colour.
-
-    Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
-    The box at the pointer is dark on every page: it names a curve without.
-    """
+    """Return the figure with its words in the page's own colour; the box at the pointer is dark anywhere."""
+    # Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
     # Elsewhere the words have the figure's own ink: where no variable is known, a colour is inherited.
     ink = "var(--vscode-descriptionForeground,var(--jp-ui-font-color2))"
 
@@ -169,20 +159,19 @@ def figure_columns(session: Session) -> int:
 def _drawn(scene: Scene) -> dict[str, Any]:
     frame = scene.frame
     data: list[paint.Trace] = []
-    for curve in line_curves(scene):
+    for curve in scene.line_curves:
         data += paint.curve_traces(curve, frame)
     if scene.gaps:
         data.append(paint.gap_trace(scene.gaps, frame))
     data += paint.bar_traces(scene.bars, frame)
-    for curve in guide_curves(scene):
+    for curve in scene.guide_curves:
         data += paint.curve_traces(curve, frame)
-    data += paint.mark_traces(marks_of(scene), frame)
+    data += paint.mark_traces(scene.marks, frame)
     entries = sum("name" in trace and trace.get("showlegend", True) for trace in data)
     return {"data": data, "layout": _layout(scene, entries), "config": dict(CONFIG)}
 
 
 def _legend(plot: float) -> dict[str, Any]:
-    """Return a legend below the ticks of a plot so many pixels high, from where it grows downwards."""
     below = {"y": -TICKS / plot, "yanchor": "top"}
     return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": paint.CLEAR}
 
@@ -219,7 +208,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         "legend": {**_legend(PLOT), "font": font},
         **drawn,
         "shapes": [],
-        "annotations": [paint.word_annotation(word, frame) for word in words_of(scene)],
+        "annotations": [paint.word_annotation(word, frame) for word in scene.words],
     }
     if scene.capacity is not None:
         y = paint.short(scene.capacity / frame.unit[0])

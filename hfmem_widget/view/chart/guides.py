@@ -103,24 +103,22 @@ def _drawn(
     ends = (guide.first, guide.last, *guide.band)
     if not start < stop or not all(map(math.isfinite, ends)):
         return None
-    label, times = plain(guide.label), (start - view[0], stop - view[0])
-    if guide.kind == "budget":
-        if highest < NEAR * guide.last:
-            return None
-        crossed = _crossing_of(guide, findings)
-        return DrawnGuide(
-            "budget",
-            label,
-            [(time, guide.last) for time in times],
-            is_crossed=highest > guide.last,
-            crossed_at=crossed - view[0] if start <= crossed <= stop else None,
-        )
+    is_budget = guide.kind == "budget"
+    if is_budget and highest < NEAR * guide.last:
+        return None
+    crossed = _crossing_of(guide, findings) if is_budget else math.nan
     length = guide.stop - guide.start
 
     def at(time: float, ends: tuple[float, float]) -> float:
         share = 0.0 if math.isinf(length) else (time - guide.start) / length
         return ends[0] + share * (ends[1] - ends[0])
 
-    heights = [max(0.0, at(time, (guide.first, guide.last))) for time in (start, stop)]
-    band = (at(start, guide.band), at(stop, guide.band))
-    return DrawnGuide("trend", label, list(zip(times, heights, strict=True)), band)
+    heights = (guide.first, guide.last)
+    return DrawnGuide(
+        guide.kind,
+        plain(guide.label),
+        [(time - view[0], max(0.0, at(time, heights))) for time in (start, stop)],
+        (at(start, guide.band), at(stop, guide.band)),
+        is_crossed=is_budget and highest > guide.last,
+        crossed_at=crossed - view[0] if start <= crossed <= stop else None,
+    )

@@ -92,10 +92,7 @@ def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], 
 
 
 def fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
-    """Group alike neighbours, by a round number, until at most about `most` groups are left.
-
-    Open spans stay apart.
-    """
+    """Group alike neighbours, but open ones, by a round number, to at most about `most` groups."""
     size = round(round_up(max(len(lane) / most, 1), (1, 2, 5, 10)))
     for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent, span.stop is None)):
         run = list(alike)
@@ -185,7 +182,6 @@ def _count(group: StepGroup) -> int:
 
 
 def _grouped(table: Table, most: int) -> Table:
-    """Merge neighbours until at most about `most` groups are left."""
     size = 1
     while sizes_of(table).sum() > size * most:
         size *= 2

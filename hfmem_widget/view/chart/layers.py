@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from hfmem_widget.analysis.curve import Points, chosen_rows
+from hfmem_widget.analysis.curve import Points, chosen_rows, joined
 from hfmem_widget.session import HELD, Device, Session, Timeline
 from hfmem_widget.session.series import OVERVIEW, PARTS, over_ranks
 from hfmem_widget.session.timeline import Floats
+from hfmem_widget.view import palette
+from hfmem_widget.view.chart.shapes import Curve, Stroke
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
 """The parts without what rounding adds, which is too little to be seen."""
@@ -20,23 +20,7 @@ UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
 SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One part of the stack: its upper edge between breaks, and its own bytes at each of these points."""
-
-    name: str  # one of `STACK`
-    runs: tuple[Points, ...]
-    heights: tuple[list[float], ...]
-
-    @property
-    def label(self) -> str:
-        """Its name for people."""
-        return PARTS[self.name].label
-
-    @property
-    def short_label(self) -> str:
-        """Its name in a legend, whose columns are all as wide as the longest name."""
-        return PARTS[self.name].short or self.label
+SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
 
 def layers_of(session: Session) -> int:
@@ -55,7 +39,7 @@ def lines_of(session: Session, layer_costs: float = 1.0) -> float:
 
 def layers(
     session: Session, device: Device, part: Timeline, view: tuple[float, float], *, columns: int
-) -> tuple[Layer, ...]:
+) -> tuple[Curve, ...]:
     """Return the stack of a device's parts, from the bottom to the top; empty where none is known.
 
     All parts are drawn by the rows of the allocated line, so that those drawn at one point are of one
@@ -75,7 +59,7 @@ def layers(
     ):
         return ()
     runs: dict[str, list[Points]] = {name: [] for name in UPWARDS}
-    heights: dict[str, list[list[float]]] = {name: [] for name in UPWARDS}
+    heights: dict[str, list[float]] = {name: [] for name in UPWARDS}
     for chosen in chosen_rows(part, own, start, stop, columns=columns):
         rows, is_high = np.array(chosen).T
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
@@ -85,12 +69,23 @@ def layers(
         for name in UPWARDS:
             edge = edge + read_parts[name]
             runs[name].append(list(zip(time, edge.tolist(), strict=True)))
-            heights[name].append(read_parts[name].tolist())
+            heights[name] += read_parts[name].tolist()
     least = SLIVER * max((edge for run in runs[UPWARDS[-1]] for _, edge in run), default=0.0)
+    shown = [name for name in UPWARDS if max(heights[name], default=0.0) > least]
+    # Down the sides of a gap run the lines of all layers, over each other.
+    seam = Stroke(SEAM, 1 if len(runs[UPWARDS[0]]) == 1 else 0.4)
     return tuple(
-        Layer(name, tuple(runs[name]), tuple(heights[name]))
-        for name in UPWARDS
-        if max(map(max, heights[name]), default=0.0) > least
+        Curve(
+            joined(runs[name]),
+            seam,
+            palette.PARTS[name],
+            # The columns of a legend are as wide as the longest name.
+            name=PARTS[name].short or PARTS[name].label,
+            tip=PARTS[name].label,
+            heights=heights[name],
+            rank=rank,
+        )
+        for rank, name in enumerate(shown, start=1)
     )
 
 

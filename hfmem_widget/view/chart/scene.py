@@ -1,7 +1,4 @@
-"""The picture before it is drawn: ranges, lines, the peak, bars, gaps. A pure function of a session.
-
-Then its lines, areas and guides are curves, its points marks, and its labels words.
-"""
+"""The picture before it is drawn: ranges, curves, points, words, bars, gaps. A pure function of a session."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.chart.fold import fold_of, folded
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
 from hfmem_widget.view.chart.lanes import lay_lanes
-from hfmem_widget.view.chart.layers import Layer, layers
+from hfmem_widget.view.chart.layers import layers
 from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
 from hfmem_widget.view.rank_words import peak_name
 
@@ -76,11 +73,6 @@ class Line:
         """How it is drawn."""
         return row_of(self.device, self.metric)
 
-    @property
-    def runs(self) -> list[Points]:
-        """The points between breaks."""
-        return runs_of(self.points)
-
 
 @dataclass(frozen=True, slots=True)
 class PeakMark:
@@ -105,7 +97,7 @@ class Scene:
     top: float  # the upper end of the vertical axis
     bars: tuple[Bar, ...]
     gaps: tuple[Gap, ...]
-    layers: tuple[Layer, ...] = ()  # the parts below the allocated line, where they are known
+    layers: tuple[Curve, ...] = ()  # the parts below the allocated line, where they are known
     guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, and where any device ran out
     times: Ticks | None = None  # of cells end to end; else seconds of the scene
     paused: float = 0.0  # seconds of the pauses between cells that are not drawn
@@ -149,44 +141,77 @@ class Scene:
         return [guide for guide in self.guides if guide.kind == "budget"]
 
     @property
-    def marks(self) -> list[DrawnGuide]:
+    def ooms(self) -> list[DrawnGuide]:
         """The instants at which memory ran out; the last one has a word."""
         return sorted(
-            (guide for guide in self.guides if guide.kind == "oom"), key=lambda mark: mark.time
+            (guide for guide in self.guides if guide.kind == "oom"), key=lambda oom: oom.time
         )
 
     @property
-    def words_at_left(self) -> bool:
-        """Whether lines are named at their left end: the one that the peak's label leaves free."""
-        return self.peak is not None and self.peak.time > self.duration / 2
+    def line_curves(self) -> list[Curve]:
+        """The lines in order of drawing, and what stands below them."""
+        curves = ((curve, line) for line in self.lines for curve in _of_line(line, self))
+        return [replace(curve, is_aside=line.is_aside) for curve, line in curves]
 
     @property
-    def names_capacity(self) -> bool:
-        """Whether the word for the capacity has room; its figure is among the headings anyway."""
-        return self.capacity is not None and not any(
-            abs(self.capacity - budget.level) < LABEL_ROOM * self.top for budget in self.budgets
-        )
+    def guide_curves(self) -> list[Curve]:
+        """The lines of budgets, and those of trends with their ranges."""
+        return [curve for guide in self.guides if guide.kind != "oom" for curve in _of_guide(guide)]
 
     @property
-    def peak_side(self) -> str:
-        """The side of its point on which the peak's label stands; empty for above it."""
-        return "" if self.peak is None else _side(self.peak.time / self.duration, _EDGE)
-
-    @property
-    def mark_word(self) -> Word | None:
-        """The word of the newest mark: below it and its neighbours, for the peak's label stands above."""
-        if not self.marks:
-            return None
-        newest = self.marks[-1]
-        near = [
-            mark.level
-            for mark in self.marks
-            if newest.time - mark.time <= _REACH_OF_WORD * self.duration
+    def marks(self) -> list[PointMark]:
+        """Where budgets were crossed, the peak, and where memory ran out, in order of drawing."""
+        marks = [
+            PointMark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
+            for budget in self.budgets
+            if (at := budget.crossed_at) is not None
         ]
-        is_above = min(near) < _LOW * self.top
-        level = max(near) if is_above else min(near)
-        side = _side(newest.time / self.duration, _EDGE_OF_MARK)
-        return Word(newest.label, level, side, newest.time, is_above, is_boxed=True, is_off=True)
+        if self.peak is not None:
+            marks.append(PointMark("dot", self.peak.time, self.peak.peak.value, "peak"))
+        for oom in self.ooms:
+            allocated = f"with {format_bytes(oom.level)} allocated, at"
+            tip = _tip(oom, allocated, oom.time)
+            marks.append(PointMark("cross", oom.time, oom.level, "out of memory", tip))
+        return marks
+
+    @property
+    def words(self) -> list[Word]:
+        """The names of level lines, where the peak leaves room, of the peak and of the newest mark."""
+        peak, capacity = self.peak, self.capacity
+        # At the end that the peak's label leaves free.
+        side = "right" if peak is not None and peak.time > self.duration / 2 else "left"
+        words = []
+        # The capacity's figure is among the headings anyway: its word may have no room.
+        names_it = capacity is not None and all(
+            abs(capacity - budget.level) >= LABEL_ROOM * self.top for budget in self.budgets
+        )
+        if capacity is not None and names_it:
+            words.append(Word("capacity", capacity, side))
+        for budget in self.budgets:
+            # Otherwise the capacity's line would run through it.
+            is_above = capacity is None or names_it or budget.level >= capacity
+            word = Word(
+                budget.label, budget.level, side, None, is_above, is_boxed=budget.is_crossed
+            )
+            words.append(word)
+        if peak is not None:
+            where = _side(peak.time / self.duration, _EDGE)
+            words.append(
+                Word(peak.text, peak.label_at, where, peak.time, points_at=peak.peak.value)
+            )
+        return [*words, *_words_of(self.ooms, self.duration, self.top)]
+
+
+def _words_of(ooms: list[DrawnGuide], duration: float, top: float) -> list[Word]:
+    """Return the word of the newest mark: below it and its neighbours, for the peak's label stands above."""
+    if not ooms:
+        return []
+    newest = ooms[-1]
+    near = [oom.level for oom in ooms if newest.time - oom.time <= _REACH_OF_WORD * duration]
+    is_above = min(near) < _LOW * top
+    level = max(near) if is_above else min(near)
+    side = _side(newest.time / duration, _EDGE_OF_MARK)
+    return [Word(newest.label, level, side, newest.time, is_above, is_boxed=True, is_off=True)]
 
 
 def _side(share: float, edge: float) -> str:
@@ -323,57 +348,9 @@ def _mark(
     return PeakMark(time - view[0], peak, text, label_at)
 
 
-SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
-
 _OPACITY = {"haze": 0.22, "area": 0.28, "band": 0.4}
 
 BAND = "lowest to highest rank"
-
-
-def line_curves(scene: Scene) -> list[Curve]:
-    """Return the lines in order of drawing, and what stands below them."""
-    return [
-        replace(curve, is_aside=line.is_aside)
-        for line in scene.lines
-        for curve in _of_line(line, scene)
-    ]
-
-
-def guide_curves(scene: Scene) -> list[Curve]:
-    """Return the lines of budgets, and those of trends with their ranges."""
-    return [curve for guide in scene.guides if guide.kind != "oom" for curve in _of_guide(guide)]
-
-
-def marks_of(scene: Scene) -> list[PointMark]:
-    """Return where budgets were crossed, the peak, and where memory ran out, in order of drawing."""
-    marks = [
-        PointMark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
-        for budget in scene.budgets
-        if (at := budget.crossed_at) is not None
-    ]
-    if scene.peak is not None:
-        marks.append(PointMark("dot", scene.peak.time, scene.peak.peak.value, "peak"))
-    for oom in scene.marks:
-        allocated = f"with {format_bytes(oom.level)} allocated, at"
-        tip = _tip(oom, allocated, oom.time)
-        marks.append(PointMark("cross", oom.time, oom.level, "out of memory", tip))
-    return marks
-
-
-def words_of(scene: Scene) -> list[Word]:
-    """Return the names of level lines, where the peak leaves room, of the peak and of the newest mark."""
-    side, capacity = "right" if scene.words_at_left else "left", scene.capacity
-    names_it = capacity is not None and scene.names_capacity
-    words = [Word("capacity", capacity, side)] if capacity is not None and names_it else []
-    for budget in scene.budgets:
-        # Otherwise the capacity's line would run through it.
-        is_above = capacity is None or names_it or budget.level >= capacity
-        word = Word(budget.label, budget.level, side, None, is_above, is_boxed=budget.is_crossed)
-        words.append(word)
-    if (peak := scene.peak) is not None:
-        where = (peak.label_at, scene.peak_side, peak.time)
-        words.append(Word(peak.text, *where, points_at=peak.peak.value))
-    return words if scene.mark_word is None else [*words, scene.mark_word]
 
 
 def _tip(guide: DrawnGuide, happened: str, at: float) -> str:
@@ -404,9 +381,8 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
         return [Curve(points, Stroke(fill, 1, "4 3", faint=0.55), name=name, tip=name)]
     if drawn == "area" and scene.layers:
         # From the top down, each over the one above it: side by side, the page would shine through.
-        stacked = [_of_layer(at, layer) for at, layer in enumerate(scene.layers, start=1)]
         top = Stroke(palette.INK, 1, faint=0.6)
-        return [*reversed(stacked), Curve(points, top, name=name, tip=name)]
+        return [*reversed(scene.layers), Curve(points, top, name=name, tip=name)]
     if drawn == "line":
         place = SINGLY.index(line.metric) + 1 if line.metric in SINGLY else 0
         return [Curve(points, Stroke(fill, 1.4, line.row.dash), name=name, tip=name, rank=place)]
@@ -418,27 +394,11 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
 
 
 def _band(lowest: Line, scene: Scene) -> list[Curve]:
-    """Return the area from the lowest to the highest, run by run."""
-    runs = [line.runs for line in scene.lines if line.metric == "allocated"]
-    if not runs or len(runs[0]) != len(lowest.runs):
+    highest = [runs_of(line.points) for line in scene.lines if line.metric == "allocated"]
+    low_runs = runs_of(lowest.points)
+    if not highest or len(highest[0]) != len(low_runs):
         return []
-    outline = joined(
-        [*high, *reversed(low)] for high, low in zip(runs[0], lowest.runs, strict=True)
-    )
+    pairs = zip(highest[0], low_runs, strict=True)
+    outline = joined([*high, *reversed(low)] for high, low in pairs)
     colour = lowest.row.color
     return [Curve(outline, fill=colour, opacity=_OPACITY["band"], is_closed=True, name=BAND)]
-
-
-def _of_layer(rank: int, layer: Layer) -> Curve:
-    # Down the sides of a gap run the lines of all layers, over each other.
-    seam = Stroke(SEAM, 1 if len(layer.runs) == 1 else 0.4)
-    heights = [height for run in layer.heights for height in run]
-    return Curve(
-        joined(layer.runs),
-        seam,
-        palette.PARTS[layer.name],
-        name=layer.short_label,
-        tip=layer.label,
-        heights=heights,
-        rank=rank,
-    )

@@ -8,14 +8,7 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint
 from hfmem_widget.view.chart.layers import lines_of
-from hfmem_widget.view.chart.scene import (
-    Scene,
-    build_scene,
-    guide_curves,
-    line_curves,
-    marks_of,
-    words_of,
-)
+from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.shapes import Curve
 
 _CARD_COLUMNS, _CHART_COLUMNS = 160, 240
@@ -30,7 +23,7 @@ def sparkline(session: Session, span: Span) -> str:
     scene = build_scene(session, span, columns=chart_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
-    signs = (mark for mark in marks_of(scene) if mark.sign != "triangle")
+    signs = (mark for mark in scene.marks if mark.sign != "triangle")
     drawn = [_curves(scene, _CARD_HEIGHT, 0)]
     drawn += [paint.mark_svg(mark, scene.frame, _CARD_HEIGHT) for mark in signs]
     return f'<div style="margin:10px 4px 0">{_svg(scene, _CARD_HEIGHT, drawn)}</div>'
@@ -48,8 +41,8 @@ def chart_html(session: Session, span: Span | None = None) -> str:
         paint.bars_svg(scene.bars, frame) if scene.bars else "",
         _curves(scene, height, offset),
         _capacity(scene, offset),
-        *(paint.mark_svg(mark, frame, height, offset) for mark in marks_of(scene)),
-        *(paint.word_svg(word, frame, height, offset) for word in words_of(scene)),
+        *(paint.mark_svg(mark, frame, height, offset) for mark in scene.marks),
+        *(paint.word_svg(word, frame, height, offset) for word in scene.words),
     ]
     return (
         f'{kit.CHART}<div style="padding:2px 20px 0 {paint.GUTTER}px">'
@@ -66,18 +59,18 @@ def _svg(scene: Scene, height: int, drawn: list[str]) -> str:
     phrases = [f"{scene.device.key} memory over {format_duration(scene.duration + scene.paused)}"]
     phrases += [scene.peak.text] if scene.peak is not None else []
     phrases += [guide.label for guide in scene.guides if guide.kind != "oom"]
-    phrases += [mark.label for mark in scene.marks[-1:]]
+    phrases += [mark.label for mark in scene.ooms[-1:]]
     return paint.picture(", ".join(phrases), height, "".join(drawn))
 
 
 def _curves(scene: Scene, height: int, offset: int) -> str:
-    curves = [*_lines(scene), *guide_curves(scene)]
+    curves = [*_lines(scene), *scene.guide_curves]
     return paint.stretched(height, paint.curves_svg(curves, scene.frame, height), offset)
 
 
 def _lines(scene: Scene) -> list[Curve]:
     # Nobody can click here.
-    return [curve for curve in line_curves(scene) if not curve.is_aside]
+    return [curve for curve in scene.line_curves if not curve.is_aside]
 
 
 def _capacity(scene: Scene, offset: int) -> str:

@@ -17,6 +17,7 @@ from hfmem_widget.session.steps import Table
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import plain
 from hfmem_widget.view.findings import sentence
+from hfmem_widget.view.wire.rank_messages import RanksMessage, describe_ranks
 
 PROTOCOL = 1
 METRICS = tuple(name for name, row in TABLE.items() if row.sent)
@@ -192,7 +193,10 @@ def rows(
 def snapshot(
     session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
 ) -> tuple[Message, Buffers]:
-    """Return the whole session, decimated to what `detail` has room for; of ranks a little finer."""
+    """Return the whole session and what was judged, decimated to what `detail` has room for.
+
+    All ranks of a run are sent a little finer.
+    """
     if detail is FULL and session.ranks is not None:
         detail = OF_RANKS
     columns = charted(session)
@@ -215,7 +219,22 @@ def snapshot(
     }
     if detail is COARSE:
         message["coarse"] = True
-    return _packed(message, time, values, new_steps(session, -math.inf, detail))
+    message |= {name: found for name, found in judged(session).items() if found}
+    packed = _packed(message, time, values, new_steps(session, -math.inf, detail))
+    if session.ranks is None:
+        return packed
+    return with_ranks(*packed, describe_ranks(session.ranks, is_outline=detail is COARSE))
+
+
+def with_ranks(
+    message: Message, buffers: Buffers, ranks: RanksMessage | None
+) -> tuple[Message, Buffers]:
+    """Return a message that also says how all ranks stand, if that is known; the strip comes last."""
+    return (
+        (message, buffers)
+        if ranks is None
+        else ({**message, "ranks": ranks[0]}, [*buffers, ranks[1]])
+    )
 
 
 def _most_rows(columns: int, detail: Detail) -> float:
@@ -240,9 +259,8 @@ def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
-    """Return a timeline as at most `most` rows (8 or more) that keep every lowest and highest value.
+    """Return a timeline as at most `most` rows (8 or more): seconds and values of ``(rows, timeline.width)``.
 
-    These are seconds of shape ``(rows,)``, never decreasing, and values of shape ``(rows, timeline.width)``.
     A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
     a row of NaN.
     """

@@ -12,8 +12,8 @@ from operator import itemgetter
 
 from hfmem_widget.session import Sample, Session, Span
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, NEWS, NOTHING, Detail, judged
-from hfmem_widget.view.wire.rank_messages import RanksNews, with_ranks
+from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, FULL, NEWS, NOTHING, Detail, judged
+from hfmem_widget.view.wire.rank_messages import RanksNews
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
@@ -100,7 +100,8 @@ class Publisher:
             self._send_everything(now, pace.detail)
         elif now - self._sent_at >= pace.news and self._bytes_ahead(now, pace) <= BURST:
             if self._since_snapshot >= pace.outline - 1:
-                self._send_outline(now)
+                # For pages that miss something. The others get what is new as rows, later.
+                self._pass_on(now, *self._snapshot(now, COARSE))
             else:
                 self._send_news(now, pace.detail)
 
@@ -136,18 +137,19 @@ class Publisher:
         before, self._judged = self._judged, judged(self._session)
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
         ranks = self._ranks.news(now, self._pace(now).ranks)
-        self._pass_on(now, *with_ranks(message, buffers, ranks))
+        self._pass_on(now, *protocol.with_ranks(message, buffers, ranks))
         self._remember(changed)
 
-    def _send_outline(self, now: float) -> None:
-        # For pages that miss something. The others get what is new as rows, later.
+    def _snapshot(self, now: float, detail: Detail) -> tuple[protocol.Message, protocol.Buffers]:
         self._since_snapshot = 0
         self._seq += 1
+        self._ranks.mark_as_sent(now)
         message, buffers = protocol.snapshot(
-            self._session, self.run, self._seq, panel=self._panel, detail=COARSE
+            self._session, self.run, self._seq, panel=self._panel, detail=detail
         )
-        ranks = self._ranks.all(now, is_outline=True)
-        self._pass_on(now, *with_ranks(message | self._all_judged(), buffers, ranks))
+        # In a snapshot a missing list means none.
+        self._judged = {name: message.get(name, []) for name in NOTHING}
+        return message, buffers
 
     def _send_everything(self, now: float, news: Detail) -> None:
         # A page that missed nothing keeps its own finer rows, so it needs these as rows.
@@ -156,22 +158,14 @@ class Publisher:
         if (self._outbox or has_steps) and self._columns == columns:
             self._send_news(now, news)
         self._sent_at = self._full_at = now
-        self._since_snapshot = 0
         self._columns = columns
-        self._seq += 1
         self._outbox.clear()
         # Steps that end from here on may come twice; a page takes them once.
         self._steps_until = self._session.steps.ended_at
         spans = self._session.coarse_spans
-        message, buffers = protocol.snapshot(self._session, self.run, self._seq, panel=self._panel)
-        self._send(*with_ranks(message | self._all_judged(), buffers, self._ranks.all(now)))
+        self._send(*self._snapshot(now, FULL))
         self._spans.clear()
         self._remember(spans[-200:])
-
-    def _all_judged(self) -> protocol.Message:
-        """Return all judgements, for a snapshot, in which a missing list means none."""
-        self._judged = judged(self._session)
-        return {name: rows for name, rows in self._judged.items() if rows}
 
     def _bytes_ahead(self, now: float, pace: SendingPace) -> float:
         return max(0.0, self._debt - (now - self._sent_at) * pace.rate)

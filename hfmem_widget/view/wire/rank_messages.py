@@ -13,7 +13,6 @@ from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, TABLE_
 from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.text import plain
 from hfmem_widget.view.line import NAME
-from hfmem_widget.view.wire.protocol import Buffers, Message
 
 MOST_PHASES = 8
 MOST_DEVICES = 4
@@ -41,38 +40,21 @@ class RanksNews:
             return None
         # The last that was sent may have grown since.
         new = sum(at >= self._until for at in ranks.strip.at)
-        return self._message_of(now, ranks, newest(ranks.strip, min(new, NEWEST_COLUMNS)))
+        self.mark_as_sent(now)
+        return described(ranks, newest(ranks.strip, min(new, NEWEST_COLUMNS)), is_whole=False)
 
-    def all(self, now: float, *, is_outline: bool = False) -> RanksMessage | None:
-        """Return everything; for an outline with a coarser strip."""
-        ranks = self._session.ranks
-        if ranks is None:
-            return None
-        rows = max(1, len(ranks.strip.first))
-        most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
-        return self._message_of(now, ranks, folded(ranks.strip, most), is_whole=True)
-
-    def _message_of(
-        self, now: float, ranks: Ranks, strip: RankStrip, *, is_whole: bool = False
-    ) -> RanksMessage:
-        self._sent, self._sent_at = ranks, now
-        self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
-        return described(ranks, strip, is_whole=is_whole)
+    def mark_as_sent(self, now: float) -> None:
+        """Count everything as sent."""
+        if (ranks := self._session.ranks) is not None:
+            self._sent, self._sent_at = ranks, now
+            self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
 
 
-def describe_ranks(ranks: Ranks) -> RanksMessage:
-    """Return all ranks as JSON, and the cells of the whole strip."""
-    return described(ranks, folded(ranks.strip, STRIP_COLUMNS), is_whole=True)
-
-
-def with_ranks(
-    message: Message, buffers: Buffers, described_ranks: RanksMessage | None
-) -> tuple[Message, Buffers]:
-    """Return a message that also says how all ranks stand, if that is known; the strip comes last."""
-    if described_ranks is None:
-        return message, buffers
-    ranks, cells = described_ranks
-    return {**message, "ranks": ranks}, [*buffers, cells]
+def describe_ranks(ranks: Ranks, *, is_outline: bool = False) -> RanksMessage:
+    """Return all ranks as JSON, and the cells of the whole strip; for an outline a coarser one."""
+    rows = max(1, len(ranks.strip.first))
+    most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
+    return described(ranks, folded(ranks.strip, most), is_whole=True)
 
 
 def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> RanksMessage:
@@ -132,10 +114,7 @@ def newest(strip: RankStrip, columns: int) -> RankStrip:
 
 
 def folded(strip: RankStrip, most: int) -> RankStrip:
-    """Return a strip of at most so many columns, each with the highest of its neighbours.
-
-    A cell of several is silent only if all of them are.
-    """
+    """Return a strip of at most so many columns, each with the highest of its neighbours that is heard of."""
     size, rows = -(-len(strip.at) // most), len(strip.first)
     if size <= 1 or not rows:
         return strip

@@ -16,8 +16,6 @@ from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
 from hfmem_widget.view.front_end import serves_labextensions
 from hfmem_widget.view.wire import protocol
-from hfmem_widget.view.wire.protocol import judged
-from hfmem_widget.view.wire.rank_messages import describe_ranks
 
 ELSEWHERE = (
     "The live chart is on the page where this cell was run. If that watch has ended, its end was not seen "
@@ -39,21 +37,16 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
         return {}
     session, run, panel = history
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
-    judgements = {name: rows for name, rows in judged(session).items() if rows}
-    # Without steps there is no third.
-    binary = dict(zip(("time", "values", "step_rows"), buffers, strict=False))
-    if session.ranks is None:
-        return {**message, **judgements, **binary}
-    ranks, cells = describe_ranks(session.ranks)
-    return {**message, **judgements, "ranks": ranks, **binary, "strip": cells}
+    there = {"step_rows": "steps" in message, "strip": "ranks" in message}
+    names = ("time", "values", *(name for name, is_there in there.items() if is_there))
+    return {**message, **dict(zip(names, buffers, strict=True))}
 
 
 class MemoryWidget(anywidget.AnyWidget):
     """A live chart of one session; the publisher's messages belong to the `run`.
 
-    `panel` says whether JupyterLab's panel may open by itself. `on_seen` and `on_resync` are called when the
-    page says that someone watches, or that it missed something, on whichever thread handles the message;
-    `on_interval` is called with the seconds between samples that a person has set in the page.
+    What the page says is passed on, on whichever thread handles it: that someone watches (`on_seen`), that it
+    missed something (`on_resync`), the seconds between samples that a person has set (`on_interval`).
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
@@ -87,10 +80,7 @@ class MemoryWidget(anywidget.AnyWidget):
             comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
 
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what displays the widget, as a bundle of MIME types, and its metadata.
-
-        Colab takes from the metadata which script shows the widget.
-        """
+        """Return what displays the widget by MIME type, and the metadata, by which Colab finds its script."""
         data, metadata = self._repr_mimebundle_() or ({}, {})
         return {**data, "text/plain": ELSEWHERE}, metadata
 

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from hfmem_widget.cli.main import main
 from tests.scenes import scripted_run
 
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
 Make = Callable[..., Path]
+Hfmem = Callable[..., Said]
+
+
+@pytest.fixture
+def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
+    """Return what runs `hfmem` with some words, and returns its exit code and what it has printed."""
+
+    def run(*words: object) -> Said:
+        code = main(list(map(str, words)))
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return run
 
 
 @pytest.fixture

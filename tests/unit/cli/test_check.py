@@ -7,21 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO
 from hfmem_widget.view.line import duration_text
 from tests.scenes import scripted_run
+from tests.unit.cli.conftest import Hfmem, Make
 
-Make = Callable[..., Path]
 
-
-def test_a_check_says_what_a_recording_holds(
-    recorded: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_says_what_a_recording_holds(recorded: Make, hfmem: Hfmem) -> None:
     """Format, versions, label, length, devices, spans, steps, peaks and findings, a line each."""
-    assert main(["check", str(recorded("leak"))]) == FINE
-    lines = {line[:8].strip(): line[8:].strip() for line in capsys.readouterr().out.splitlines()}
+    said = hfmem("check", recorded("leak"))
+    lines = {line[:8].strip(): line[8:].strip() for line in said.out.splitlines()}
 
+    assert said.code == FINE
     assert lines["format"].startswith("version 1, written by python ")
     assert lines["label"] == "fine-tune"
     assert lines["state"] == "done"
@@ -33,9 +30,7 @@ def test_a_check_says_what_a_recording_holds(
     assert lines["damage"] == "none"
 
 
-def test_a_run_is_as_long_everywhere_as_its_card_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfmem) -> None:
     """What passed before and after its only span is ours, and no part of it."""
     session = scripted_run("short")
     took = duration_text(session, session.spans[0])
@@ -43,27 +38,24 @@ def test_a_run_is_as_long_everywhere_as_its_card_says(
     path = str(session.save(tmp_path / "run.hfmem.jsonl"))
 
     for command in (["check", path], ["watch", "--once", path]):
-        main(command)
-        assert took in capsys.readouterr().out
+        assert took in hfmem(*command).out
     assert f"UTC</time> \N{MIDDLE DOT} {took}" in session.report(
         tmp_path / "run.html", static=True
     ).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["short", "cpu", "two gpus", "idle gpu"])
-def test_every_whole_recording_is_fine(name: str, recorded: Make) -> None:
+def test_every_whole_recording_is_fine(name: str, recorded: Make, hfmem: Hfmem) -> None:
     """Whatever was watched: nothing is said to be damaged."""
-    assert main(["check", str(recorded(name))]) == FINE
+    assert hfmem("check", recorded(name)).code == FINE
 
 
-def test_any_time_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_time_can_be_said(tmp_path: Path, hfmem: Hfmem) -> None:
     """A stranger's recording may begin in the year 30 billion."""
     path = tmp_path / "x.hfmem.jsonl"
     path.write_text('{"k":"head","format":"hfmem","version":1,"started":1e18,"interval":0.1}\n')
 
-    main(["check", str(path)])
-
-    assert "began     at no time" in capsys.readouterr().out
+    assert "began     at no time" in hfmem("check", path).out
 
 
 def without_the_end(lines: list[bytes]) -> list[bytes]:
@@ -89,17 +81,13 @@ def without_a_block(lines: list[bytes]) -> list[bytes]:
     ],
 )
 def test_damage_is_said_and_counted(
-    damage: Callable[[list[bytes]], list[bytes]],
-    said: str,
-    recorded: Make,
-    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[list[bytes]], list[bytes]], said: str, recorded: Make, hfmem: Hfmem
 ) -> None:
     """What is damaged or missing stands in a note, and the exit code is 1."""
     path = recorded("training")
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
 
-    assert main(["check", str(path)]) == NO
-    shown = capsys.readouterr().out
-
+    code, shown, _ = hfmem("check", path)
+    assert code == NO
     assert said in shown
     assert "damage    see the notes" in shown

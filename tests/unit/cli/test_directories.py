@@ -17,6 +17,7 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import watch
 from tests.fakes.ranks import Script, SimulatedRun, append
+from tests.unit.cli.conftest import Hfmem
 
 RUN = "ab" * 16
 
@@ -28,15 +29,13 @@ def made(place: Path, script: Script | None = None) -> SimulatedRun:
     return run
 
 
-def test_check_says_what_the_ranks_wrote(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_what_the_ranks_wrote(tmp_path: Path, hfmem: Hfmem) -> None:
     """Ranks, nodes, steps, the worst rank and what was found; a complete run is fine."""
     made(tmp_path / "run")
 
-    assert main(["check", str(tmp_path / "run")]) == FINE
-    shown = capsys.readouterr().out
+    code, shown, _ = hfmem("check", tmp_path / "run")
 
+    assert code == FINE
     assert "ranks         4 of 4" in shown
     assert "highest peak  rank 3: 50" in shown
     assert "damage        none" in shown
@@ -52,9 +51,7 @@ def test_check_says_what_the_ranks_wrote(
         ("a stranger", "1 file of the run's directory left out: of another run"),
     ],
 )
-def test_check_says_what_is_damaged(
-    damage: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_says_what_is_damaged(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
     """What is missing or cannot be read is a sentence, and the exit code is 1."""
     run = made(tmp_path / "run")
     path = tmp_path / "run" / run.ranks[2].stream
@@ -71,29 +68,29 @@ def test_check_says_what_is_damaged(
         head = lines[0].replace(RUN.encode(), b"cd" * 16)
         append(path.with_name("r00002-a0-node0000-1.jsonl"), head)
 
-    assert main(["check", str(tmp_path / "run")]) == NO
-    assert said in capsys.readouterr().out
+    code, out, _ = hfmem("check", tmp_path / "run")
+    assert code == NO
+    assert said in out
 
 
-def test_a_directory_that_is_no_run_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
     """Whatever is asked of it, one sentence says so."""
     for command in ("check", "watch", "report"):
-        assert main([command, str(tmp_path)]) == WRONG
-        assert "is not the folder of a run: it has no run.json" in capsys.readouterr().err
+        code, _, err = hfmem(command, tmp_path)
+        assert code == WRONG
+        assert "is not the folder of a run: it has no run.json" in err
 
 
-def test_a_run_that_nobody_has_written_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_nobody_has_written_to(tmp_path: Path, hfmem: Hfmem) -> None:
     """It has no report, and to watch it once says that it is empty."""
     SimulatedRun(Script(world=2), run=RUN).write(tmp_path / "run", 0.0, finish=False)
 
-    assert main(["report", str(tmp_path / "run")]) == WRONG
-    assert "no rank" in capsys.readouterr().err
-    assert main(["watch", "--once", str(tmp_path / "run")]) == FINE
-    assert "empty" in capsys.readouterr().out
+    code, _, err = hfmem("report", tmp_path / "run")
+    assert code == WRONG
+    assert "no rank" in err
+    code, out, _ = hfmem("watch", "--once", tmp_path / "run")
+    assert code == FINE
+    assert "empty" in out
 
 
 def test_report_is_a_page_of_all_ranks(tmp_path: Path) -> None:
@@ -104,26 +101,26 @@ def test_report_is_a_page_of_all_ranks(tmp_path: Path) -> None:
     assert "fine-tune" in (tmp_path / "run.html").read_text()
 
 
-def test_compare_judges_the_highest_rank(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_judges_the_highest_rank(tmp_path: Path, hfmem: Hfmem) -> None:
     """A run whose highest rank needs more exceeds the limit; the same run does not."""
     made(tmp_path / "a")
     made(tmp_path / "b", Script(world=4, heavier={3: 1.2}, interval=0.5))
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    a, b = tmp_path / "a", tmp_path / "b"
 
-    assert main(["compare", a, b, "--fail-over", "2%"]) == NO
-    assert "more than the limit of 2 %" in capsys.readouterr().out
-    assert main(["compare", a, a, "--fail-over", "2%"]) == FINE
+    code, out, _ = hfmem("compare", a, b, "--fail-over", "2%")
+    assert code == NO
+    assert "more than the limit of 2 %" in out
+    assert hfmem("compare", a, a, "--fail-over", "2%").code == FINE
 
 
-def test_watch_shows_a_run_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
     """As data it has a row for each rank, with its exact peak."""
     run = made(tmp_path / "run")
 
-    assert main(["watch", "--once", "--json", str(tmp_path / "run")]) == FINE
-    shown = json.loads(capsys.readouterr().out)
+    code, out, _ = hfmem("watch", "--once", "--json", tmp_path / "run")
+    shown = json.loads(out)
 
+    assert code == FINE
     peaks = {row["rank"]: row["peak"] for row in shown["ranks"]["table"]}
     assert peaks == {number: rank.peak for number, rank in run.ranks.items()}
     assert (shown["state"], shown["step"]) == ("done", 22)

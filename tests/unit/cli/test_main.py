@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from hfmem_widget.cli.main import INTERRUPTED, main
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.display import resolve
 from tests.data import ROOT
+from tests.unit.cli.conftest import Hfmem, Make
 
 COMMANDS = ("report", "compare", "export", "check", "watch", "fit", "doctor")
-Make = Callable[..., Path]
 
 
 def test_the_installed_script_is_this_one() -> None:
@@ -91,42 +90,34 @@ def test_a_slip_is_said_in_one_line(
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
 @pytest.mark.parametrize("words", [["check"], ["watch", "--once"], ["export", "--to", "csv"]])
 def test_what_cannot_be_read_is_said_in_one_line(
-    words: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], name: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
     """A file that is not there, a folder, a stranger, a newer version, a pipe: one line, and 2."""
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "newer").write_text('{"k":"head","format":"hfmem","version":9,"started":5.0}\n')
     os.mkfifo(tmp_path / "pipe")
 
-    assert main([words[0], str(tmp_path / name), *words[1:]]) == WRONG
-    shown = capsys.readouterr()
+    code, out, err = hfmem(words[0], tmp_path / name, *words[1:])
 
-    assert shown.err.startswith("hfmem: ")
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    assert (code, out, err.count("\n")) == (WRONG, "", 1)
+    assert err.startswith("hfmem: ")
 
 
 class Closed(io.StringIO):
-    """The output of a command whose reader has gone."""
-
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
 
 @pytest.mark.parametrize("stdout", [Closed(), None], ids=["a closed pipe", "none at all"])
 def test_an_output_that_nobody_reads_is_no_error(
-    stdout: Closed | None,
-    recorded: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stdout: Closed | None, recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
     """`| head` ends a command in silence, and what a comparison found is its exit code all the same."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("failed", "b.hfmem.jsonl")
     monkeypatch.setattr(sys, "stdout", stdout)
 
-    assert main(["check", str(a)]) == FINE
-    assert main(["compare", str(a), str(b), "--fail-over", "2%"]) == NO
-    assert capsys.readouterr().err == ""
+    assert hfmem("check", a) == (FINE, "", "")
+    assert hfmem("compare", a, b, "--fail-over", "2%") == (NO, "", "")
 
 
 def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-Make = Callable[..., Path]
+from tests.unit.cli.conftest import Make
 
 HFMEM = f"{sys.executable} -m hfmem_widget"
 USUAL = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "LC_ALL"}}

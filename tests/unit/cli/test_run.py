@@ -14,6 +14,7 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import WRONG
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.environment import CLAIMED, PATH, RUN, SITE, SOLO
+from tests.unit.cli.conftest import Hfmem
 
 Became = tuple[str, list[str], dict[str, str]]
 
@@ -29,11 +30,10 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
     return calls
 
 
-def test_the_command_is_run_as_it_is(
-    became: list[Became], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
     """With its own options, in a directory that is there, and how to watch it on stderr."""
-    main(["run", "--dir", str(tmp_path / "run"), "-l", "try", "--", "torchrun", "--dir", "-h", "x"])
+    given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
+    said = hfmem("run", "--dir", tmp_path / "run", *given)
     ((command, words, environ),) = became
 
     assert (command, words) == ("torchrun", ["torchrun", "--dir", "-h", "x"])
@@ -41,7 +41,6 @@ def test_the_command_is_run_as_it_is(
     assert environ[PATH] == SITE
     assert environ[SOLO] == "1"
     assert read_run(tmp_path / "run").label == "try"
-    said = capsys.readouterr()
     assert said.out == ""
     assert f"hfmem watch {tmp_path}/run" in said.err
     assert f"%memwatch open {tmp_path}/run" in said.err

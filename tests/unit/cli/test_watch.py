@@ -7,16 +7,13 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import PACE, watch
-
-Make = Callable[..., Path]
+from tests.unit.cli.conftest import Hfmem, Make
 
 
 class Growing:
@@ -170,8 +167,6 @@ def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what it got."""
-
     encoding = "utf-8"
 
     def isatty(self) -> bool:
@@ -196,20 +191,17 @@ def test_a_terminal_is_redrawn(
     assert {code.lstrip("0123456789")[0] for code in text.split("\x1b[")[1:]} <= set("HKJm")
 
 
-def test_a_recording_that_has_ended_is_shown_once(
-    recorded: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_that_has_ended_is_shown_once(recorded: Make, hfmem: Hfmem) -> None:
     """Also a compressed one."""
-    assert main(["watch", str(recorded("short", "run.hfmem.jsonl.gz"))]) == FINE
-    assert capsys.readouterr().out.count("\n") == 1
+    code, out, _ = hfmem("watch", recorded("short", "run.hfmem.jsonl.gz"))
+    assert (code, out.count("\n")) == (FINE, 1)
 
 
-def test_what_is_no_recording_is_not_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_recording_is_not_waited_for(tmp_path: Path, hfmem: Hfmem) -> None:
     """A file of other lines is refused at once."""
     path = tmp_path / "notes.txt"
     path.write_text("hello\n")
 
-    assert main(["watch", str(path)]) == WRONG
-    assert "not a recording" in capsys.readouterr().err
+    code, _, err = hfmem("watch", path)
+    assert code == WRONG
+    assert "not a recording" in err

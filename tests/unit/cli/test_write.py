@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.session import Session
 from tests.data.torch_snapshots import training
-
-Make = Callable[..., Path]
+from tests.unit.cli.conftest import Hfmem, Make
 
 
 @pytest.fixture
@@ -36,17 +34,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_export_is_written_here_and_named(
-    words: list[str],
-    written: tuple[str, str],
-    recorded: Make,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], written: tuple[str, str], recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
     """Without -o the name is the recording's; the path is printed."""
     name, begins = written
 
-    assert main(["export", str(recorded("steps")), *words]) == FINE
-    assert capsys.readouterr().out == f"{name}\n"
+    assert hfmem("export", recorded("steps"), *words) == (FINE, f"{name}\n", "")
     assert (here / name).read_text("utf-8").startswith(begins)
 
 
@@ -64,17 +57,16 @@ def test_an_export_is_written_here_and_named(
     ],
 )
 def test_what_cannot_be_exported_is_said(
-    words: list[str], said: str, recorded: Make, here: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
     """One line says what is allowed; nothing is written, and nothing overwritten."""
     (here / "taken.csv").write_text("mine")
     path = recorded()
 
-    assert main(["export", str(path), *words]) == WRONG
-    shown = capsys.readouterr()
+    code, _, err = hfmem("export", path, *words)
 
-    assert said in shown.err
-    assert shown.err.count("\n") == 1
+    assert (code, err.count("\n")) == (WRONG, 1)
+    assert said in err
     assert {each.name for each in here.iterdir()} == {"taken.csv", path.name}
     assert (here / "taken.csv").read_text() == "mine"
 
@@ -124,12 +116,13 @@ def test_a_report_is_that_of_the_session(
     assert asked == ["fine-tune", name, is_static]
 
 
-def test_a_snapshot_of_torch_has_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_of_torch_has_a_report(here: Path, hfmem: Hfmem) -> None:
     """By the same command, as its name says; one that is damaged says so."""
     (here / "peak.pickle").write_bytes(training(1, layers=2).dump())
     (here / "half.pickle").write_bytes(training(1, layers=2).dump()[:-9])
 
-    assert main(["report", "peak.pickle"]) == FINE
+    assert hfmem("report", "peak.pickle").code == FINE
     assert "by source line" in (here / "peak.html").read_text("utf-8")
-    assert main(["report", "half.pickle"]) == WRONG
-    assert "half.pickle cannot be opened: it is damaged" in capsys.readouterr().err
+    code, _, err = hfmem("report", "half.pickle")
+    assert code == WRONG
+    assert "half.pickle cannot be opened: it is damaged" in err

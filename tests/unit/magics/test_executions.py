@@ -16,6 +16,7 @@ from hfmem_widget.analysis.record import Record
 from hfmem_widget.drivers.watch import EveryCell, Watch
 from hfmem_widget.features.leaks import reruns as module
 from hfmem_widget.magics.memwatch import MemwatchMagics
+from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Finding, Session, Span
 
@@ -150,20 +151,20 @@ def test_cells_of_two_threads_end_each_their_own_watch(shell: InteractiveShell) 
 
 
 def test_a_first_watch_that_begins_slowly_is_its_own_cells(
-    shell: InteractiveShell, magics: MemwatchMagics, monkeypatch: pytest.MonkeyPatch
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While its imports run another thread's cell begins."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
     beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait()",))
-    make = magics._make_watch
 
-    def slowly(*args: Any) -> Watch:
-        beside.start()
-        began.wait()
-        return make(*args)
+    def slowly() -> Monitor:
+        if not began.is_set():
+            beside.start()
+            began.wait()
+        return shared_monitor()
 
-    monkeypatch.setattr(magics, "_make_watch", slowly)
+    monkeypatch.setattr("hfmem_widget.monitor.shared.shared_monitor", slowly)
     shell.run_cell(f"{WATCHED}x = 1")
 
     assert outcome(shell) == "done"

@@ -22,7 +22,6 @@ def magics(shell: InteractiveShell) -> MemwatchMagics:
 
 
 def registered(shell: InteractiveShell, name: str) -> Any:
-    """Return the magics of a shell that one is among."""
     kind = "ReportMagics" if name in WORDS else "MemwatchMagics"
     return shell.magics_manager.registry[kind]
 

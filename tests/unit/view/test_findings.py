@@ -12,6 +12,7 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.line import compact_bundle
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
+from tests.unit.view.test_card import text
 
 SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]
 NEARLY_FULL = {"eight gpus", "failed"}
@@ -26,11 +27,6 @@ def with_findings(*findings: Finding, name: str = "training") -> tuple[Session, 
     session = scripted_run(name)
     session.findings += findings
     return session, session.spans[0]
-
-
-def text(html: str) -> str:
-    """Return what is left when a front end drops all markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
 def in_sight(html: str) -> str:

@@ -13,7 +13,6 @@ from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 
 def seen(fragment: kit.Fragment) -> str:
-    """Return the words of the HTML."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", fragment.html)).replace("\u25a0", " ").split())
 
 

@@ -47,24 +47,20 @@ class Publisher:
         transient: dict[str, str],
         update: bool,
     ) -> None:
-        """Keep a bundle."""
         self.marks[transient["display_id"]] = metadata.get(MARK)
         self.shown[transient["display_id"]] = data
         self.order.append((transient["display_id"], update))
 
     def clear_output(self, wait: bool = False) -> None:
-        """Take all away."""
         del wait
         self.cleared += 1
 
 
 def screen_of(publisher: Publisher) -> Screen:
-    """Return the outputs of a kernel's cell."""
     return Screen(SimpleNamespace(display_pub=publisher))
 
 
 def recorder_of(session: Session) -> Recorder:
-    """Return what tells of a session that there is already."""
     recorder = Recorder()
     recorder.session = session
     return recorder
@@ -90,17 +86,14 @@ class Stage:
         )
 
     def appear(self) -> None:
-        """Begin, and have the live chart made."""
         self.view.begin("a")
         self.tick(0.5)
         self.asides[0]()
 
     def finish(self) -> None:
-        """End the cell."""
         self.view.finish(self.session.spans[0])
 
     def tick(self, seconds: float) -> None:
-        """Let time pass and tell who listens."""
         self.clock.advance(seconds)
         for listener in self.recorder.subscribers:
             listener(self.session, (self.session.last_sample,))
@@ -112,7 +105,6 @@ class Layout:
     closed = False
 
     def close(self) -> None:
-        """Go."""
         self.closed = True
 
 
@@ -128,16 +120,13 @@ class Widget:
         Widget.made.append(self)
 
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what displays it, and the metadata."""
         return {"widget": "here"}, {}
 
     def publish(self, message: Message, _buffers: Buffers) -> None:
-        """Keep a message."""
         assert not self.closed
         self.sent.append(message)
 
     def close(self) -> None:
-        """Take no more."""
         self.closed = True
 
 
@@ -157,10 +146,7 @@ def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
     sent: list[tuple[str, dict[str, Any]]] = []
 
     class Comm:
-        """What keeps what is published on it."""
-
         def publish_msg(self, kind: str, *, data: dict[str, Any], buffers: Buffers) -> None:
-            """Keep a message."""
             assert buffers
             sent.append((kind, data))
 
@@ -301,23 +287,15 @@ def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
     assert chart == chart_bundle(overview)
 
 
-def test_a_quick_cell_asks_for_no_chart() -> None:
-    """Before a moment has passed nothing is loaded and no place is filled."""
+@pytest.mark.parametrize(("ticks", "asked"), [(1, 0), (10, 1)])
+def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, asked: int) -> None:
+    """And no more while it is loaded: before, nothing is loaded and no place is filled."""
     stage = Stage()
     stage.view.begin("a")
-    stage.tick(0.1)
+    for _ in range(ticks):
+        stage.tick(0.1)
 
-    assert stage.asides == []
-
-
-def test_a_chart_is_asked_for_once() -> None:
-    """Loading it takes a while, and ticks go on meanwhile."""
-    stage = Stage()
-    stage.view.begin("a")
-    for _ in range(5):
-        stage.tick(0.2)
-
-    assert len(stage.asides) == 1
+    assert len(stage.asides) == asked
 
 
 def test_a_chart_that_comes_too_late_does_not_appear() -> None:
@@ -332,8 +310,18 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
     assert len(stage.publisher.order) == before
 
 
-def told_without_chart(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Stage:
-    """Return a watched cell whose live chart could not be made."""
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError("no bundle"), "no bundle"),
+        # As of ipykernel 7.0, which knows on one thread alone to which message a comm belongs.
+        (LookupError(ContextVar[str]("shell_parent")), "ipykernel 7.1"),
+    ],
+)
+def test_a_chart_that_cannot_be_made_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    """Without a live chart the cell goes on, and the still chart is there at the end."""
 
     def broken(*_: object, **__: object) -> None:
         raise error
@@ -342,27 +330,9 @@ def told_without_chart(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Sta
     stage = Stage()
     stage.appear()
     stage.finish()
-    return stage
 
-
-def test_a_chart_that_cannot_be_loaded_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a live chart the cell goes on, and the still chart is there at the end."""
-    stage = told_without_chart(monkeypatch, FileNotFoundError("no bundle"))
-
-    assert [note for note in stage.session.notes if "no bundle" in note] != []
+    assert [note for note in stage.session.notes if said in note] != []
     assert any(PLOTLY in data for data in stage.publisher.shown.values())
-
-
-def test_a_kernel_whose_threads_cannot_speak_is_told_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ipykernel 7.0 loses the message a comm belongs to in every thread but one; 7.1 does not."""
-    parent: ContextVar[str] = ContextVar("shell_parent")
-    with pytest.raises(LookupError) as raised:
-        parent.get()
-    stage = told_without_chart(monkeypatch, raised.value)
-
-    assert [note for note in stage.session.notes if "ipykernel 7.1" in note] != []
 
 
 def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:

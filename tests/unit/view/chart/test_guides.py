@@ -162,7 +162,7 @@ def test_of_several_shortages_only_the_newest_has_a_word() -> None:
 
 def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
     """Of a hundred shortages the last eight are marked."""
-    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).marks
+    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).ooms
     assert [one.time for one in marks] == [0.1 * at for at in range(92, 100)]
 
 
@@ -175,7 +175,7 @@ def test_marks_take_no_room_from_lines() -> None:
 def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
     """A mark on a further device names it; a device without a line has none."""
     built = scene(run(oom(3.0, device="cuda:1"), oom(3.0, device="cuda:9"), name="two gpus"))
-    assert [one.label for one in built.marks] == [f"cuda:1 {RAN_OUT}"]
+    assert [one.label for one in built.ooms] == [f"cuda:1 {RAN_OUT}"]
 
 
 def test_a_shortage_above_all_samples_is_within_the_picture() -> None:

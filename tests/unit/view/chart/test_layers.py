@@ -15,47 +15,53 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
 from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_dict
-from hfmem_widget.view.chart.layers import STACK, Layer, layers, layers_of
+from hfmem_widget.view.chart.layers import STACK, layers, layers_of
+from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import trace
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
+NAMES = {row.label: name for name, row in PARTS.items()}
 BYTES = st.integers(0, 100).map(float) | st.just(NAN)
 ROWS = st.lists(st.tuples(*[BYTES] * len(METRICS)), min_size=1, max_size=30)
 
 
-def session_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Session:
-    return recorder_of(rows, capacity).session
+def session_of(
+    rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
+) -> Session:
+    return recorder_of(rows, capacity, metrics).session
 
 
-def recorder_of(rows: Sequence[tuple[float, ...]], capacity: int = 4096) -> Recorder:
+def recorder_of(
+    rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
+) -> Recorder:
     recorder = Recorder("run")
     recorder.session.timeline = Timeline(0, capacity)
     recorder.adopt(
-        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in METRICS]
+        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in metrics]
     )
     for at, row in enumerate(rows):
         recorder.append(Sample(at / 10, row))
     return recorder
 
 
-def stack(session: Session, columns: int = 100) -> dict[str, Layer]:
+def stack(session: Session, columns: int = 100) -> dict[str, Curve]:
     part = session.between(0.0, math.inf)
     view = (0.0, max(session.last_sample.time, 0.1))
-    return {
-        one.name: one for one in layers(session, session.devices[0], part, view, columns=columns)
-    }
+    found = layers(session, session.devices[0], part, view, columns=columns)
+    return {NAMES[one.tip]: one for one in found}
 
 
 def instant(**values: float) -> dict[str, float]:
     """Return how high each layer is in a session of one such reading."""
     row = tuple(values.get(metric, NAN) for metric in METRICS)
-    return {name: one.heights[0][0] for name, one in stack(session_of([row, row])).items()}
+    return {name: one.heights[0] for name, one in stack(session_of([row, row])).items()}
 
 
 @given(ROWS, st.integers(1, 40), st.sampled_from([4, 4096]))
@@ -81,7 +87,7 @@ def test_layers_stand_on_each_other_up_to_the_allocated_line(
         for below, above in zip(lower.runs, upper.runs, strict=True):
             assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))
     if found:
-        heights = np.sum([np.concatenate(one.heights) for one in found], axis=0)
+        heights = np.sum([one.heights for one in found], axis=0)
         left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
         assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
 
@@ -96,7 +102,7 @@ def test_parts_of_one_instant_stand_together() -> None:
     quiet = [row(5.0)] * 20
     found = stack(session_of([*quiet, row(6.0, gradients=2.0), row(9.0), *quiet]), columns=1)
     assert "gradients" not in found
-    assert max(found["activations"].heights[0]) == 5.0
+    assert max(found["activations"].heights) == 5.0
 
 
 def test_a_gap_breaks_every_layer() -> None:

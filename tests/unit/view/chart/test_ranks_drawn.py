@@ -12,7 +12,7 @@ from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_dict
-from hfmem_widget.view.chart.scene import BAND, Scene, build_scene, line_curves
+from hfmem_widget.view.chart.scene import BAND, Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 
@@ -26,7 +26,7 @@ def scene_of(session: Session) -> Scene:
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     """Told apart by colour and dash, and no band."""
-    curves = line_curves(scene_of(shared_overview(plan)))
+    curves = scene_of(shared_overview(plan)).line_curves
 
     ranked = sorted(curves, key=lambda curve: curve.rank)
     assert [curve.name for curve in ranked] == [f"rank {at}" for at in range(plan.world)]
@@ -37,7 +37,7 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
 
 def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
     """The highest on top."""
-    curves = line_curves(scene_of(shared_overview(MANY)))
+    curves = scene_of(shared_overview(MANY)).line_curves
 
     assert [curve.name for curve in curves if curve.is_key] == [BAND, "median", "highest rank"]
     assert [curve.tip for curve in curves if curve.tip] == ["lowest rank", "median", "highest rank"]
@@ -48,7 +48,7 @@ def test_the_band_lies_between_the_lowest_and_the_highest() -> None:
     session = shared_overview(MANY)
     scene = scene_of(session)
     lowest, _, highest = scene.lines
-    band = line_curves(scene)[0]
+    band = scene.line_curves[0]
 
     assert band.points == [*highest.points, *reversed(lowest.points)]
     assert all(low[1] <= high[1] for low, high in zip(lowest.points, highest.points, strict=False))
@@ -58,7 +58,7 @@ def test_a_gap_parts_the_band() -> None:
     """Nothing is drawn where nothing was sampled."""
     session = overview(MANY)
     session.timeline.add_gap(300.2, 340.2)
-    band = line_curves(scene_of(session))[0]
+    band = scene_of(session).line_curves[0]
 
     assert len(band.runs) == 2
     html = chart_html(session)

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.analysis.curve import LEAST_SAMPLES
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.analysis.curve import LEAST_SAMPLES, runs_of
+from hfmem_widget.session import Device, Peak
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
 from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
 from hfmem_widget.view.chart.scene import (
     DEVICE_USED_UP_TO,
-    Line,
     PeakMark,
     Scene,
     build_scene,
-    guide_curves,
-    words_of,
 )
+from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.svg import Drawing
 from tests.scenes import shared_run
 from tests.scenes.stage import Stage
 from tests.unit.view.chart.test_guides import budget, run, scene
+from tests.unit.view.chart.test_layers import session_of
 
 HIGHEST = scene(run()).ceiling / GIB
 """GiB, of what is drawn of the run that the budgets here are for."""
@@ -79,7 +77,9 @@ def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
-    assert with_peak(time).words_at_left is at_left
+    (budget, _) = replace(with_peak(time), guides=(budget_at(50.0),)).words
+
+    assert (budget.side == "right") is at_left
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,7 @@ def test_a_marks_word_is_clear_of_the_marks_near_it(
     marks: list[tuple[float, float]], at: float, *, is_above: bool
 ) -> None:
     """Below the lowest that it may reach; above the highest where there is no room below."""
-    word = marked(*marks).mark_word
-    assert word is not None
+    (word,) = marked(*marks).words
 
     assert (word.level, word.is_above) == (at, is_above)
     assert word.at == max(time for time, _ in marks)
@@ -143,7 +142,7 @@ def test_the_capacity_is_named_where_no_budgets_word_is_near(
     """Nearer than a label is high, above or below, its own word gives way."""
     built = replace(EMPTY, capacity=capacity, guides=tuple(budget_at(one) for one in budgets))
 
-    assert built.names_capacity is named
+    assert ("capacity" in [word.text for word in built.words]) is named
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
 ) -> None:
     """Just above it, at it or far below it, or where none is drawn, it stands on its line."""
     built = replace(EMPTY, capacity=capacity, guides=(budget_at(height),))
-    words = [word_svg(one, built.frame, 100) for one in words_of(built)]
+    words = [word_svg(one, built.frame, 100) for one in built.words]
     word = Drawing(f'<svg height="100">{"".join(words)}</svg>').words()[-1]
 
     assert word.y == pytest.approx(100 - height - 4 + (15 if below else 0))
@@ -171,7 +170,7 @@ def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
 def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     """What would stand above its upper edge is drawn along that."""
     built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
-    drawn = curves_svg(guide_curves(built), built.frame, 200)
+    drawn = curves_svg(built.guide_curves, built.frame, 200)
     shapes = f'<svg viewBox="0 0 1000 200" height="200">{drawn}</svg>'
     html = f'<svg height="200">{shapes}</svg>'
     (frame,) = Drawing(html).frames()
@@ -185,7 +184,7 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
     nan = float("nan")
     points = [(0.0, nan), (1.0, 1.0), (2.0, 2.0), (3.0, nan), (4.0, nan), (5.0, 3.0), (6.0, nan)]
 
-    assert Line("cuda:0", "allocated", "", points).runs == [[(1.0, 1.0), (2.0, 2.0)], [(5.0, 3.0)]]
+    assert Curve(points).runs == [[(1.0, 1.0), (2.0, 2.0)], [(5.0, 3.0)]]
 
 
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
@@ -198,14 +197,15 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
     assert coarse is not None
 
     for one, other in zip(fine.lines, coarse.lines, strict=True):
-        assert set(other.runs[0]) <= set(one.runs[0])
-        assert len(other.points) <= max(len(one.runs), 2 * 60 + 4 * len(one.runs))
-        for whole, rest in zip(one.runs, other.runs, strict=True):
+        runs, fewer = runs_of(one.points), runs_of(other.points)
+        assert set(fewer[0]) <= set(runs[0])
+        assert len(other.points) <= max(len(runs), 2 * 60 + 4 * len(runs))
+        for whole, rest in zip(runs, fewer, strict=True):
             assert (whole[0], whole[-1]) == (rest[0], rest[-1])
             heights, left = ([height for _, height in part] for part in (whole, rest))
             assert (min(heights), max(heights)) == (min(left), max(left))
     for layer in coarse.layers:
-        assert [len(run) for run in layer.runs] == [len(one) for one in layer.heights]
+        assert sum(map(len, layer.runs)) == len(layer.heights)
 
 
 def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
@@ -221,29 +221,11 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     assert built.frame.levels.texts[-1] == "1.0 MiB"
 
 
-NAN = math.nan
-
-
-GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
-
-
-def session_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Session:
-    return recorder_of(*rows, metrics=metrics).session
-
-
-def recorder_of(*rows: Sequence[float], metrics: tuple[str, ...] = ("allocated",)) -> Recorder:
-    recorder = Recorder("run")
-    recorder.adopt([GPU], [Series(GPU.key, metric) for metric in metrics])
-    for at, row in enumerate(rows):
-        recorder.append(Sample(float(at), tuple(row)))
-    return recorder
-
-
 @pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
 def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
     """With fewer there is none, in any form; a chart of nothing else than missing readings is none either."""
-    session = session_of(*[(float(at + 1),) for at in range(samples)])
-    missing = session_of(*[(NAN,)] * samples)
+    session = session_of([(float(at + 1),) for at in range(samples)], metrics=["allocated"])
+    missing = session_of([(math.nan,)] * samples, metrics=["allocated"])
 
     assert (build_scene(session, columns=100) is not None) is there
     assert bool(chart_html(session)) is there
@@ -259,7 +241,7 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 ) -> None:
     """Up to twice what this process has; more of it would press the curves down."""
     rows = [(10 * GIB, used * 10 * GIB)] * 5
-    built = build_scene(session_of(*rows, metrics=("allocated", "device_used")), columns=100)
+    built = build_scene(session_of(rows, metrics=("allocated", "device_used")), columns=100)
 
     assert built is not None
     assert ("device_used" in [one.metric for one in built.lines]) is shown

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.curve import runs_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -15,6 +16,7 @@ from hfmem_widget.view.chart.scene import Scene, build_scene
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_layers import NAMES
 from tests.unit.view.chart.test_still_svg import seconds_of, value_of
 
 Points = list[tuple[float, float]]
@@ -48,7 +50,6 @@ class Shown:
 
     @property
     def lanes(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The bars and the words on them."""
         boxes, words = [one for one in self.data if one.get("yaxis") == "y2"]
         assert (boxes["type"], words["mode"]) == ("bar", "text")
         return boxes, words
@@ -82,7 +83,7 @@ def test_every_line_has_the_points_of_its_series(name: str) -> None:
     for line in chart.scene.lines:
         drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
         if line.metric == "device_used":
-            assert chart.draws(drawn[0], grounded(line.runs))
+            assert chart.draws(drawn[0], grounded(runs_of(line.points)))
         else:
             assert chart.draws(drawn[-1], line.points)
             checked += 1
@@ -97,17 +98,17 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
     """
     chart = Shown(name)
     for rank, layer in enumerate(chart.scene.layers, start=1):
-        drawn = chart.named(layer.short_label)
+        drawn = chart.named(layer.name)
         broken = len(layer.runs) > 1
-        sizes = [
-            one for run in layer.heights for one in ((run[0], *run, run[-1]) if broken else run)
-        ]
+        ends = [len(run) for run in layer.runs]
+        parts = np.split(layer.heights, np.cumsum(ends)[:-1])
+        sizes = [one for run in parts for one in ((run[0], *run, run[-1]) if broken else run)]
 
         assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
         assert unpacked(drawn["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
             sizes, rel=1e-5
         )
-        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[layer.name])
+        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
         assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
         # Down the sides of a gap all of them run over each other.
         assert (drawn["line"]["width"] == 1) is not broken
@@ -115,7 +116,7 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
         assert drawn["legendrank"] == rank
     first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
     last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
-    assert first == [one.short_label for one in reversed(chart.scene.layers)]
+    assert first == [one.name for one in reversed(chart.scene.layers)]
     assert [one["type"] for one in last] == ["bar"] * len(last)
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from hfmem_widget.analysis.curve import runs_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -107,8 +108,9 @@ def test_every_line_goes_through_its_readings(name: str) -> None:
 
     assert len(drawn) == len(lines) > 0
     for line, path in zip(lines, drawn, strict=True):
-        assert len(path.runs) == len(line.runs) > 0
-        for points, corners in zip(line.runs, path.runs, strict=True):
+        runs = runs_of(line.points)
+        assert len(path.runs) == len(runs) > 0
+        for points, corners in zip(runs, path.runs, strict=True):
             check_run(chart.at(points), corners)
 
 
@@ -117,10 +119,10 @@ def test_every_area_stands_on_the_axis(name: str) -> None:
     """What is in use, what is allocated or the parts of it: from the axis up to the readings and back."""
     chart = shown(name)
     areas = [one for one in chart.paths if one.stroke == "none" and one.fill != palette.PEAK]
-    used = [one.runs for one in chart.scene.lines if one.metric == "device_used"]
-    parts = [list(one.runs) for one in reversed(chart.scene.layers)]
+    used = [runs_of(one.points) for one in chart.scene.lines if one.metric == "device_used"]
+    parts = [one.runs for one in reversed(chart.scene.layers)]
     own = [
-        one.runs
+        runs_of(one.points)
         for one in chart.scene.lines
         if (one.metric, one.device) == ("allocated", chart.scene.device.key)
     ]
@@ -242,7 +244,8 @@ def test_the_capacitys_line_is_at_the_capacity() -> None:
     chart = shown("failed")
     (level,) = [y for y, dash in chart.drawing.levels() if dash]
     (word,) = [one for one in chart.drawing.words() if one.text == "capacity"]
-    at_left = chart.scene.words_at_left
+    peak = chart.scene.peak
+    at_left = peak is not None and peak.time > chart.scene.duration / 2
 
     assert chart.scene.capacity == chart.scene.device.total
     assert level == pytest.approx(chart.y(chart.scene.device.total), abs=FINE)

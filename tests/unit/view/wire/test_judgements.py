@@ -27,7 +27,6 @@ class Run(Wire):
 
     @property
     def messages(self) -> list[Message]:
-        """What was sent."""
         return [one.message for one in self.sent]
 
 

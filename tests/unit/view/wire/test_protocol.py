@@ -31,7 +31,6 @@ PARTS = [*HELD, "unattributed", "context"]
 
 
 def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
-    """Return what `make_recorder` has written."""
     return make_recorder(gpus, samples, parts=parts).session
 
 

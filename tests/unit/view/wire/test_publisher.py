@@ -18,12 +18,10 @@ class Line(Wire):
 
     @property
     def times(self) -> list[float]:
-        """Seconds of all rows of news."""
         return [time for one in self.news for time in one.times]
 
     @property
     def steps(self) -> list[Sent]:
-        """The messages with steps."""
         return [one for one in self.sent if "steps" in one.message]
 
 
