@@ -142,23 +142,14 @@ class StackRecording:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Shown):
-    """A snapshot of torch's allocator that was opened from a file.
-
-    Attributes
-    ----------
-    name : str
-        The file's.
-    stacks : Stacks
-        What was live at the highest moment of each device; where no history was recorded, at the snapshot.
-    memory_map : MemoryMap
-        The segments and blocks when it was taken.
-    """
+    """A snapshot of torch's allocator that was opened from a file."""
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.snapshot:snapshot_bundle"
 
-    name: str
+    name: str  # the file's
     stacks: Stacks
-    memory_map: MemoryMap
+    """What was live at the highest moment of each device; where no history was recorded, at the snapshot."""
+    memory_map: MemoryMap  # the segments and blocks when it was taken
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot."""
