@@ -36,9 +36,9 @@ BROKEN_OFF_NOTE = (
 
 AT_A_LIMIT_NOTE = "Watching stopped here because {}; the figures cover the time before."
 
-_LIMITS: Mapping[type[BaseException], str] = {
-    MemoryError: "the host's memory was full",
-    RecursionError: "Python's recursion limit was reached",
+_AT_A_LIMIT: Mapping[type[BaseException], str] = {
+    MemoryError: AT_A_LIMIT_NOTE.format("the host's memory was full"),
+    RecursionError: AT_A_LIMIT_NOTE.format("Python's recursion limit was reached"),
 }
 
 Row = Sequence[float]
@@ -84,7 +84,7 @@ class Monitor:
         tick = Tick(
             *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
         )
-        self._poller = Poller(tick, make_ticker)
+        self.poller = Poller(tick, make_ticker)
         self._edge_count = 0  # that there were in all sessions
         self._rebase_due = self._look_due = -math.inf
         self._interval = INTERVAL
@@ -98,11 +98,6 @@ class Monitor:
         raise TypeError(message)
 
     @property
-    def polling(self) -> bool:
-        """True while the poller's thread runs."""
-        return self._poller.alive
-
-    @property
     def watches(self) -> bool:
         """True while a session is watched, in whatever thread."""
         return bool(self._register.all())
@@ -114,30 +109,17 @@ class Monitor:
 
     @property
     def current(self) -> Session | None:
-        """The session to which further spans of this thread or asynchronous task belong.
-
-        None on the poller's own thread, where only finalizers run the user's code.
-        """
-        if not self.in_this_process or self.polls_here:
+        """The session to which further spans of this thread or task belong; None on the poller's thread."""
+        if not self.in_this_process or self.poller.is_here:
             return None
         watched = self._register.current()
         return None if watched is None else watched.session
 
     @property
-    def enclosing(self) -> Session | None:
-        """The session that this thread or asynchronous task itself has opened last, and not ended."""
-        watched = self._register.enclosing() if self.in_this_process else None
-        return None if watched is None else watched.session
-
-    @property
-    def depth(self) -> int:
-        """How many watches of this thread or asynchronous task are open, one within the other."""
-        return len(self._register.around_here())
-
-    @property
-    def polls_here(self) -> bool:
-        """True on the poller's own thread."""
-        return self._poller.is_here
+    def around(self) -> list[Session]:
+        """The sessions that this thread or asynchronous task has opened and not ended, outermost first."""
+        here = self._register.around_here() if self.in_this_process else []
+        return [watched.session for watched in here]
 
     def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
@@ -147,7 +129,7 @@ class Monitor:
         """
         self.sampler.edge()
         # A driver call belongs on a thread that may hang, here too; then nobody knows what devices there are.
-        if options.devices and self._poller.aside(self.sampler.poll, wait=True):
+        if options.devices and self.poller.aside(self.sampler.poll, wait=True):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall())
         session = recorder.session
@@ -166,7 +148,7 @@ class Monitor:
         for watched in self._register.all():
             if watched.options.interval is None:
                 watched.session.polling.interval = interval
-                self._poller.repace(watched, interval)
+                self.poller.repace(watched, interval)
 
     def recorder(self, session: Session) -> Recorder:
         """Return what writes a session; raise `WatchStateError` if it has ended."""
@@ -215,13 +197,9 @@ class Monitor:
         watched = self._register.get(session)
         if watched is None:
             return
-        limit = _LIMITS.get(type(error))
-        if limit is None:
-            note = BROKEN_OFF_NOTE.format(type(error).__name__)
-        else:
-            note = AT_A_LIMIT_NOTE.format(limit)
+        note = _AT_A_LIMIT.get(type(error), BROKEN_OFF_NOTE).format(type(error).__name__)
         harmless(self._register.remove, session)
-        harmless(self._poller.release, watched)
+        harmless(self.poller.release, watched)
         harmless(self.ledger.drop, list(watched.windows.values()))
         harmless(watched.recorder.break_off, self._wall(), note)
         watched.windows.clear()
@@ -262,10 +240,7 @@ class Monitor:
         return self._change(watched, partial(self._close, watched, span_id, outcome, counts))
 
     def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
-        """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
-
-        Where the span has ended already, its neighbour is opened.
-        """
+        """Close a span that is open, and open its neighbour at the same instant; return the neighbour."""
         watched = self._register.find(session)
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {})
@@ -340,10 +315,6 @@ class Monitor:
         else:
             self.close_span(session, span.id)
 
-    def aside(self, action: Callable[[], object]) -> bool:
-        """Do something once, on a thread of its own; return False where no thread could be started."""
-        return self._poller.aside(action)
-
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End all sessions and the poller, and put the allocator's entry points back.
 
@@ -354,21 +325,13 @@ class Monitor:
         for watched in self._register.all():
             harmless(self.end, watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
-        if self._poller.join(timeout):
+        if self.poller.join(timeout):
             self.sampler.close()
         return self.ledger.uninstall()
 
-    def before_fork(self) -> None:
-        """Hold the poller, so that no lock of ours is in the middle of anything."""
-        self._poller.before_fork()
-
-    def after_fork_in_parent(self) -> None:
-        """Let the poller go on."""
-        self._poller.after_fork_in_parent()
-
     def after_fork_in_child(self) -> None:
         """Become inert: the poller's thread did not come along."""
-        self._poller.after_fork_in_child()
+        self.poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         self.attribution.replace_lock()
@@ -394,7 +357,7 @@ class Monitor:
         self._attribute(kind if watched.windows else _outermost(kind), begins=True)
         if not watched.windows:
             self._register.opens_here(watched)
-            if not self._poller.claim(watched, watched.session.polling.interval):
+            if not self.poller.claim(watched, watched.session.polling.interval):
                 watched.session.polling.stopped = NO_THREAD
         window = self.ledger.open(bounded=not watched.options.ledger)
         span_id = watched.recorder.next_span_id()
@@ -417,7 +380,7 @@ class Monitor:
         for inner in session.open_within(span_id):
             self._close(watched, inner.id, outcome)
         if len(watched.windows) == 1:
-            self._poller.poll_now()
+            self.poller.poll_now()
         is_outermost = len(watched.windows) == 1
         self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
         session.contents = self.attribution.contents
@@ -429,7 +392,7 @@ class Monitor:
         del watched.windows[span_id]
         span = watched.close(span_id, after, peaks, outcome, counts)
         if not watched.windows:
-            self._poller.release(watched)
+            self.poller.release(watched)
         return span
 
     def _turn(self, watched: Watched, closing: int, kind: SpanKind, label: str) -> Span:

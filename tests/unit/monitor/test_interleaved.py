@@ -145,5 +145,5 @@ def test_no_span_is_opened_while_its_session_is_ended() -> None:
     step.monitor.end(step.session)
 
     assert len(refused) == 1
-    assert not step.monitor.polling
+    assert not step.monitor.poller.alive
     assert not step.monitor.ledger.so_far()

@@ -37,9 +37,9 @@ def test_polling_ends_with_the_last_span(bench: Bench) -> None:
     second = bench.monitor.open_span(two, "cell")
     bench.monitor.close_span(one, first.id)
 
-    assert bench.monitor.polling
+    assert bench.monitor.poller.alive
     bench.monitor.close_span(two, second.id)
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
     assert len(bench.tickers) == 1
 
 
@@ -120,9 +120,9 @@ def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
 
     assert [session.span(one.id).outcome for one in (first, inner)] == ["done"] * 2
     assert session.open_spans == (second,)
-    assert bench.monitor.polling
+    assert bench.monitor.poller.alive
     bench.monitor.close_span(session, second.id)
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
 
 
 def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
@@ -134,7 +134,7 @@ def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
     bench.monitor.end(session)
 
     assert session.span(second.id).parent == outer.id
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
 
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
@@ -343,7 +343,7 @@ def test_a_failed_opening_leaves_no_poller(bench: Bench) -> None:
     with pytest.raises(ZeroDivisionError):
         bench.monitor.open_span(session, "cell")
 
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
 
 
 def test_a_late_tick_of_a_stopped_poller_changes_nothing(bench: Bench) -> None:
@@ -434,9 +434,9 @@ def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
     monitor = Monitor(Sampler([source]), PeakLedger(FakeAllocator(initialized=False)))
     session = monitor.begin(WatchOptions(interval=0.01))
     with monitor.span(session, "cell"):
-        assert monitor.polling
+        assert monitor.poller.alive
 
-    assert not monitor.polling
+    assert not monitor.poller.alive
     assert session.timeline.samples >= 2
 
 

@@ -178,7 +178,7 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
     one_step(run, 2)
 
     assert sum(span.kind == "step" for span in session.spans) == 1
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
     assert capsys.readouterr().err == ""
 
 
