@@ -40,10 +40,7 @@ ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict",
 
 
 class Attribution:
-    """Counts the `subjects`, and hands what it counted to a source.
-
-    The `clock` returns monotonic seconds.
-    """
+    """Counts the `subjects`, and hands what it counted to a source; the `clock` returns monotonic seconds."""
 
     def __init__(
         self,

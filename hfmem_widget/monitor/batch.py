@@ -71,10 +71,7 @@ def see_batch(
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch that a model, or what it is in, was called with; None if none was seen.
-
-    Without a model, the newest of all, whose model may be gone.
-    """
+    """Return the newest batch of a model or of what it is in, None if none was seen; without one of any."""
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
         if was_training is is_training:
             outermost = seen.model()

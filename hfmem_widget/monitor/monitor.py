@@ -316,10 +316,7 @@ class Monitor:
             self.close_span(session, span.id)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
-        """End all sessions and the poller, and put the allocator's entry points back.
-
-        Returns a sentence if the user's own peaks now read lower, else ``""``.
-        """
+        """End everything; return a sentence if the user's own peaks now read lower, else ``""``."""
         if not self.in_this_process:
             return ""
         for watched in self._register.all():
@@ -338,10 +335,7 @@ class Monitor:
         self._register.replace_locks()
 
     def _change(self, watched: Watched, change: Callable[[], R]) -> R:
-        """Change what is kept of a session to the end, or break the session off.
-
-        Half a change would spoil every later figure, and those of sessions that share something with it.
-        """
+        """Change something to the end, or break the session off: half of it would spoil the rest."""
         try:
             with watched.edges:
                 return change()

@@ -38,10 +38,7 @@ def shared_monitor() -> Monitor:
 
 
 def current_watch() -> tuple[Monitor, Session] | None:
-    """Return this process' monitor, and the session to which further spans of this thread belong.
-
-    None where nothing is watched; the monitor is never made for this.
-    """
+    """Return the monitor and the session of further spans of this thread; None where nothing is watched."""
     monitor = process.this.monitor
     session = monitor.current if monitor is not None else None
     return None if monitor is None or session is None else (monitor, session)

@@ -99,10 +99,7 @@ class Collector:
         return self._streams.get(name)
 
     def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Read the next bytes of a stream by its name, whole lines or not.
-
-        They were written `at` some time of the wall clock, if that was not just now.
-        """
+        """Read the next bytes of a stream, written `at` some wall-clock time, by default just now."""
         with self.lock:
             stream = self._streams.get(name)
             if stream is None:

@@ -267,10 +267,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
 
 
 def overview_of(directory: Path) -> Session:
-    """Return the overview of a run as it stands now; nothing follows it.
-
-    Raises `OptionError` if it is not the directory of a run, or no rank has written there yet.
-    """
+    """Return the overview of a run as it stands, not followed; raise `OptionError` if there is none yet."""
     run = Run(directory)
     run.look()
     if run.overview.ranks is None:

@@ -112,10 +112,7 @@ NOBODY = Rank(-1)
 
 
 class RankStream(LineReader):
-    """Takes in the lines of one process, in any pieces, and says what is new in them.
-
-    It has a name, such as that of its file. Times are by the rank's own clock, unless they say otherwise.
-    """
+    """Takes in the lines of one process, in any pieces, and says what is new, by its own clock."""
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
 

@@ -213,10 +213,7 @@ class Tail:
             self._ticker.stop(0.0)
 
     def read(self) -> bool:
-        """Make one pass over the files, and return whether there is more to read already.
-
-        A pass of another thread is waited for, at most `PATIENCE` seconds: both would read the same.
-        """
+        """Make one pass, after that of another thread, and return whether there is more to read."""
         if not self._reading.acquire(timeout=PATIENCE):
             return True
         try:

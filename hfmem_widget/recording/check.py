@@ -203,10 +203,7 @@ class Rows(RecordedLine, tag="rows"):
             require(len(column) in {1, samples}, "columns of other lengths")
 
     def table(self) -> tuple[Floats, Floats]:
-        """Return the times, shape ``(samples,)``, and the values, ``(samples, columns)``.
-
-        Raises `ValueError` if they cannot be.
-        """
+        """Return times, ``(samples,)``, and values, ``(samples, columns)``, or raise `ValueError`."""
         time, columns = np.array(self.times), self.changes
         require((np.diff(time) >= 0).all(), "times that run backwards")
         block = np.empty((len(time), len(columns)))
@@ -532,10 +529,7 @@ _LINE, _NO_ITEM, _ANY = decoder(_Known), decoder(_NoItem), decoder(_AnyLine)
 
 
 def parse(line: bytes) -> Any:
-    """Return what a line, without its end, says; None where it is of a kind that we do not know.
-
-    Raises `ValueError` if it is not what a recording may have.
-    """
+    """Return what a line says, None of a kind that we do not know; raise `ValueError` if it may not be."""
     require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
         try:

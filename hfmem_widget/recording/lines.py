@@ -160,10 +160,7 @@ class Lines:
             yield _fold(Fold(start, end, samples, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
-        """Yield what is new or has changed besides the samples.
-
-        At the end, that is `everything`: the spans of steps too, and what was measured by phase.
-        """
+        """Yield what is new or has changed besides samples; at the end `everything`, steps' spans too."""
         session = self._session
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()

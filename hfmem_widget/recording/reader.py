@@ -76,10 +76,7 @@ class LineReader:
         self._values = np.concatenate([self._values, np.full(columns, np.nan)])
 
     def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Return the times and all columns of a block; None where it has nothing to read.
-
-        Raises `ValueError` if it cannot be read.
-        """
+        """Return the times and all columns of a block, None without any, or raise `ValueError`."""
         samples, width = len(rows.times), len(self._values)
         # Nobody writes a block of so many figures.
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
