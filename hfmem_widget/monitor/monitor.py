@@ -6,8 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -302,18 +301,6 @@ class Monitor:
             and not math.isnan(high := session.highest_in(span_id, series.key))
         }
         return dict(watched.wanted({**known, **exact}))
-
-    @contextmanager
-    def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
-        """Keep a span open for a ``with`` block, and say how the block ended."""
-        span = self.open_span(session, kind, label)
-        try:
-            yield span
-        except BaseException as error:
-            self.close_span(session, span.id, outcome_of(error))
-            raise
-        else:
-            self.close_span(session, span.id)
 
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
         """End everything; return a sentence if the user's own peaks now read lower, else ``""``."""

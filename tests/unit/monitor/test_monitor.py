@@ -16,7 +16,7 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Recorder, Series
-from tests.fakes.source import FakeSource
+from tests.fakes.source import FakeSource, spanned
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.unit.monitor.conftest import Bench, HandTicker
 
@@ -325,17 +325,6 @@ def test_ending_twice_is_harmless_and_opening_afterwards_is_not(bench: Bench) ->
         bench.monitor.open_span(session, "cell")
 
 
-def test_the_span_context_tells_how_its_block_ended(bench: Bench) -> None:
-    """An error passes through and names the outcome."""
-    session = bench.monitor.begin(WatchOptions())
-    with pytest.raises(ZeroDivisionError), bench.monitor.span(session, "step"):
-        _ = 1 / 0
-    with pytest.raises(KeyboardInterrupt), bench.monitor.span(session, "step"):
-        raise KeyboardInterrupt
-
-    assert [span.outcome for span in session.spans] == ["raised ZeroDivisionError", "interrupted"]
-
-
 def test_a_failed_opening_leaves_no_poller(bench: Bench) -> None:
     """If a span cannot be opened, polling does not go on for it."""
     session = bench.monitor.begin(WatchOptions())
@@ -433,7 +422,7 @@ def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
 
     monitor = Monitor(Sampler([source]), PeakLedger(FakeAllocator(initialized=False)))
     session = monitor.begin(WatchOptions(interval=0.01))
-    with monitor.span(session, "cell"):
+    with spanned(monitor, session, "cell"):
         assert monitor.poller.alive
 
     assert not monitor.poller.alive

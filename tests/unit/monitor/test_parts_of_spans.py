@@ -17,6 +17,7 @@ from hfmem_widget.session import Sample, Session, SpanKind
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.fakes.source import spanned
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 
@@ -143,7 +144,7 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
     for label in labels:
         card.monitor.open_span(card.session, "block", label)
     card.counted.knows_model, card.counted.weights = True, 3.0 * MIB
-    with card.monitor.span(card.session, "block", "generate"):
+    with spanned(card.monitor, card.session, "block", "generate"):
         card.allocator.alloc(5 * MIB)
         card.bench.pass_time(0.1)
         card.bench.pass_time(0.1)
