@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfmem_widget.guard import seconds_of_an_event
-from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
+from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
 from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.caches import storages_in
@@ -215,8 +215,9 @@ class Attribution:
 
     def _are_there(self) -> bool | None:
         """Return whether a gradient counted before is there, and so probably all; None if none is known."""
-        parameter = None if is_elsewhere(self._probed_on) else self._probe()
-        return None if parameter is None else has_gradient(parameter)
+        parameter: Any = None if is_elsewhere(self._probed_on) else self._probe()
+        with unnoticed():
+            return None if parameter is None else getattr(parameter, "grad", None) is not None
 
     def _keep(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
         self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()

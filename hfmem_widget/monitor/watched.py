@@ -232,10 +232,6 @@ class Register:
             raise WatchStateError(HAS_ENDED)
         return watched
 
-    def enclosing(self) -> Watched | None:
-        """Return what was opened last in this thread or asynchronous task, and is open."""
-        return next(reversed(self.around_here()), None)
-
     def around_here(self) -> list[Watched]:
         """Return all that were opened in this thread or asynchronous task, and are open."""
         here = {reference() for reference in _opened_here.get()}
@@ -253,7 +249,8 @@ class Register:
         if len({watched.thread for watched in listening}) > 1:
             main = threading.main_thread().ident
             listening = [watched for watched in listening if watched.thread == main]
-        return self.enclosing() or next(reversed(listening), None)
+        innermost = self.around_here() or listening
+        return innermost[-1] if innermost else None
 
     def all(self) -> list[Watched]:
         """Return all of them."""

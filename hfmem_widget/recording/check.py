@@ -428,13 +428,9 @@ class _Move(RecordedLine, tag="move"):
     spare: Figure | None = 0.0
 
     def made(self) -> Item:
-        changes = tuple(Change(each.target, each.name, each.value) for each in self.changes)
-        low, high, room, spare = map(available, (self.low, self.high, self.room, self.spare))
-        sizes = self.batch, self.length, self.accumulation
-        figures = low, high, room, spare
-        return Item(
-            "move", self.i, Move(self.name, changes, *sizes, self.cost, self.peak, *figures)
-        )
+        fields = {name: NOT_AVAILABLE if one is None else one for name, one in asdict(self).items()}
+        fields["changes"] = tuple(Change(**asdict(each)) for each in self.changes)
+        return Item("move", fields.pop("i"), Move(**fields))
 
 
 class _NoItem(Struct, forbid_unknown_fields=True):

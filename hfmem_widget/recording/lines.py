@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -72,12 +73,7 @@ class Lines:
         self._steps_until = -math.inf
         self._steps_lines = 0
         self._steps_devices: tuple[str, ...] = ()
-        self._written: dict[str, list[object]] = {
-            "note": [],
-            "finding": [],
-            "guide": [],
-            "move": [],
-        }
+        self._written: dict[str, list[object]] = defaultdict(list)
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
         self._recipe: object = {}

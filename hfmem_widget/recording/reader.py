@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,9 +19,6 @@ from hfmem_widget.recording.lines import Fold, fold_of, joined
 from hfmem_widget.session import (
     Contents,
     Device,
-    Finding,
-    Guide,
-    Move,
     Phase,
     Phases,
     Polling,
@@ -147,9 +145,7 @@ class StreamReader(LineReader):
         self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
         self._phases: dict[int, check.PhasesLine] = {}
-        self._items: dict[str, list[str | Finding | Guide | Move]] = {
-            kind: [] for kind in ("note", "finding", "guide", "move")
-        }
+        self._items: dict[str, list[Any]] = defaultdict(list)
         self._contents = Contents()
         self._recipe: dict[str, Any] = {}
 
@@ -212,13 +208,13 @@ class StreamReader(LineReader):
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
             contents=self._contents,
-            notes=[note for note in self._items["note"] if isinstance(note, str)],
-            findings=[one for one in self._items["finding"] if isinstance(one, Finding)],
-            guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
+            notes=self._items["note"],
+            findings=self._items["finding"],
+            guides=self._items["guide"],
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         session.recipe = self._recipe
-        session.moves = [one for one in self._items["move"] if isinstance(one, Move)]
+        session.moves = list(self._items["move"])
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
             session.polling = replace(end.polling, interval=head.interval)

@@ -74,7 +74,9 @@ class Recorder:
             session = self.session
             if not session.running:
                 return sample
-            sample = _widened(sample, len(session.series))
+            missing = len(session.series) - len(sample.values)
+            if missing > 0:
+                sample = replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
             if sample.time < session.last_sample.time:
                 sample = replace(sample, time=session.last_sample.time)
             session.last_sample = sample
@@ -260,13 +262,6 @@ class Recorder:
             around.append(outer)
             root, parent = outer.id, outer.parent
         return root, around
-
-
-def _widened(sample: Sample, width: int) -> Sample:
-    missing = width - len(sample.values)
-    if missing <= 0:
-        return sample
-    return replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
 
 
 def _numbered(label: str, counts: dict[str, float], number: int) -> str:
