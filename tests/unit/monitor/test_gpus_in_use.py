@@ -1,18 +1,19 @@
-"""Of several GPUs, those that this process uses are read, and each figure is the GPU's own."""
+"""Of several GPUs, those that are used are read, no more often than is needed, and each figure is its own."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import SpanKind
+from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
@@ -39,14 +40,8 @@ class Run:
         self.gpus = FakeAllocator(GPUS, initialized=False)
         self.torch = FakeTorch(self.gpus)
         allocator = CudaAllocator({"torch": self.torch})
-        self.monitor = Monitor(
-            Sampler([AllocatorSource(allocator), bench.host], clock=bench.clock),
-            PeakLedger(allocator),
-            clock=bench.clock,
-            wall=bench.wall,
-            cpu=bench.cpu,
-            make_ticker=bench.make_ticker,
-        )
+        sampler = Sampler([AllocatorSource(allocator), bench.host], clock=bench.clock)
+        self.monitor = bench.monitor_of(sampler, PeakLedger(allocator))
         self.session = self.monitor.begin(WatchOptions(interval=60.0))
         self.cell = self.monitor.open_span(self.session, "cell").id
         self.now = [0] * GPUS
@@ -158,3 +153,62 @@ def test_where_all_was_freed_an_edge_says_so() -> None:
     steps = [span for span in run.session.spans if span.kind == "step"]
     told = [run.session.value(step.after, "cuda:0/allocated") for step in steps if step.after]
     assert told == [0.0, 0.0]
+
+
+class Machine:
+    """A watched cell that sees eight GPUs and uses the last, and how often their counters are touched."""
+
+    def __init__(self) -> None:
+        self.fake = FakeAllocator(devices=8)
+        self.fake.alloc(1 << 20, device=7)
+        self.bench = Bench()
+        sampler = Sampler([AllocatorSource(self.fake)], clock=self.bench.clock)
+        self.monitor = self.bench.monitor_of(sampler, PeakLedger(self.fake))
+        self.session = self.monitor.begin(WatchOptions())
+        self.monitor.open_span(self.session, "cell")
+
+    def counted(self, action: Callable[[], object]) -> tuple[int, int]:
+        """Return how many readings and resets something takes."""
+        self.fake.calls.clear()
+        action()
+        return self.fake.calls["stats"], self.fake.calls["reset_peak"]
+
+
+@pytest.mark.parametrize("kind", ["forward", "step", "block"])
+def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
+    """To open, to turn and to close; a sample of that instant takes no further reading."""
+    machine = Machine()
+    monitor, session = machine.monitor, machine.session
+    spans = [0]
+
+    def edge(make: Callable[[], int]) -> tuple[int, int]:
+        return machine.counted(lambda: spans.append(make()))
+
+    made = [
+        edge(lambda: monitor.open_span(session, kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.turn(session, spans[-1], kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.close_span(session, spans[-1]).id),
+    ]
+
+    assert made == [(2, 1), (2, 1), (1, 0)]
+
+
+def test_a_tick_reads_each_device_in_use_once_and_resets_none() -> None:
+    """Also where the peaks of open spans are looked at, from the same reading."""
+    machine = Machine()
+
+    assert [machine.counted(lambda: machine.bench.pass_time(0.1)) for _ in range(12)] == [
+        (1, 0)
+    ] * 12
+
+
+def test_a_device_is_read_as_soon_as_it_is_used() -> None:
+    """One that is first used within a span has its exact peak there."""
+    machine = Machine()
+    span = machine.monitor.open_span(machine.session, "step").id
+    machine.fake.free(machine.fake.alloc(3 << 20, device=2))
+    machine.monitor.close_span(machine.session, span)
+    peaks = machine.session.span(span).peaks
+
+    assert peaks["cuda:2/allocated"] == Peak(3 << 20, "exact")
+    assert peaks["cuda:7/allocated"] == Peak(1 << 20, "exact")

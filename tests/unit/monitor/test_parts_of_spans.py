@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
@@ -50,15 +49,9 @@ class Card:
         self.allocator = FakeAllocator()
         self.counted = Counted(TensorSource())
         entry_points = CudaAllocator({"torch": FakeTorch(self.allocator)})
-        self.monitor = Monitor(
-            Sampler([AllocatorSource(entry_points), self.counted.source], clock=self.bench.clock),
-            PeakLedger(entry_points),
-            attribution=self.counted,
-            clock=self.bench.clock,
-            wall=self.bench.wall,
-            cpu=self.bench.cpu,
-            make_ticker=self.bench.make_ticker,
-        )
+        sources = [AllocatorSource(entry_points), self.counted.source]
+        sampler = Sampler(sources, clock=self.bench.clock)
+        self.monitor = self.bench.monitor_of(sampler, PeakLedger(entry_points), self.counted)
         self.session = self.monitor.begin(WatchOptions())
 
     def read(self, sample: Sample | None, metric: str) -> float:
