@@ -294,11 +294,11 @@ class Monitor:
         watched = self._register.find(session)
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
+        highs = session.highs_in(span_id)
         known = {
-            series.key: Peak(high, "sampled")
+            series.key: Peak(highs[series.key], "sampled")
             for series in session.series
-            if series.metric in ROLES
-            and not math.isnan(high := session.highest_in(span_id, series.key))
+            if series.metric in ROLES and series.key in highs
         }
         return dict(watched.wanted({**known, **exact}))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import repeat
 
 from hfmem_widget.errors import WatchStateError
@@ -127,12 +126,11 @@ class Watched:
         """Close a span at a sample, with the peaks of its window."""
         self.unexplained.ended(span_id, was_last=not self.windows)
         if any(peak.certainty != "exact" for peak in peaks.values()):
-            highest_in = partial(self.session.highest_in, span_id)
-            # A sample that is not known is NaN, and then never the first of two.
+            highs = self.session.highs_in(span_id)
             peaks = {
                 key: peak
                 if peak.certainty == "exact"
-                else Peak(max(peak.value, highest_in(key)), peak.certainty)
+                else Peak(max(peak.value, highs.get(key, peak.value)), peak.certainty)
                 for key, peak in peaks.items()
             }
         resident = self._resident.pop(span_id, None)

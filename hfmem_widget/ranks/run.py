@@ -42,32 +42,18 @@ _COLUMNS = (
 class Run(Shown):
     """All ranks of a distributed run, read from its directory; it grows as long as the ranks write.
 
-    Parameters
-    ----------
-    directory : path-like
-    label : str, optional
-        By default as ``run.json`` says, or else the name of the directory.
-    started_at : float, optional
-        Wall clock at time zero; by default when the first rank began.
-    started_here : bool, optional
-        Whether this process has started the ranks, and calls `finish` when what it started has ended.
+    Its `label` and `id` are by default as ``run.json`` says, time zero is when the first rank began. With
+    `started_here`, this process has started the ranks, and calls `finish` when they have ended. Raises
+    `OptionError` if it is not the directory of a run.
 
     Attributes
     ----------
     directory : Path
     id : str
-        As ``run.json`` says.
     overview : Session
-        All ranks in one session: devices ``ranks`` and ``rank:N``.
-    recorder : Recorder
-        What writes the overview, and notifies its listeners.
+        All ranks in one session: devices ``ranks`` and ``rank:N``; the `recorder` writes it.
     collector : Collector
         What was read of their files.
-
-    Raises
-    ------
-    OptionError
-        If it is not the directory of a run.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.ranks.run:run_bundle"
@@ -157,13 +143,7 @@ class Run(Shown):
         self._tail.stop()
 
     def session(self, rank: int) -> Session:
-        """Return all that one rank has written, as a session of its own.
-
-        Raises
-        ------
-        OptionError
-            If no such rank was seen.
-        """
+        """Return what one rank has written, as its session; raise `OptionError` if no such rank was seen."""
         stream = self.collector.streams.get(rank)
         if stream is None:
             seen = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
@@ -202,10 +182,7 @@ class Run(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy what the ranks have written to a new directory, for `hfmem_widget.open`, and return it.
 
-        Raises
-        ------
-        OptionError
-            If something is there already, or it cannot be written.
+        Raises `OptionError` if something is there already, or it cannot be written.
         """
         place = Path(path).expanduser()
         if os.path.lexists(place):

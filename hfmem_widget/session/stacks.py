@@ -160,13 +160,7 @@ class Snapshot(Shown):
 class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
-    Parameters
-    ----------
-    peaks : tuple of LivePeak
-        The one with the most bytes first.
-    recording : StackRecording
-    pickled : bytes, optional
-        The snapshot as `save` writes it, compressed by zlib.
+    Of the `peaks` the highest comes first; `pickled` is the snapshot as `save` writes it, by zlib.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
@@ -202,6 +196,8 @@ class Stacks(Shown):
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, largest first.
 
+        Raises `OptionError` if there is no such device or grouping.
+
         Parameters
         ----------
         by : {"line", "module", "operator"}, optional
@@ -212,11 +208,6 @@ class Stacks(Shown):
         -------
         tuple of Row
             With ``name``, ``bytes``, ``blocks``, ``share`` (of all that was live), ``kind`` and ``source``.
-
-        Raises
-        ------
-        OptionError
-            If there is no such device or grouping.
         """
         if not self.peaks and not device:
             return ()
