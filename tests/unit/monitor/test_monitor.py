@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +16,7 @@ from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import HELD, Device, Peak, Recorder, Series
+from hfmem_widget.session import HELD, Device, Peak, Recorder, Series, Span
 from tests.fakes.source import FakeSource, spanned
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.unit.monitor.conftest import Bench, HandTicker
@@ -493,3 +494,51 @@ def test_the_end_of_all_tells_what_it_leaves(bench: Bench) -> None:
 
     assert "cuda:0 32.0 MiB" in bench.monitor.shutdown()
     assert Bench().monitor.shutdown() == ""
+
+
+def test_many_threads_lose_nothing(bench: Bench) -> None:
+    """Four threads make edges while a fifth reads: every span is entered, once."""
+    session, _ = bench.watch(interval=60.0)
+    stop = threading.Event()
+
+    def make() -> None:
+        for _ in range(60):
+            span = bench.monitor.open_span(session, "forward", "")
+            bench.monitor.close_span(session, span.id)
+
+    def read() -> None:
+        while not stop.is_set():
+            _ = session.spans
+
+    reader = threading.Thread(target=read)
+    makers = [threading.Thread(target=make) for _ in range(4)]
+    for thread in (reader, *makers):
+        thread.start()
+    for thread in makers:
+        thread.join()
+    stop.set()
+    reader.join()
+    spans = session.spans
+
+    assert len({span.id for span in spans}) == len(spans) == 241
+    assert all(span.stop is not None for span in spans[1:])
+
+
+def test_no_span_is_opened_while_its_session_is_ended(bench: Bench) -> None:
+    """A training on another thread would leave it open, and the poller running, for good."""
+    session, _ = bench.watch()
+    refused: list[WatchStateError] = []
+
+    def next_step(_: Span) -> None:
+        try:
+            bench.monitor.open_span(session, "forward")
+        except WatchStateError as error:
+            refused.append(error)
+
+    bench.monitor.recorder(session).on_step(next_step)
+    bench.monitor.open_span(session, "step")
+    bench.monitor.end(session)
+
+    assert len(refused) == 1
+    assert not bench.monitor.poller.alive
+    assert not bench.monitor.ledger.so_far()
