@@ -190,7 +190,7 @@ def follow(name: str, seconds: float) -> Measured:
         seen = collector.seen
         seen.before = rss()
         cpu = time.process_time()
-        tail.start()
+        tail.ticker.start()
         while (left := began + seconds - time.time()) > 0:
             time.sleep(min(left, 0.5))
         seen.cpu = (time.process_time() - cpu) / (time.time() - began)

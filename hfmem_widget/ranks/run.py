@@ -16,7 +16,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
-from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.ranks.tail import PATIENCE, Tail
 from hfmem_widget.recording.file import cannot_write, is_pickle, place_of, read
 from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
@@ -77,12 +77,12 @@ class Run(Shown):
         self._sessions: dict[tuple[str, int], Session] = {}
         self.recorder, self.overview = self.collector.recorder, self.collector.session
         self.overview.run = weakref.proxy(self)
-        self._stopped = weakref.finalize(self, self._tail.stop, 0.0)
+        self._stopped = weakref.finalize(self, self._tail.ticker.stop, 0.0)
 
     @property
     def world(self) -> int:
         """How many ranks there should be: those of the newest attempt; 0 before the first was heard of."""
-        return self.collector.world
+        return self.collector.roster.world
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class Run(Shown):
 
     def start(self) -> None:
         """Follow the ranks on a thread, until they have ended."""
-        self._tail.start()
+        self._tail.ticker.start()
 
     @property
     def was_heard(self) -> bool:
@@ -140,7 +140,7 @@ class Run(Shown):
 
     def close(self) -> None:
         """Follow the ranks no longer; what is known stays."""
-        self._tail.stop()
+        self._tail.ticker.stop(PATIENCE)
 
     def session(self, rank: int) -> Session:
         """Return what one rank has written, as its session; raise `OptionError` if no such rank was seen."""
@@ -190,7 +190,7 @@ class Run(Shown):
             raise OptionError(message)
         try:
             place.mkdir(mode=0o700)
-            for name in ("run.json", *self._tail.names):
+            for name in ("run.json", *self._tail.files):
                 # With the time of its last line: it separates a silent rank from a clock that is off.
                 shutil.copy2(self.directory / name, place / name, follow_symlinks=False)
         except OSError as error:

@@ -120,7 +120,7 @@ class Tail:
         self.directory, self.collector = directory, collector
         self._disk = disk or Disk()
         self._clock, self._timer = clock, timer
-        self._files: dict[str, File] = {}
+        self.files: dict[str, File] = {}
         self._round: deque[File] = deque()
         self._scanned = -math.inf
         self._why = ""
@@ -131,39 +131,26 @@ class Tail:
         self._missing: set[str] = set()
         self._pid = os.getpid()
         self._on_network = is_on_network(directory)
-        self._ticker = Ticker(self.tick, POLL)
+        self.ticker = Ticker(self.tick, POLL)
         self._reading = threading.Lock()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The files that were found."""
-        return tuple(self._files)
 
     @property
     def poll(self) -> float:
         """Seconds between two rounds."""
-        return min(LONGEST_POLL, max(POLL, self.collector.pace / 8))
+        return min(LONGEST_POLL, max(POLL, self.collector.roster.pace / 8))
 
     def is_over(self) -> bool:
         """Return whether all ranks have ended or are lost."""
         return self.collector.is_over(self._clock())
 
-    def start(self) -> None:
-        """Begin to follow."""
-        self._ticker.start()
-
-    def stop(self, timeout: float = PATIENCE) -> None:
-        """Follow no longer."""
-        self._ticker.stop(timeout)
-
     def finish(self) -> None:
         """Stop following, read what is left for at most `TO_THE_END` seconds, and end the overview."""
-        self._ticker.stop(PATIENCE)
+        self.ticker.stop(PATIENCE)
         read: list[bool] = []
         try:
             # On a thread of ours: this one is the user's, and a server may never answer.
             is_done = done_within(TO_THE_END + PATIENCE, lambda: read.append(self._read_the_rest()))
-            late = {file.name for file in self._files.values() if file.has_more or file.is_away}
+            late = {file.name for file in self.files.values() if file.has_more or file.is_away}
             late.update(file.name for file in self._round)
             if late or not (is_done and all(read)):
                 ranks = format_counted(len(late), "rank") if late else "the ranks"
@@ -178,7 +165,7 @@ class Tail:
         is_done = self.catch_up(TO_THE_END)
         if is_done and self.collector.started_here:
             # Its ranks ran on this machine, whether or not there was time to see them run.
-            self._seen_running.update(self._files)
+            self._seen_running.update(self.files)
             is_done = self.catch_up(TO_THE_END)
         return is_done
 
@@ -195,11 +182,11 @@ class Tail:
     def tick(self) -> None:
         """Make one pass; called on the thread."""
         if os.getpid() != self._pid:
-            self._ticker.stop(0.0)  # a forked child has nothing to follow
+            self.ticker.stop(0.0)  # a forked child has nothing to follow
             return
         try:
             is_behind = self.read()
-            self._ticker.interval = SOON if is_behind else self.poll
+            self.ticker.interval = SOON if is_behind else self.poll
             if not is_behind and self.is_over():
                 self.collector.finish(self._clock())
             self._faults = 0
@@ -208,9 +195,9 @@ class Tail:
             if self._faults >= MOST_FAULTS:
                 why = f"{type(error).__name__}: {plain(error)}"
                 self.collector.recorder.note(f"The ranks are not followed any more ({why}).")
-                self._ticker.stop(0.0)
+                self.ticker.stop(0.0)
         if not self.collector.session.running:
-            self._ticker.stop(0.0)
+            self.ticker.stop(0.0)
 
     def read(self) -> bool:
         """Make one pass, after that of another thread, and return whether there is more to read."""
@@ -242,7 +229,7 @@ class Tail:
     def _due(self) -> list[File]:
         """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
         due: list[tuple[File, float]] = []
-        for name, file in self._files.items():
+        for name, file in self.files.items():
             stream = self.collector.stream(name)
             if stream is not None and (stream.refused or stream.is_over):
                 file.has_more = False
@@ -252,17 +239,17 @@ class Tail:
         return [file for file, reached in due if reached <= edge]
 
     def _behind(self) -> set[str]:
-        return {name for name, file in self._files.items() if file.has_more}
+        return {name for name, file in self.files.items() if file.has_more}
 
     def _scan(self, now: float) -> None:
-        listed = self._disk.listed(self.directory, self._files)
+        listed = self._disk.listed(self.directory, self.files)
         names = {path.name: path for path in listed.paths}
         for name, path in names.items():
-            if name not in self._files:
-                self._files[name] = File(name, os.fspath(path), now)
-        for name in self._files.keys() - names.keys():
+            if name not in self.files:
+                self.files[name] = File(name, os.fspath(path), now)
+        for name in self.files.keys() - names.keys():
             if is_withdrawn(self.directory, name):
-                del self._files[name]
+                del self.files[name]
                 self.collector.forget(name)
         if listed.why and listed.why != self._why:
             self._why = listed.why

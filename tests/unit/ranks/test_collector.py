@@ -201,7 +201,7 @@ def test_a_world_that_changes_is_followed(before: int, now: int) -> None:
     run.restart(now, step=10)
     play(run, 40.0, collector)
 
-    assert collector.world == now
+    assert collector.roster.world == now
     assert sorted(collector.streams) == list(range(now))
     assert {stream.rank.attempt for stream in collector.streams.values()} == {1}
     assert kinds(collector) == ["rank-restarted"]
@@ -419,7 +419,7 @@ def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
     collector.tick(0.0)
     collector.tick(1e10)
 
-    assert collector.world == 1 << 20
+    assert collector.roster.world == 1 << 20
     assert len(collector.session.ranks.table) == 1  # type: ignore[union-attr]
     assert len(collector.session.ranks.strip.first) <= 64  # type: ignore[union-attr]
 
