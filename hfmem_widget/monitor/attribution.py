@@ -134,7 +134,7 @@ class Attribution:
 
     def refresh(self) -> None:
         """Leave out the caches and buckets that are gone; on any thread, for none of them is touched."""
-        if self.caches.changed or self._first_buckets.left() != self._left:
+        if self.caches.gone or self._first_buckets.left() != self._left:
             self._tell()
 
     def replace_lock(self) -> None:
@@ -299,15 +299,10 @@ class Caches:
 
     def __init__(self) -> None:
         self._entries: _Entries = {}
-        self._gone: list[int] = []
+        self.gone: list[int] = []  # since they were counted last
 
     def __bool__(self) -> bool:
         return bool(self._entries)
-
-    @property
-    def changed(self) -> bool:
-        """True once one of them is gone, until they are counted again."""
-        return bool(self._gone)
 
     def see(self, cache: object) -> None:
         """Read a cache, which this thread is using."""
@@ -328,7 +323,7 @@ class Caches:
 
     def held(self) -> ByDevice:
         """Return the bytes by device, each storage counted once; no cache is touched for it."""
-        self._gone.clear()
+        self.gone.clear()
         entries = list(self._entries.values())
         storages = {
             storage[0]: storage
@@ -347,7 +342,7 @@ class Caches:
         entry = self._entries.get(key)
         if entry is None or entry[0]() is not cache:
             try:
-                reference = weakref.ref(cache, _forgetting(key, self._entries, self._gone))
+                reference = weakref.ref(cache, _forgetting(key, self._entries, self.gone))
             except TypeError:  # of a class with slots: it would have to be kept
                 return
         else:
