@@ -77,7 +77,7 @@ class Monitor:
         """What counts what the memory is for."""
         self._clock = clock
         self._wall = wall
-        self._register = register = Register(sampler)
+        self.register = register = Register(sampler)
         self._poller_cost = PollerCost()
         readers = sampler, ledger, register
         tick = Tick(
@@ -97,11 +97,6 @@ class Monitor:
         raise TypeError(message)
 
     @property
-    def watches(self) -> bool:
-        """True while a session is watched, in whatever thread."""
-        return bool(self._register.all())
-
-    @property
     def in_this_process(self) -> bool:
         """False in a forked child, where a monitor is inert."""
         return self._pid == os.getpid()
@@ -111,13 +106,13 @@ class Monitor:
         """The session to which further spans of this thread or task belong; None on the poller's thread."""
         if not self.in_this_process or self.poller.is_here:
             return None
-        watched = self._register.current()
+        watched = self.register.current()
         return None if watched is None else watched.session
 
     @property
     def around(self) -> list[Session]:
         """The sessions that this thread or asynchronous task has opened and not ended, outermost first."""
-        here = self._register.around_here() if self.in_this_process else []
+        here = self.register.around_here() if self.in_this_process else []
         return [watched.session for watched in here]
 
     def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
@@ -135,8 +130,8 @@ class Monitor:
         interval = self._interval if options.interval is None else options.interval
         session.polling.interval = session.polling.current_interval = interval
         watched = Watched(recorder, options, self._clock(), is_one_reading=is_one_reading)
-        self._register.take_over(watched)
-        self._register.add(watched, if_first=self._begin_anew)
+        self.register.take_over(watched)
+        self.register.add(watched, if_first=self._begin_anew)
         return session
 
     def prefer(self, interval: float) -> None:
@@ -144,18 +139,18 @@ class Monitor:
         if interval == self._interval:
             return
         self._interval = interval
-        for watched in self._register.all():
+        for watched in self.register.all():
             if watched.options.interval is None:
                 watched.session.polling.interval = interval
                 self.poller.repace(watched, interval)
 
     def recorder(self, session: Session) -> Recorder:
         """Return what writes a session; raise `WatchStateError` if it has ended."""
-        return self._register.find(session).recorder
+        return self.register.find(session).recorder
 
     def grouping(self, session: Session) -> Grouping:
         """Return what decides how the steps of a training are measured."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         options = WatchOptions() if watched is None else watched.options
         return Grouping(
             session.polling,
@@ -163,10 +158,6 @@ class Monitor:
             all_phases=options.phases == "all",
             each_step=options.steps == "each",
         )
-
-    def echo_in(self, session: Session) -> None:
-        """Have the spans within all other watches in this session, too, until it ends."""
-        self._register.echo_in(session)
 
     def _begin_anew(self) -> None:
         """Drop what a fault of ours has left; nothing is watched yet."""
@@ -177,7 +168,7 @@ class Monitor:
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is None:
             return
 
@@ -185,7 +176,7 @@ class Monitor:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
-            self._register.remove(session)
+            self.register.remove(session)
             watched.recorder.stop(self._wall())
 
         # Another thread may be training in it, and would go on opening spans while these are closed.
@@ -193,11 +184,11 @@ class Monitor:
 
     def break_off(self, session: Session, error: BaseException) -> None:
         """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is None:
             return
         note = _AT_A_LIMIT.get(type(error), BROKEN_OFF_NOTE).format(type(error).__name__)
-        harmless(self._register.remove, session)
+        harmless(self.register.remove, session)
         harmless(self.poller.release, watched)
         harmless(self.ledger.drop, list(watched.windows.values()))
         harmless(watched.recorder.break_off, self._wall(), note)
@@ -209,7 +200,7 @@ class Monitor:
         The first span of all starts the poller and waits for its first tick, at most 0.1 s: some figures are
         only read on the poller's thread.
         """
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         if not self.in_this_process:
             return watched.recorder.open_span(kind, label, session.last_sample)
         if kind not in FINE_KINDS:
@@ -218,11 +209,11 @@ class Monitor:
 
     def group_begins(self, session: Session, end: Callable[[], object]) -> None:
         """Have `end` called where something else begins in a session, which is no part of these steps."""
-        self._register.find(session).end_group = end
+        self.register.find(session).end_group = end
 
     def end_group(self, session: Session) -> None:
         """End the group of steps that goes on in a session, unless one of these steps does."""
-        self._register.find(session).end_group()
+        self.register.find(session).end_group()
 
     def close_span(
         self,
@@ -232,7 +223,7 @@ class Monitor:
         counts: Mapping[str, float] = NO_COUNTS,
     ) -> Span:
         """Close a span and those still open in it, and add `counts`; closing again returns it as it is."""
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         if not self.in_this_process:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
@@ -240,7 +231,7 @@ class Monitor:
 
     def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
         """Close a span that is open, and open its neighbour at the same instant; return the neighbour."""
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {})
             return watched.recorder.open_span(kind, label, session.last_sample)
@@ -248,7 +239,7 @@ class Monitor:
 
     def open_ids(self, session: Session) -> Collection[int]:
         """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return () if watched is None else watched.windows
 
     def is_open(self, session: Session, span_id: int) -> bool:
@@ -257,12 +248,12 @@ class Monitor:
 
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return watched is not None and watched.is_within(kinds)
 
     def opened_here(self, session: Session) -> bool:
         """Return whether this is the thread on which a session's outermost span was opened."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return watched is not None and watched.thread == threading.get_ident()
 
     def optimizer_stepped(self) -> None:
@@ -272,26 +263,26 @@ class Monitor:
 
     def rebase(self) -> None:
         """Let activations begin here, now and then, where there are no spans that say where they do."""
-        watched = self._register.current()
+        watched = self.register.current()
         if watched is not None and watched.unexplained.based_on is None:
             self._change(watched, partial(self._rebase, watched))
 
     def cache_grew(self, *caches: object) -> None:
         """Count KV caches that this thread has just used, and now and then add a sample."""
         self.attribution.cache_grew(*caches)
-        watched = self._register.current()
+        watched = self.register.current()
         if watched is not None:
             self._change(watched, partial(self._look, watched))
 
     def sample(self, session: Session) -> None:
         """Add a sample where much is allocated, which no counter would show."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is not None:
             self._change(watched, partial(self._sample, watched))
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
         highs = session.highs_in(span_id)
@@ -306,7 +297,7 @@ class Monitor:
         """End everything; return a sentence if the user's own peaks now read lower, else ``""``."""
         if not self.in_this_process:
             return ""
-        for watched in self._register.all():
+        for watched in self.register.all():
             harmless(self.end, watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
         if self.poller.join(timeout):
@@ -319,7 +310,7 @@ class Monitor:
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         self.attribution.replace_lock()
-        self._register.replace_locks()
+        self.register.replace_locks()
 
     def _change(self, watched: Watched, change: Callable[[], R]) -> R:
         """Change something to the end, or break the session off: half of it would spoil the rest."""
@@ -337,7 +328,7 @@ class Monitor:
             raise WatchStateError(HAS_ENDED)
         self._attribute(kind if watched.windows else _outermost(kind), begins=True)
         if not watched.windows:
-            self._register.opens_here(watched)
+            self.register.opens_here(watched)
             if not self.poller.claim(watched, watched.session.polling.interval):
                 watched.session.polling.stopped = NO_THREAD
         window = self.ledger.open(bounded=not watched.options.ledger)
@@ -398,7 +389,7 @@ class Monitor:
             return
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
-        self._register.take_over(watched)
+        self.register.take_over(watched)
         watched.unexplained.rebase(watched.values_of(row))
 
     def _look(self, watched: Watched) -> None:
@@ -430,7 +421,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             if is_limit(error):
                 return
-            self._register.note(
+            self.register.note(
                 f"Memory could not be attributed ({type(error).__name__}: {error}). The other figures "
                 "are unaffected. Please report this."
             )
@@ -442,7 +433,7 @@ class Monitor:
         begins: tuple[int, SpanKind, str] | None = None,
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
-        self._register.take_over(watched)
+        self.register.take_over(watched)
         values = watched.values_of(row)
         if begins is not None:
             watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))
