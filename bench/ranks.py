@@ -81,7 +81,6 @@ class Measured:
     steps: tuple[int, int] = (0, 0)
     ends: tuple[int, int] = (0, 0)
     bad: int = 0
-    threads: int = 1
     finish: float = 0.0
     notes: tuple[str, ...] = ()
     after: tuple[Finding, ...] = ()
@@ -191,10 +190,9 @@ def follow(name: str, seconds: float) -> Measured:
         seen = collector.seen
         seen.before = rss()
         cpu = time.process_time()
-        tail.start()
+        tail.ticker.start()
         while (left := began + seconds - time.time()) > 0:
             time.sleep(min(left, 0.5))
-            seen.threads = max(seen.threads, tail.threads)
         seen.cpu = (time.process_time() - cpu) / (time.time() - began)
         seen.rss = rss()
         seen.findings = tuple(collector.session.findings)
@@ -226,7 +224,6 @@ def row(name: str, seen: Measured, seconds: float) -> list[str]:
         str(seen.holes),
         f"{seen.steps[0]:,} of {seen.steps[1]:,}",
         f"{seen.ends[0]} of {seen.ends[1]}",
-        str(seen.threads),
         f"{seen.finish:.1f}",
     ]
 
@@ -269,7 +266,6 @@ def main() -> None:
             "blocks lost",
             "steps",
             "ends",
-            "threads",
             "s to finish",
         ],
         [row(name, seen, arguments.seconds) for name, seen in found.items()],

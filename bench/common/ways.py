@@ -67,15 +67,16 @@ def step_in_spans() -> Iterator[NextPhase]:
     monitor = shared_monitor()
     session = monitor.current
     assert session is not None
-    with monitor.span(session, "step", "step"):
-        part = monitor.open_span(session, "forward", "forward").id
+    step = monitor.open_span(session, "step", "step").id
+    part = monitor.open_span(session, "forward", "forward").id
 
-        def next_phase(kind: SpanKind) -> None:
-            nonlocal part
-            part = monitor.turn(session, part, kind, kind).id
+    def next_phase(kind: SpanKind) -> None:
+        nonlocal part
+        part = monitor.turn(session, part, kind, kind).id
 
-        yield next_phase
-        monitor.close_span(session, part)
+    yield next_phase
+    monitor.close_span(session, part)
+    monitor.close_span(session, step)
 
 
 def goes_on(grouping: Grouping) -> None:

@@ -21,11 +21,7 @@ LEAST_SAMPLES = 5
 
 
 def curve(part: Timeline, column: int, start: float, stop: float, *, columns: int) -> Points:
-    """Return a series as at most about two points for each of so many columns of the picture.
-
-    The timeline's part between `start` and `stop` is divided into columns of equal width; the lowest and the
-    highest value of each stay.
-    """
+    """Return a series as points: the lowest and the highest value of each of so many equal columns stay."""
     seconds = part.time.clip(start, stop) - start
     return joined(
         [

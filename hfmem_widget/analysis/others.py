@@ -134,10 +134,7 @@ class Movement:
 
 
 def movement(session: Session, span: Span | None = None) -> Movement:
-    """Return what others did to the devices in a span, or in the session.
-
-    Where PyTorch used a GPU in this process, only what its child processes did is reported.
-    """
+    """Return what others did to the devices; where PyTorch used a GPU here, only what child processes did."""
     if session.ranks is not None:  # an overview is of processes, and has no devices of its own
         return Movement()
     leads = not uses_a_gpu(session, span)
@@ -202,10 +199,7 @@ def _course(
 
 
 def children_words(session: Session, read: Read) -> tuple[str, str]:
-    """Return which child processes there were, and how their memory is counted.
-
-    Such as "4 DataLoader workers and 1 other process" and "(PSS)".
-    """
+    """Return such as "4 DataLoader workers and 1 other process", and how their memory is counted: "(PSS)"."""
     count, workers = (0 if math.isnan(n := read(name)) else int(n) for name in OF_CHILDREN[1:3])
     others, which = count - workers, "other" if workers else "child"
     kinds = [format_counted(workers, "DataLoader worker")] if workers else []

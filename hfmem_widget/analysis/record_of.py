@@ -40,11 +40,7 @@ _COLUMNS = (MOST_POINTS - 2) // 3
 
 
 def record_of(session: Session, span: Span, *, label: str = "", cell: Cell | None = None) -> Record:
-    """Return what is kept of an outermost span that has ended, or of what `whole` made.
-
-    It has no tie to its session. `cell` is the one that the span is in; without a label, it is called as
-    the cell is.
-    """
+    """Return what is kept of an outermost span that has ended, or of what `whole` made."""
     label, title, identity = names_of(span, plain(label), cell)
     read, over = measured_in(session, span)
     ranks = read.ranks
@@ -89,10 +85,7 @@ def names_of(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
 
 
 def measured_in(session: Session, span: Span) -> tuple[Session, Span]:
-    """Return where an outermost span's memory is: in the overview of its ranks, or else in itself.
-
-    What started ranks has next to nothing itself: their memory is what the cell is about.
-    """
+    """Return where an outermost span's memory is: in the overview of its ranks, or else in itself."""
     if session.ranks is not None:
         return session, whole(session)
     overview: Session | None = None if session.run is None else session.run.overview
@@ -102,10 +95,7 @@ def measured_in(session: Session, span: Span) -> tuple[Session, Span]:
 
 
 def whole(session: Session) -> Span:
-    """Return a finished session's outermost span; one made of them all where there are several.
-
-    Raises `OptionError` if the session is still running, or has no span.
-    """
+    """Return a finished session's outermost span, or one made of several; raise `OptionError` without one."""
     name = plain(session.label) or "this session"
     if session.running:
         raise OptionError(f"{name!r} is still running; compare it after it has ended")

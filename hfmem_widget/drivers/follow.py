@@ -147,7 +147,7 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
     session = Context().run(own.watch.start)
     if session.running:
         # Whatever else is watched here, the rank has its steps, too.
-        shared_monitor().echo_in(session)
+        shared_monitor().register.echo_in(session)
         # At the end of a script nothing tells any more how it has left.
         surround(sys, "exit", _noting_exit)
     _end_at_exit(own)

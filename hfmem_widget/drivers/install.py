@@ -62,7 +62,7 @@ def end() -> None:
     from hfmem_widget.drivers.optimizers import leave_optimizers
     from hfmem_widget.monitor.shared import shared_monitor
 
-    if shared_monitor().watches:
+    if shared_monitor().register.all():
         return
     harmless(leave_optimizers)
     if not process_state(Attachment).for_good:

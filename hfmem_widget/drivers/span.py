@@ -45,7 +45,7 @@ class SpanScope(Decorates):
             return
         monitor, session, span = self._opened.pop()
         # A generator that is collected on the poller's thread ends there; its span ends with the one around.
-        if session.running and not monitor.polls_here:
+        if session.running and not monitor.poller.is_here:
             # A supposed step ends with an optimizer's call, which may be in a span of the user's.
             if span.kind not in FINE_KINDS and not monitor.is_open(session, span.id):
                 monitor.recorder(session).note(OVERLAP_NOTE)

@@ -102,16 +102,16 @@ class Watch(Decorates):
     @entry(otherwise=lambda self: unwatched(self._label), undo=_give_up, lets=OptionError)
     def _start(self) -> Session:
         self._span = None
-        outer = self._monitor.enclosing
-        if outer is not None and self._monitor.depth >= MOST_NESTED:
-            self._monitor.recorder(outer).note(TOO_DEEP)
+        around = self._monitor.around
+        if len(around) >= MOST_NESTED:
+            self._monitor.recorder(around[-1]).note(TOO_DEEP)
             return unwatched(self._label, TOO_DEEP)
         # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
         companions, why_unrecorded = self._companions_to_begin()
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
-        if outer is not None:
-            harmless(self._open_in, outer)
+        if around:
+            harmless(self._open_in, around[-1])
         if why_unrecorded:
             recorder.note(LocalNote(why_unrecorded))
         harmless(install.begin)
@@ -120,7 +120,7 @@ class Watch(Decorates):
                 recorder,
                 self._screen,
                 self._options,
-                aside=self._monitor.aside,
+                aside=self._monitor.poller.aside,
                 prefer=self._monitor.prefer,
             )
             harmless(self._view.begin, self._label)
@@ -246,9 +246,9 @@ def _reports(
     reports = [harmless(each.report, session, span) for each in companions]
     concluded = [harmless(each.conclude, session, span) for each in companions]
     shown = [
-        (each.stands_above, last or first)
-        for each, first, last in zip(companions, reports, concluded, strict=True)
-        if last or first
+        (each.stands_above, report)
+        for each, *found in zip(companions, concluded, reports, strict=True)
+        if (report := found[0] or found[1])
     ]
     return [one for above, one in shown if above], [one for above, one in shown if not above]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hfmem_widget.guard import seconds_of_an_event
-from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, has_gradient, states_in
+from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
 from hfmem_widget.session import Contents, SpanKind
 from hfmem_widget.sources.caches import storages_in
@@ -40,10 +40,7 @@ ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict",
 
 
 class Attribution:
-    """Counts the `subjects`, and hands what it counted to a source.
-
-    The `clock` returns monotonic seconds.
-    """
+    """Counts the `subjects`, and hands what it counted to a source; the `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class Attribution:
 
     def refresh(self) -> None:
         """Leave out the caches and buckets that are gone; on any thread, for none of them is touched."""
-        if self.caches.changed or self._first_buckets.left() != self._left:
+        if self.caches.gone or self._first_buckets.left() != self._left:
             self._tell()
 
     def replace_lock(self) -> None:
@@ -218,8 +215,9 @@ class Attribution:
 
     def _are_there(self) -> bool | None:
         """Return whether a gradient counted before is there, and so probably all; None if none is known."""
-        parameter = None if is_elsewhere(self._probed_on) else self._probe()
-        return None if parameter is None else has_gradient(parameter)
+        parameter: Any = None if is_elsewhere(self._probed_on) else self._probe()
+        with unnoticed():
+            return None if parameter is None else getattr(parameter, "grad", None) is not None
 
     def _keep(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
         self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
@@ -301,15 +299,10 @@ class Caches:
 
     def __init__(self) -> None:
         self._entries: _Entries = {}
-        self._gone: list[int] = []
+        self.gone: list[int] = []  # since they were counted last
 
     def __bool__(self) -> bool:
         return bool(self._entries)
-
-    @property
-    def changed(self) -> bool:
-        """True once one of them is gone, until they are counted again."""
-        return bool(self._gone)
 
     def see(self, cache: object) -> None:
         """Read a cache, which this thread is using."""
@@ -330,7 +323,7 @@ class Caches:
 
     def held(self) -> ByDevice:
         """Return the bytes by device, each storage counted once; no cache is touched for it."""
-        self._gone.clear()
+        self.gone.clear()
         entries = list(self._entries.values())
         storages = {
             storage[0]: storage
@@ -349,7 +342,7 @@ class Caches:
         entry = self._entries.get(key)
         if entry is None or entry[0]() is not cache:
             try:
-                reference = weakref.ref(cache, _forgetting(key, self._entries, self._gone))
+                reference = weakref.ref(cache, _forgetting(key, self._entries, self.gone))
             except TypeError:  # of a class with slots: it would have to be kept
                 return
         else:

@@ -25,21 +25,12 @@ MOST_SEEN = 8  # models whose batches are kept
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch:
-    """What a model was called with: shapes and types, and no tensor.
-
-    Attributes
-    ----------
-    model : weakref.ref
-    given : mapping of str to tuple of (shape, dtype), or bool
-        By argument of its ``forward``.
-    rows, length : int
-        Length in tokens, 0 of images and sounds; rows are 0 where it is not made of any.
-    """
+    """What a model was called with: shapes and types, and no tensor."""
 
     model: weakref.ref[Any]
-    given: Mapping[str, Any]
-    rows: int
-    length: int
+    given: Mapping[str, Any]  # (shape, dtype) or a bool, by argument of its ``forward``
+    rows: int  # 0 where it is not made of any
+    length: int  # in tokens; 0 of images and sounds
 
 
 class SeenBatches(dict[tuple[int, bool], SeenBatch]):
@@ -80,10 +71,7 @@ def see_batch(
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch that a model, or what it is in, was called with; None if none was seen.
-
-    Without a model, the newest of all, whose model may be gone.
-    """
+    """Return the newest batch of a model or of what it is in, None if none was seen; without one of any."""
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
         if was_training is is_training:
             outermost = seen.model()

@@ -15,11 +15,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Companion:
-    """Something that goes along with one watch.
-
-    The four methods are called once, in this order, on the thread that watches. A fault in one costs its
-    report, and nothing else.
-    """
+    """What goes along with one watch; called on its thread, in this order. A fault costs its report alone."""
 
     stands_above: ClassVar[bool] = False
     """Whether its report stands above the card, and not below it."""

@@ -42,10 +42,7 @@ FADING = 0.9
 
 
 class Budget:
-    """Seconds that measuring may take: a `share` of the time that goes by, kept up to an allowance.
-
-    `now` is in seconds of a monotonic clock, here and below.
-    """
+    """Seconds that measuring may take: a `share` of the time, kept up to an allowance; monotonic seconds."""
 
     __slots__ = ("_left", "_now", "share")
 

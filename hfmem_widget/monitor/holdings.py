@@ -191,12 +191,6 @@ def count_gradients(optimizers: Sequence[Any]) -> tuple[ByDevice, Callable[[], A
         return counter.held, _found_again(probe, (), optimizers)
 
 
-def has_gradient(parameter: Any) -> bool:
-    """Return whether a parameter that a probe returned has a gradient; False of None."""
-    with unnoticed():
-        return getattr(parameter, "grad", None) is not None
-
-
 def states_in(optimizers: Iterable[Any]) -> int:
     """Return how many states there are: it changes when some are made, or loaded."""
     # Some optimizers make the place of a parameter's states before these.

@@ -6,8 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -36,9 +35,9 @@ BROKEN_OFF_NOTE = (
 
 AT_A_LIMIT_NOTE = "Watching stopped here because {}; the figures cover the time before."
 
-_LIMITS: Mapping[type[BaseException], str] = {
-    MemoryError: "the host's memory was full",
-    RecursionError: "Python's recursion limit was reached",
+_AT_A_LIMIT: Mapping[type[BaseException], str] = {
+    MemoryError: AT_A_LIMIT_NOTE.format("the host's memory was full"),
+    RecursionError: AT_A_LIMIT_NOTE.format("Python's recursion limit was reached"),
 }
 
 Row = Sequence[float]
@@ -78,13 +77,13 @@ class Monitor:
         """What counts what the memory is for."""
         self._clock = clock
         self._wall = wall
-        self._register = register = Register(sampler)
+        self.register = register = Register(sampler)
         self._poller_cost = PollerCost()
         readers = sampler, ledger, register
         tick = Tick(
             *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
         )
-        self._poller = Poller(tick, make_ticker)
+        self.poller = Poller(tick, make_ticker)
         self._edge_count = 0  # that there were in all sessions
         self._rebase_due = self._look_due = -math.inf
         self._interval = INTERVAL
@@ -98,46 +97,23 @@ class Monitor:
         raise TypeError(message)
 
     @property
-    def polling(self) -> bool:
-        """True while the poller's thread runs."""
-        return self._poller.alive
-
-    @property
-    def watches(self) -> bool:
-        """True while a session is watched, in whatever thread."""
-        return bool(self._register.all())
-
-    @property
     def in_this_process(self) -> bool:
         """False in a forked child, where a monitor is inert."""
         return self._pid == os.getpid()
 
     @property
     def current(self) -> Session | None:
-        """The session to which further spans of this thread or asynchronous task belong.
-
-        None on the poller's own thread, where only finalizers run the user's code.
-        """
-        if not self.in_this_process or self.polls_here:
+        """The session to which further spans of this thread or task belong; None on the poller's thread."""
+        if not self.in_this_process or self.poller.is_here:
             return None
-        watched = self._register.current()
+        watched = self.register.current()
         return None if watched is None else watched.session
 
     @property
-    def enclosing(self) -> Session | None:
-        """The session that this thread or asynchronous task itself has opened last, and not ended."""
-        watched = self._register.enclosing() if self.in_this_process else None
-        return None if watched is None else watched.session
-
-    @property
-    def depth(self) -> int:
-        """How many watches of this thread or asynchronous task are open, one within the other."""
-        return len(self._register.around_here())
-
-    @property
-    def polls_here(self) -> bool:
-        """True on the poller's own thread."""
-        return self._poller.is_here
+    def around(self) -> list[Session]:
+        """The sessions that this thread or asynchronous task has opened and not ended, outermost first."""
+        here = self.register.around_here() if self.in_this_process else []
+        return [watched.session for watched in here]
 
     def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
         """Begin a session; nothing is polled until a span is opened in it.
@@ -147,15 +123,15 @@ class Monitor:
         """
         self.sampler.edge()
         # A driver call belongs on a thread that may hang, here too; then nobody knows what devices there are.
-        if options.devices and self._poller.aside(self.sampler.poll, wait=True):
+        if options.devices and self.poller.aside(self.sampler.poll, wait=True):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall())
         session = recorder.session
         interval = self._interval if options.interval is None else options.interval
         session.polling.interval = session.polling.current_interval = interval
         watched = Watched(recorder, options, self._clock(), is_one_reading=is_one_reading)
-        self._register.take_over(watched)
-        self._register.add(watched, if_first=self._begin_anew)
+        self.register.take_over(watched)
+        self.register.add(watched, if_first=self._begin_anew)
         return session
 
     def prefer(self, interval: float) -> None:
@@ -163,18 +139,18 @@ class Monitor:
         if interval == self._interval:
             return
         self._interval = interval
-        for watched in self._register.all():
+        for watched in self.register.all():
             if watched.options.interval is None:
                 watched.session.polling.interval = interval
-                self._poller.repace(watched, interval)
+                self.poller.repace(watched, interval)
 
     def recorder(self, session: Session) -> Recorder:
         """Return what writes a session; raise `WatchStateError` if it has ended."""
-        return self._register.find(session).recorder
+        return self.register.find(session).recorder
 
     def grouping(self, session: Session) -> Grouping:
         """Return what decides how the steps of a training are measured."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         options = WatchOptions() if watched is None else watched.options
         return Grouping(
             session.polling,
@@ -182,10 +158,6 @@ class Monitor:
             all_phases=options.phases == "all",
             each_step=options.steps == "each",
         )
-
-    def echo_in(self, session: Session) -> None:
-        """Have the spans within all other watches in this session, too, until it ends."""
-        self._register.echo_in(session)
 
     def _begin_anew(self) -> None:
         """Drop what a fault of ours has left; nothing is watched yet."""
@@ -196,7 +168,7 @@ class Monitor:
 
     def end(self, session: Session, outcome: str = "done") -> None:
         """End a session and the spans still open in it; ending it again does nothing."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is None:
             return
 
@@ -204,7 +176,7 @@ class Monitor:
             watched.ending = True
             for span in reversed(session.open_spans):
                 self.close_span(session, span.id, outcome)
-            self._register.remove(session)
+            self.register.remove(session)
             watched.recorder.stop(self._wall())
 
         # Another thread may be training in it, and would go on opening spans while these are closed.
@@ -212,16 +184,12 @@ class Monitor:
 
     def break_off(self, session: Session, error: BaseException) -> None:
         """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is None:
             return
-        limit = _LIMITS.get(type(error))
-        if limit is None:
-            note = BROKEN_OFF_NOTE.format(type(error).__name__)
-        else:
-            note = AT_A_LIMIT_NOTE.format(limit)
-        harmless(self._register.remove, session)
-        harmless(self._poller.release, watched)
+        note = _AT_A_LIMIT.get(type(error), BROKEN_OFF_NOTE).format(type(error).__name__)
+        harmless(self.register.remove, session)
+        harmless(self.poller.release, watched)
         harmless(self.ledger.drop, list(watched.windows.values()))
         harmless(watched.recorder.break_off, self._wall(), note)
         watched.windows.clear()
@@ -232,7 +200,7 @@ class Monitor:
         The first span of all starts the poller and waits for its first tick, at most 0.1 s: some figures are
         only read on the poller's thread.
         """
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         if not self.in_this_process:
             return watched.recorder.open_span(kind, label, session.last_sample)
         if kind not in FINE_KINDS:
@@ -241,11 +209,11 @@ class Monitor:
 
     def group_begins(self, session: Session, end: Callable[[], object]) -> None:
         """Have `end` called where something else begins in a session, which is no part of these steps."""
-        self._register.find(session).end_group = end
+        self.register.find(session).end_group = end
 
     def end_group(self, session: Session) -> None:
         """End the group of steps that goes on in a session, unless one of these steps does."""
-        self._register.find(session).end_group()
+        self.register.find(session).end_group()
 
     def close_span(
         self,
@@ -255,18 +223,15 @@ class Monitor:
         counts: Mapping[str, float] = NO_COUNTS,
     ) -> Span:
         """Close a span and those still open in it, and add `counts`; closing again returns it as it is."""
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         if not self.in_this_process:
             recorder = watched.recorder
             return recorder.close_span(span_id, session.last_sample, {}, outcome, counts)
         return self._change(watched, partial(self._close, watched, span_id, outcome, counts))
 
     def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
-        """Close a span and open its neighbour at the same instant, from one reading; return the neighbour.
-
-        Where the span has ended already, its neighbour is opened.
-        """
-        watched = self._register.find(session)
+        """Close a span that is open, and open its neighbour at the same instant; return the neighbour."""
+        watched = self.register.find(session)
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {})
             return watched.recorder.open_span(kind, label, session.last_sample)
@@ -274,7 +239,7 @@ class Monitor:
 
     def open_ids(self, session: Session) -> Collection[int]:
         """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return () if watched is None else watched.windows
 
     def is_open(self, session: Session, span_id: int) -> bool:
@@ -283,12 +248,12 @@ class Monitor:
 
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
         """Return whether a span of some kind is open."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return watched is not None and watched.is_within(kinds)
 
     def opened_here(self, session: Session) -> bool:
         """Return whether this is the thread on which a session's outermost span was opened."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         return watched is not None and watched.thread == threading.get_ident()
 
     def optimizer_stepped(self) -> None:
@@ -298,87 +263,57 @@ class Monitor:
 
     def rebase(self) -> None:
         """Let activations begin here, now and then, where there are no spans that say where they do."""
-        watched = self._register.current()
+        watched = self.register.current()
         if watched is not None and watched.unexplained.based_on is None:
             self._change(watched, partial(self._rebase, watched))
 
     def cache_grew(self, *caches: object) -> None:
         """Count KV caches that this thread has just used, and now and then add a sample."""
         self.attribution.cache_grew(*caches)
-        watched = self._register.current()
+        watched = self.register.current()
         if watched is not None:
             self._change(watched, partial(self._look, watched))
 
     def sample(self, session: Session) -> None:
         """Add a sample where much is allocated, which no counter would show."""
-        watched = self._register.get(session)
+        watched = self.register.get(session)
         if watched is not None:
             self._change(watched, partial(self._sample, watched))
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; none of one that has ended."""
-        watched = self._register.find(session)
+        watched = self.register.find(session)
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
+        highs = session.highs_in(span_id)
         known = {
-            series.key: Peak(high, "sampled")
+            series.key: Peak(highs[series.key], "sampled")
             for series in session.series
-            if series.metric in ROLES
-            and not math.isnan(high := session.highest_in(span_id, series.key))
+            if series.metric in ROLES and series.key in highs
         }
         return dict(watched.wanted({**known, **exact}))
 
-    @contextmanager
-    def span(self, session: Session, kind: SpanKind, label: str = "") -> Iterator[Span]:
-        """Keep a span open for a ``with`` block, and say how the block ended."""
-        span = self.open_span(session, kind, label)
-        try:
-            yield span
-        except BaseException as error:
-            self.close_span(session, span.id, outcome_of(error))
-            raise
-        else:
-            self.close_span(session, span.id)
-
-    def aside(self, action: Callable[[], object]) -> bool:
-        """Do something once, on a thread of its own; return False where no thread could be started."""
-        return self._poller.aside(action)
-
     def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
-        """End all sessions and the poller, and put the allocator's entry points back.
-
-        Returns a sentence if the user's own peaks now read lower, else ``""``.
-        """
+        """End everything; return a sentence if the user's own peaks now read lower, else ``""``."""
         if not self.in_this_process:
             return ""
-        for watched in self._register.all():
+        for watched in self.register.all():
             harmless(self.end, watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
-        if self._poller.join(timeout):
+        if self.poller.join(timeout):
             self.sampler.close()
         return self.ledger.uninstall()
 
-    def before_fork(self) -> None:
-        """Hold the poller, so that no lock of ours is in the middle of anything."""
-        self._poller.before_fork()
-
-    def after_fork_in_parent(self) -> None:
-        """Let the poller go on."""
-        self._poller.after_fork_in_parent()
-
     def after_fork_in_child(self) -> None:
         """Become inert: the poller's thread did not come along."""
-        self._poller.after_fork_in_child()
+        self.poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
         self.attribution.replace_lock()
-        self._register.replace_locks()
+        self.register.replace_locks()
 
     def _change(self, watched: Watched, change: Callable[[], R]) -> R:
-        """Change what is kept of a session to the end, or break the session off.
-
-        Half a change would spoil every later figure, and those of sessions that share something with it.
-        """
+        """Change something to the end, or break the session off: half of it would spoil the rest."""
         try:
             with watched.edges:
                 return change()
@@ -393,8 +328,8 @@ class Monitor:
             raise WatchStateError(HAS_ENDED)
         self._attribute(kind if watched.windows else _outermost(kind), begins=True)
         if not watched.windows:
-            self._register.opens_here(watched)
-            if not self._poller.claim(watched, watched.session.polling.interval):
+            self.register.opens_here(watched)
+            if not self.poller.claim(watched, watched.session.polling.interval):
                 watched.session.polling.stopped = NO_THREAD
         window = self.ledger.open(bounded=not watched.options.ledger)
         span_id = watched.recorder.next_span_id()
@@ -417,7 +352,7 @@ class Monitor:
         for inner in session.open_within(span_id):
             self._close(watched, inner.id, outcome)
         if len(watched.windows) == 1:
-            self._poller.poll_now()
+            self.poller.poll_now()
         is_outermost = len(watched.windows) == 1
         self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
         session.contents = self.attribution.contents
@@ -429,7 +364,7 @@ class Monitor:
         del watched.windows[span_id]
         span = watched.close(span_id, after, peaks, outcome, counts)
         if not watched.windows:
-            self._poller.release(watched)
+            self.poller.release(watched)
         return span
 
     def _turn(self, watched: Watched, closing: int, kind: SpanKind, label: str) -> Span:
@@ -454,7 +389,7 @@ class Monitor:
             return
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
-        self._register.take_over(watched)
+        self.register.take_over(watched)
         watched.unexplained.rebase(watched.values_of(row))
 
     def _look(self, watched: Watched) -> None:
@@ -486,7 +421,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's cell)
             if is_limit(error):
                 return
-            self._register.note(
+            self.register.note(
                 f"Memory could not be attributed ({type(error).__name__}: {error}). The other figures "
                 "are unaffected. Please report this."
             )
@@ -498,7 +433,7 @@ class Monitor:
         begins: tuple[int, SpanKind, str] | None = None,
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
-        self._register.take_over(watched)
+        self.register.take_over(watched)
         values = watched.values_of(row)
         if begins is not None:
             watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))

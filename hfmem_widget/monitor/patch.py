@@ -201,10 +201,7 @@ def is_compiling() -> bool:
 
 
 def is_traced() -> bool:
-    """Return whether torch.compile or a strict torch.export reads the code that calls this.
-
-    They cannot read anything of ours. torch may be half imported.
-    """
+    """Return whether torch.compile or a strict torch.export reads the code that calls this."""
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
     return bool(getattr(compiler, "is_dynamo_compiling", bool)())
 

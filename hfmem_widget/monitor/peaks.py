@@ -136,10 +136,7 @@ class PeakLedger:
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Wrap the entry points if they exist and are not wrapped; a window open since before is flawed.
-
-        Only where CUDA was already up: before that there was no peak to lose.
-        """
+        """Wrap the entry points that exist; where CUDA was up before, open windows are flawed."""
         if self.allocator.installed:
             return
         supported = next((each for each in self._allocators if each.supported()), None)

@@ -16,10 +16,7 @@ ASIDE_TIMEOUT = 1.0
 
 
 class Poller:
-    """Calls `tick` with its ticker periodically while it is claimed.
-
-    `make_ticker` takes what to call and the interval in seconds.
-    """
+    """Calls `tick` with its ticker as long as it is claimed, at the shortest interval claimed."""
 
     def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
         self._tick = tick

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+from collections.abc import Callable
 
 from hfmem_widget.guard import forget_faults, harmless, interrupts_deferred
 from hfmem_widget.monitor import process
@@ -37,10 +38,7 @@ def shared_monitor() -> Monitor:
 
 
 def current_watch() -> tuple[Monitor, Session] | None:
-    """Return this process' monitor, and the session to which further spans of this thread belong.
-
-    None where nothing is watched; the monitor is never made for this.
-    """
+    """Return the monitor and the session of further spans of this thread; None where nothing is watched."""
     monitor = process.this.monitor
     session = monitor.current if monitor is not None else None
     return None if monitor is None or session is None else (monitor, session)
@@ -78,14 +76,17 @@ def release_monitor() -> str:
 def _follow_forks() -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=lambda: _on_fork("before_fork"),
-            after_in_parent=lambda: _on_fork("after_fork_in_parent"),
-            after_in_child=lambda: _on_fork("after_fork_in_child"),
+            before=lambda: _on_fork(lambda monitor: monitor.poller.before_fork()),
+            after_in_parent=lambda: _on_fork(lambda monitor: monitor.poller.after_fork_in_parent()),
+            after_in_child=_in_child,
         )
 
 
-def _on_fork(event: str) -> None:
+def _on_fork(act: Callable[[Monitor], object]) -> None:
     if process.this.monitor is not None:
-        harmless(getattr(process.this.monitor, event))
-    if event == "after_fork_in_child":
-        process.replace(process.this.child())
+        harmless(act, process.this.monitor)
+
+
+def _in_child() -> None:
+    _on_fork(Monitor.after_fork_in_child)
+    process.replace(process.this.child())

@@ -27,10 +27,7 @@ def main_variables() -> Mapping[str, object]:
 
 
 class Subjects:
-    """The models and optimizers whose tensors are counted: those added, and those among some variables.
-
-    None of them is kept alive by it.
-    """
+    """The models and optimizers that are counted, named or among some variables; none is kept alive by it."""
 
     def __init__(self, namespace: Namespace = main_variables) -> None:
         self._namespace = namespace

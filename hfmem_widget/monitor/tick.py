@@ -118,10 +118,7 @@ class Tick:
             self.poller_cost.ticked(self.cpu() - started, ticker.interval)
 
     def _pace(self, listening: Sequence[Watched], ticker: Ticker, since: float) -> None:
-        """Tick less often while edges come far more often, or steps are so short that they share spans.
-
-        Where somebody has set an interval, of a watch or of all, that is kept.
-        """
+        """Tick less often while edges come far more often, unless an interval was asked for."""
         edges: float = self.edges()
         edges, self._edges_before = edges - self._edges_before, edges
         # At the first tick of a watch nothing is open yet.

@@ -12,10 +12,7 @@ NOT_STARTED = RuntimeError, MemoryError
 
 
 def done_within(seconds: float, action: Callable[[], object]) -> bool:
-    """Do something on a thread of its own, and say whether it was done within some seconds.
-
-    Where there is no thread to be had, it is done here. An exception out of it is lost.
-    """
+    """Do something on another thread, or else here; return whether it was done in some seconds."""
     done = threading.Event()
 
     def noted() -> None:
@@ -27,7 +24,7 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
     try:
         begun(noted)
     except NOT_STARTED:
-        with suppress(Exception):
+        with suppress(Exception):  # as on a thread
             noted()
     return done.wait(seconds)
 

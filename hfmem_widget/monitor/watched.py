@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import repeat
 
 from hfmem_widget.errors import WatchStateError
@@ -127,12 +126,11 @@ class Watched:
         """Close a span at a sample, with the peaks of its window."""
         self.unexplained.ended(span_id, was_last=not self.windows)
         if any(peak.certainty != "exact" for peak in peaks.values()):
-            highest_in = partial(self.session.highest_in, span_id)
-            # A sample that is not known is NaN, and then never the first of two.
+            highs = self.session.highs_in(span_id)
             peaks = {
                 key: peak
                 if peak.certainty == "exact"
-                else Peak(max(peak.value, highest_in(key)), peak.certainty)
+                else Peak(max(peak.value, highs.get(key, peak.value)), peak.certainty)
                 for key, peak in peaks.items()
             }
         resident = self._resident.pop(span_id, None)
@@ -232,10 +230,6 @@ class Register:
             raise WatchStateError(HAS_ENDED)
         return watched
 
-    def enclosing(self) -> Watched | None:
-        """Return what was opened last in this thread or asynchronous task, and is open."""
-        return next(reversed(self.around_here()), None)
-
     def around_here(self) -> list[Watched]:
         """Return all that were opened in this thread or asynchronous task, and are open."""
         here = {reference() for reference in _opened_here.get()}
@@ -253,7 +247,8 @@ class Register:
         if len({watched.thread for watched in listening}) > 1:
             main = threading.main_thread().ident
             listening = [watched for watched in listening if watched.thread == main]
-        return self.enclosing() or next(reversed(listening), None)
+        innermost = self.around_here() or listening
+        return innermost[-1] if innermost else None
 
     def all(self) -> list[Watched]:
         """Return all of them."""

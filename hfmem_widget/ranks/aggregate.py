@@ -79,10 +79,7 @@ def resized(values: Floats, count: int) -> Floats:
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:
-    """Return a number for each rank: those with the same one hold the same weights.
-
-    Ranks whose weights are not known are peers of each other.
-    """
+    """Return a number for each rank, the same where weights are the same, or not known."""
     groups = np.full(len(weights), -1, dtype=np.int64)
     least, group = -math.inf, -1
     for place in np.argsort(weights, kind="stable"):  # NaN comes last

@@ -56,7 +56,7 @@ class Collector:
         self.session = self.recorder.session
         self.ignored: dict[str, int] = {}  # streams that are left out, by the reason
         self._zero = started_at
-        self._roster = Roster(run)
+        self.roster = Roster(run)
         self._overview: Overview | None = None
         self._streams: dict[str, RankStream] = {}
         self._fed: dict[str, RankStream] = {}
@@ -67,26 +67,16 @@ class Collector:
         self._has_clocks = self._has_noted_fault = False
 
     @property
-    def world(self) -> int:
-        """How many ranks there should be; 0 before the first was heard of."""
-        return self._roster.world
-
-    @property
-    def pace(self) -> float:
-        """Seconds between two lines of a rank."""
-        return self._roster.pace
-
-    @property
     def offsets(self) -> Mapping[str, float]:
         """By host, the seconds by which its clock is ahead; only of those that are corrected."""
-        return {host: by for host, by in self._roster.offsets.items() if by}
+        return {host: by for host, by in self.roster.offsets.items() if by}
 
     @property
     def streams(self) -> Mapping[int, RankStream]:
         """By rank, the stream that counts: that of the newest attempt."""
         with self.lock:
-            self._roster.sort()
-            return {stream.rank.rank: stream for stream in self._roster.expected}
+            self.roster.sort()
+            return {stream.rank.rank: stream for stream in self.roster.expected}
 
     @property
     def all_streams(self) -> Mapping[str, RankStream]:
@@ -99,10 +89,7 @@ class Collector:
         return self._streams.get(name)
 
     def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Read the next bytes of a stream by its name, whole lines or not.
-
-        They were written `at` some time of the wall clock, if that was not just now.
-        """
+        """Read the next bytes of a stream, written `at` some wall-clock time, by default just now."""
         with self.lock:
             stream = self._streams.get(name)
             if stream is None:
@@ -113,12 +100,12 @@ class Collector:
             news_of_lines = stream.feed(data)
             if stream.head is not None and not was_known:
                 with self._faults_cost_this():
-                    self._roster.begin(stream)
+                    self.roster.begin(stream)
             for news in news_of_lines:
                 with self._faults_cost_this():
                     if self._overview is None:
                         self._waiting.append((stream, news))
-                    elif self._roster.counts(stream):
+                    elif self.roster.counts(stream):
                         self._overview.take(stream, news, self._now)
             stream.fed_at, stream.is_gone = at, False
             self._fed[name] = stream
@@ -136,7 +123,7 @@ class Collector:
         with self.lock:
             stream = self._streams.pop(name, None)
             if stream is not None:
-                self._roster.drop(stream)
+                self.roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
         """Write what is known `now`, by the wall clock.
@@ -152,7 +139,7 @@ class Collector:
                 if behind:  # lines come faster than looks at them
                     with self._faults_cost_this():
                         overview.leader.pass_steps(now, is_live=False)
-                if looks or not 0 <= now - self._looked < max(LOOK_EVERY, self.pace / 2):
+                if looks or not 0 <= now - self._looked < max(LOOK_EVERY, self.roster.pace / 2):
                     self._look(overview, now, is_live=not behind)
         self.recorder.publish()
 
@@ -175,14 +162,14 @@ class Collector:
     def is_over(self, now: float) -> bool:
         """Return whether the run has ended: all ranks have, or were lost, and none was started again."""
         with self.lock:
-            self._roster.sort()
-            expected = self._roster.expected
+            self.roster.sort()
+            expected = self.roster.expected
             if not expected:
                 return False
             newest = max(stream.heard for stream in expected)
             left = [stream for stream in expected if not (stream.is_over or stream.is_gone)]
             now = min(now, max((stream.looked_at for stream in left), default=now))
-            is_complete = len(expected) >= self._roster.world and not left
+            is_complete = len(expected) >= self.roster.world and not left
             if is_complete and all(stream.outcome == "done" for stream in expected):
                 return True
             patience = OVER_AFTER if is_complete else LOST
@@ -226,7 +213,7 @@ class Collector:
         if not self.session.running:
             return None
         self._now = now
-        roster = self._roster
+        roster = self.roster
         fed, self._fed = self._fed, {}
         roster.hear(list(fed.values()), now)
         roster.settle(now)
@@ -243,7 +230,7 @@ class Collector:
 
     def _begin(self) -> Overview:
         """Begin the session, once it is known when the run began and how many ranks it has."""
-        expected, session = self._roster.expected, self.session
+        expected, session = self.roster.expected, self.session
         heads = [stream.head for stream in expected if stream.head is not None]
         if self._zero is None:
             # Not the first of all: a clock may be years off. Nor the mean of two, which is nobody's.
@@ -253,12 +240,12 @@ class Collector:
         session.started_at = self._zero
         named = (each.label for each in heads if each.label and not _NO_LABEL.fullmatch(each.label))
         session.label = session.label or next(named, "")
-        self._overview = Overview(self.recorder, self._roster, self._zero)
+        self._overview = Overview(self.recorder, self.roster, self._zero)
         return self._overview
 
     def _limit(self, now: float, behind: Collection[str]) -> float:
         """Return the time up to which all ranks have said what they will say."""
-        roster = self._roster
+        roster = self.roster
         if behind:
             late = [self._streams.get(name) for name in behind]
             return min(
@@ -279,7 +266,7 @@ class Collector:
         is_due = not 0 <= now - self._compared < CLOCK_EVERY
         if is_due or is_last or not self._has_clocks:
             with self._faults_cost_this():
-                self._compared, self._has_clocks = now, self._roster.compare_clocks()
+                self._compared, self._has_clocks = now, self.roster.compare_clocks()
         with self._faults_cost_this():
             overview.show()
         with self._faults_cost_this():
@@ -289,7 +276,7 @@ class Collector:
             judged = self._judge(look)
             overview.update(judged.findings)
             self.session.ranks = self._ranks(overview, look, judged)
-        for rank in sorted(self._roster.doubled)[:4]:
+        for rank in sorted(self.roster.doubled)[:4]:
             self.recorder.note(f"Two processes say that they are rank {rank}: the older is shown.")
 
     def _judge(self, look: Look) -> Judged:
@@ -298,7 +285,7 @@ class Collector:
         return Judged()
 
     def _look_at(self, now: float, *, is_live: bool) -> Look:
-        roster = self._roster
+        roster = self.roster
         silent = np.zeros(len(roster.expected))
         if is_live:
             # Of a run that ended long ago nobody says how long that is.
@@ -319,7 +306,7 @@ class Collector:
         )
 
     def _ranks(self, overview: Overview, look: Look, judged: Judged) -> Ranks:
-        roster = self._roster
+        roster = self.roster
         peaks = np.array([stream.peak.value for stream in look.streams])
         peaks_spread = spread(peaks)
         shown = sorted(rank for rank in overview.shown if rank < roster.world)
@@ -342,20 +329,18 @@ class Collector:
 
     def _ended_at(self, now: float) -> float:
         """Return when the run ended: when its last rank did, or was last heard of."""
-        signs = [stream.last_sign - self._roster.offset(stream) for stream in self._roster.expected]
-        return now if self._roster.live(now) or not signs else min(now, max(signs))
+        signs = [stream.last_sign - self.roster.offset(stream) for stream in self.roster.expected]
+        return now if self.roster.live(now) or not signs else min(now, max(signs))
 
     def _outcome(self, now: float) -> str:
-        expected = self._roster.expected
+        expected = self.roster.expected
         failed = [stream for stream in expected if stream.outcome not in {"", "done"}]
         # That of the first: the others fail because it is gone.
         first = min(
-            failed, key=lambda stream: stream.last_sign - self._roster.offset(stream), default=None
+            failed, key=lambda stream: stream.last_sign - self.roster.offset(stream), default=None
         )
         silent = (
-            stream
-            for stream in expected
-            if not stream.is_gone and self._roster.silence(stream, now)
+            stream for stream in expected if not stream.is_gone and self.roster.silence(stream, now)
         )
         if first is not None and not any(silent):
             return first.outcome

@@ -68,10 +68,7 @@ class Member:
     """The process on this host that was taken for the only one, and has turned out to start ranks."""
 
     def join(self) -> tuple[Path, str]:
-        """Return where this rank is to write, and the run's id; the directory is made if it is not there.
-
-        Raises `OptionError` if it cannot be made or read, or others may write there.
-        """
+        """Return where this rank is to write, and the run's id, or raise as `make_or_join` does."""
         run = make_or_join(self.directory).run
         if self.launcher:
             name = f"r00000-a0-{safe_host(self.rank.host)}-{self.launcher}.jsonl"
@@ -161,10 +158,7 @@ def is_run(directory: Path) -> bool:
 
 
 def refusal(directory: Path) -> str:
-    """Return why a directory is not to be trusted, as one clause; ``""`` where it is.
-
-    Raises `OSError` if it cannot be looked at.
-    """
+    """Return why a directory is not to be trusted, as one clause, else ``""``, or raise `OSError`."""
     status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
         return f"{plain(directory)} is no directory"
@@ -176,10 +170,7 @@ def refusal(directory: Path) -> str:
 
 
 def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
-    """Return the files of a run's ranks that may be read; nothing is opened, and nothing raised.
-
-    Those whose names are known were looked at before: on a slow server that takes long.
-    """
+    """Return the ranks' files that may be read; those `read_before` are not looked at again."""
     try:
         if refused := refusal(directory):
             return Streams(why=f"No rank is read: {refused}.")
@@ -207,10 +198,7 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
 
 
 def open_own(path: str | Path) -> tuple[int, os.stat_result]:
-    """Return a descriptor for reading a file that is the user's own, and what it is, or raise `OSError`.
-
-    A link is refused, and so is a pipe, which would be waited for.
-    """
+    """Return a descriptor of a file of one's own, and what it is; a link or pipe is an `OSError`."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)

@@ -36,10 +36,7 @@ class Lenders(set[int]):
 
 
 class Lent:
-    """The variables, in an environment from `begin` to `end`.
-
-    The first rank makes the directory of the run. Some options of the watch are those of the ranks too.
-    """
+    """The variables, in an environment from `begin` to `end`, with the options that are the ranks' too."""
 
     def __init__(
         self,
@@ -69,10 +66,7 @@ class Lent:
         return True
 
     def end(self) -> None:
-        """Put back what was there; what the user has changed meanwhile stays, without our part.
-
-        Doing it again does nothing, or what a fault has kept from being done.
-        """
+        """Put back what was there; what the user has changed meanwhile stays. Doing it again does nothing."""
         if self._pid != os.getpid():
             return  # a forked child: its environment is its own
         environ, path = self._environ, self._environ.get(PATH)

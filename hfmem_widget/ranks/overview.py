@@ -54,36 +54,31 @@ class Strip:
         self._width = width
         rows = max(1, -(-world // self._size))
         self._cells: NDArray[np.int16] = np.full((STRIP_COLUMNS, rows), -1, dtype=np.int16)
-        self._at: list[float] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was taken in yet."""
-        return not self._at
+        self.at: list[float] = []
 
     def add(self, time: float, ranks: NDArray[np.int64], shares: Floats) -> None:
         """Add how full each rank's device was, 1 for full, NaN where nothing was heard."""
-        if not self._at or time >= self._at[-1] + self._width:
-            if len(self._at) == STRIP_COLUMNS:
+        if not self.at or time >= self.at[-1] + self._width:
+            if len(self.at) == STRIP_COLUMNS:
                 self._merge()
-            if not self._at or time >= self._at[-1] + self._width:
-                self._at.append(time)
+            if not self.at or time >= self.at[-1] + self._width:
+                self.at.append(time)
         is_heard = ~np.isnan(shares) & (ranks < self.world)
         cells = np.minimum(np.rint(shares[is_heard] * FULL_CELL), HIGHEST).astype(np.int16)
-        np.maximum.at(self._cells[len(self._at) - 1], ranks[is_heard] // self._size, cells)
+        np.maximum.at(self._cells[len(self.at) - 1], ranks[is_heard] // self._size, cells)
 
     def shown(self) -> RankStrip:
         """Return it as it stands."""
-        cells = self._cells[: len(self._at)]
+        cells = self._cells[: len(self.at)]
         first = tuple(range(0, self.world, self._size))
         plain = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
-        return RankStrip(first, tuple(self._at), plain.tobytes())
+        return RankStrip(first, tuple(self.at), plain.tobytes())
 
     def _merge(self) -> None:
         half = STRIP_COLUMNS // 2
         merged = self._cells.reshape(half, 2, -1).max(axis=1)
         self._cells[:half], self._cells[half:] = merged, -1
-        self._at = self._at[::2]
+        self.at = self.at[::2]
         self._width *= 2
 
 
@@ -194,7 +189,7 @@ class Leader:
             return
         self._stream = leader
         self.close("")
-        self._edges = {edge.id: edge for edge in leader.open if edge.kind in COARSE}
+        self._edges = {edge.id: edge for edge in leader.open.values() if edge.kind in COARSE}
 
     def pass_edges(self, until: float) -> None:
         """Open and close the leader's spans up to some second of the session."""
@@ -428,7 +423,7 @@ class Overview:
             self._choose_worst()
         nodes = Counter(stream.rank.host for stream in roster.expected)
         self._describe(len(nodes))
-        if self.strip.world < roster.world or self.strip.is_empty:
+        if self.strip.world < roster.world or not self.strip.at:
             # As many as any node is known to have: the others may not have been heard of yet.
             per_node = max(nodes.values(), default=1)
             self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))

@@ -393,10 +393,7 @@ class Roster:
         return bool(ahead_by)
 
     def waits(self, silent: Floats, unread: Floats) -> Floats:
-        """Return for how many seconds each expected rank has lagged behind the others' steps.
-
-        Not counted are those for which it was not looked at: it may have finished some meanwhile.
-        """
+        """Return for how many seconds each expected rank has lagged behind the others' steps."""
         streams = self.expected
         waits = np.zeros(len(streams))
         steps = np.array([stream.newest_step for stream in streams], dtype=float)

@@ -16,7 +16,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
-from hfmem_widget.ranks.tail import Tail
+from hfmem_widget.ranks.tail import PATIENCE, Tail
 from hfmem_widget.recording.file import cannot_write, is_pickle, place_of, read
 from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
@@ -42,32 +42,18 @@ _COLUMNS = (
 class Run(Shown):
     """All ranks of a distributed run, read from its directory; it grows as long as the ranks write.
 
-    Parameters
-    ----------
-    directory : path-like
-    label : str, optional
-        By default as ``run.json`` says, or else the name of the directory.
-    started_at : float, optional
-        Wall clock at time zero; by default when the first rank began.
-    started_here : bool, optional
-        Whether this process has started the ranks, and calls `finish` when what it started has ended.
+    Its `label` and `id` are by default as ``run.json`` says, time zero is when the first rank began. With
+    `started_here`, this process has started the ranks, and calls `finish` when they have ended. Raises
+    `OptionError` if it is not the directory of a run.
 
     Attributes
     ----------
     directory : Path
     id : str
-        As ``run.json`` says.
     overview : Session
-        All ranks in one session: devices ``ranks`` and ``rank:N``.
-    recorder : Recorder
-        What writes the overview, and notifies its listeners.
+        All ranks in one session: devices ``ranks`` and ``rank:N``; the `recorder` writes it.
     collector : Collector
         What was read of their files.
-
-    Raises
-    ------
-    OptionError
-        If it is not the directory of a run.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.ranks.run:run_bundle"
@@ -91,12 +77,12 @@ class Run(Shown):
         self._sessions: dict[tuple[str, int], Session] = {}
         self.recorder, self.overview = self.collector.recorder, self.collector.session
         self.overview.run = weakref.proxy(self)
-        self._stopped = weakref.finalize(self, self._tail.stop, 0.0)
+        self._stopped = weakref.finalize(self, self._tail.ticker.stop, 0.0)
 
     @property
     def world(self) -> int:
         """How many ranks there should be: those of the newest attempt; 0 before the first was heard of."""
-        return self.collector.world
+        return self.collector.roster.world
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -134,7 +120,7 @@ class Run(Shown):
 
     def start(self) -> None:
         """Follow the ranks on a thread, until they have ended."""
-        self._tail.start()
+        self._tail.ticker.start()
 
     @property
     def was_heard(self) -> bool:
@@ -154,16 +140,10 @@ class Run(Shown):
 
     def close(self) -> None:
         """Follow the ranks no longer; what is known stays."""
-        self._tail.stop()
+        self._tail.ticker.stop(PATIENCE)
 
     def session(self, rank: int) -> Session:
-        """Return all that one rank has written, as a session of its own.
-
-        Raises
-        ------
-        OptionError
-            If no such rank was seen.
-        """
+        """Return what one rank has written, as its session; raise `OptionError` if no such rank was seen."""
         stream = self.collector.streams.get(rank)
         if stream is None:
             seen = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
@@ -202,10 +182,7 @@ class Run(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy what the ranks have written to a new directory, for `hfmem_widget.open`, and return it.
 
-        Raises
-        ------
-        OptionError
-            If something is there already, or it cannot be written.
+        Raises `OptionError` if something is there already, or it cannot be written.
         """
         place = Path(path).expanduser()
         if os.path.lexists(place):
@@ -213,7 +190,7 @@ class Run(Shown):
             raise OptionError(message)
         try:
             place.mkdir(mode=0o700)
-            for name in ("run.json", *self._tail.names):
+            for name in ("run.json", *self._tail.files):
                 # With the time of its last line: it separates a silent rank from a clock that is off.
                 shutil.copy2(self.directory / name, place / name, follow_symlinks=False)
         except OSError as error:
@@ -267,10 +244,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
 
 
 def overview_of(directory: Path) -> Session:
-    """Return the overview of a run as it stands now; nothing follows it.
-
-    Raises `OptionError` if it is not the directory of a run, or no rank has written there yet.
-    """
+    """Return the overview of a run as it stands, not followed; raise `OptionError` if there is none yet."""
     run = Run(directory)
     run.look()
     if run.overview.ranks is None:

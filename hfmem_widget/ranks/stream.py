@@ -112,10 +112,7 @@ NOBODY = Rank(-1)
 
 
 class RankStream(LineReader):
-    """Takes in the lines of one process, in any pieces, and says what is new in them.
-
-    It has a name, such as that of its file. Times are by the rank's own clock, unless they say otherwise.
-    """
+    """Takes in the lines of one process, in any pieces, and says what is new, by its own clock."""
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
 
@@ -146,7 +143,7 @@ class RankStream(LineReader):
         self._devices: dict[str, Device] = {}
         self._columns: dict[str, dict[str, int]] = {}
         self._keys: list[tuple[str, str]] = []
-        self._open: dict[int, Edge] = {}
+        self.open: dict[int, Edge] = {}  # the coarse spans within the watch, outermost first
         self._peaks: dict[str, Peak] = {}
         self._allocated: list[tuple[str, int]] = []
         self._at_peak: dict[str, Floats] = {}
@@ -197,12 +194,7 @@ class RankStream(LineReader):
     @property
     def at(self) -> Edge | None:
         """The innermost coarse span that is open within the watch."""
-        return next(reversed(self._open.values()), None)
-
-    @property
-    def open(self) -> tuple[Edge, ...]:
-        """The coarse spans that are open within the watch, outermost first."""
-        return tuple(self._open.values())
+        return next(reversed(self.open.values()), None)
 
     def peak_of(self, device: str) -> Peak:
         """Return the highest allocated on a device so far."""
@@ -315,9 +307,9 @@ class RankStream(LineReader):
                 self.within = None
             return None
         if stop is not None:
-            self._open.pop(line.id, None)
-        elif is_within and (len(self._open) < MOST_OPEN or line.id in self._open):
-            self._open[line.id] = edge
+            self.open.pop(line.id, None)
+        elif is_within and (len(self.open) < MOST_OPEN or line.id in self.open):
+            self.open[line.id] = edge
         return edge if is_within else None
 
     def _enter_steps(self, line: StepsLine) -> News | None:

@@ -203,10 +203,7 @@ class Rows(RecordedLine, tag="rows"):
             require(len(column) in {1, samples}, "columns of other lengths")
 
     def table(self) -> tuple[Floats, Floats]:
-        """Return the times, shape ``(samples,)``, and the values, ``(samples, columns)``.
-
-        Raises `ValueError` if they cannot be.
-        """
+        """Return times, ``(samples,)``, and values, ``(samples, columns)``, or raise `ValueError`."""
         time, columns = np.array(self.times), self.changes
         require((np.diff(time) >= 0).all(), "times that run backwards")
         block = np.empty((len(time), len(columns)))
@@ -431,13 +428,9 @@ class _Move(RecordedLine, tag="move"):
     spare: Figure | None = 0.0
 
     def made(self) -> Item:
-        changes = tuple(Change(each.target, each.name, each.value) for each in self.changes)
-        low, high, room, spare = map(available, (self.low, self.high, self.room, self.spare))
-        sizes = self.batch, self.length, self.accumulation
-        figures = low, high, room, spare
-        return Item(
-            "move", self.i, Move(self.name, changes, *sizes, self.cost, self.peak, *figures)
-        )
+        fields = {name: NOT_AVAILABLE if one is None else one for name, one in asdict(self).items()}
+        fields["changes"] = tuple(Change(**asdict(each)) for each in self.changes)
+        return Item("move", fields.pop("i"), Move(**fields))
 
 
 class _NoItem(Struct, forbid_unknown_fields=True):
@@ -532,10 +525,7 @@ _LINE, _NO_ITEM, _ANY = decoder(_Known), decoder(_NoItem), decoder(_AnyLine)
 
 
 def parse(line: bytes) -> Any:
-    """Return what a line, without its end, says; None where it is of a kind that we do not know.
-
-    Raises `ValueError` if it is not what a recording may have.
-    """
+    """Return what a line says, None of a kind that we do not know; raise `ValueError` if it may not be."""
     require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
         try:

@@ -60,10 +60,7 @@ class GrowingFile:
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
-        """Add whole lines, or none. A forked child writes nothing: these are not its lines.
-
-        Raises `OSError` if they cannot be written, or the file is not there any more.
-        """
+        """Add whole lines, or raise `OSError`; a forked child writes nothing: these are not its lines."""
         if os.getpid() != self._pid:
             return
         # Opened anew each time: a descriptor that is kept may be closed by the user's code, and then be that
@@ -131,10 +128,7 @@ def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
-    """Write a file that is whole or not there; raise `OSError` if it cannot be written, or is there.
-
-    Of several that write it at once, on whatever machines, one has its way.
-    """
+    """Write a file that is whole or not there, or raise `OSError`; of several writers one wins."""
     half = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -364,11 +358,7 @@ class Follower:
         self._file.close()
 
     def look(self) -> bool:
-        """Read what is new, and return whether there was anything.
-
-        Raises `OptionError` if it cannot be read any more, or another file has its name before the recording
-        has ended.
-        """
+        """Read what is new, and return whether there was any; `OptionError` if it was cut or removed."""
         try:
             # Before it is read: a recording is compressed and removed right after its last line.
             is_there = self._is_there()

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -72,12 +73,7 @@ class Lines:
         self._steps_until = -math.inf
         self._steps_lines = 0
         self._steps_devices: tuple[str, ...] = ()
-        self._written: dict[str, list[object]] = {
-            "note": [],
-            "finding": [],
-            "guide": [],
-            "move": [],
-        }
+        self._written: dict[str, list[object]] = defaultdict(list)
         self._gaps: tuple[float, float] | None = None
         self._contents: object = None
         self._recipe: object = {}
@@ -160,10 +156,7 @@ class Lines:
             yield _fold(Fold(start, end, samples, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
-        """Yield what is new or has changed besides the samples.
-
-        At the end, that is `everything`: the spans of steps too, and what was measured by phase.
-        """
+        """Yield what is new or has changed besides samples; at the end `everything`, steps' spans too."""
         session = self._session
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()

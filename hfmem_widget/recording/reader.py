@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import singledispatchmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +19,6 @@ from hfmem_widget.recording.lines import Fold, fold_of, joined
 from hfmem_widget.session import (
     Contents,
     Device,
-    Finding,
-    Guide,
-    Move,
     Phase,
     Phases,
     Polling,
@@ -77,10 +74,7 @@ class LineReader:
         self._values = np.concatenate([self._values, np.full(columns, np.nan)])
 
     def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Return the times and all columns of a block; None where it has nothing to read.
-
-        Raises `ValueError` if it cannot be read.
-        """
+        """Return the times and all columns of a block, None without any, or raise `ValueError`."""
         samples, width = len(rows.times), len(self._values)
         # Nobody writes a block of so many figures.
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
@@ -151,30 +145,24 @@ class StreamReader(LineReader):
         self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
         self._phases: dict[int, check.PhasesLine] = {}
-        self._items: dict[str, list[str | Finding | Guide | Move]] = {
-            kind: [] for kind in ("note", "finding", "guide", "move")
-        }
+        self._items: dict[str, list[Any]] = defaultdict(list)
         self._contents = Contents()
         self._recipe: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes; a line counts once its end is there."""
         for line in self._lines(data):
-            if not self._is_put_off(line):
+            block = _START_OF_ROWS.match(line)
+            if block is None:
                 self._take(line)
-
-    def _is_put_off(self, line: bytes) -> bool:
-        """Put off a block: of a run that turns out to be long the folds are read, a day in seconds."""
-        block = _START_OF_ROWS.match(line)
-        if block is None:
-            return False
-        self._note_block(int(block[1]), float(block[2]))
-        if not line.endswith(_NO_SAMPLES):
-            self._blocks.append(line)
-            self._bytes_of_blocks += len(line)
-            if self._bytes_of_blocks > MOST_PUT_OFF:
-                self._catch_up()
-        return True
+                continue
+            self._note_block(int(block[1]), float(block[2]))
+            if not line.endswith(_NO_SAMPLES):
+                # Put off: of a run that turns out to be long the folds are read, a day in seconds.
+                self._blocks.append(line)
+                self._bytes_of_blocks += len(line)
+                if self._bytes_of_blocks > MOST_PUT_OFF:
+                    self._catch_up()
 
     def _catch_up(self) -> None:
         """Read what was put off."""
@@ -188,10 +176,8 @@ class StreamReader(LineReader):
     def _take(self, line: bytes) -> None:
         try:
             parsed = check.parse(line)
-            require(
-                self.head is not None or parsed is None or isinstance(parsed, check.Head), "no head"
-            )
             if parsed is not None:
+                require(self.head or isinstance(parsed, check.Head), "no head")
                 self._enter(parsed)
         except OptionError:
             raise
@@ -222,13 +208,13 @@ class StreamReader(LineReader):
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
             contents=self._contents,
-            notes=[note for note in self._items["note"] if isinstance(note, str)],
-            findings=[one for one in self._items["finding"] if isinstance(one, Finding)],
-            guides=[one for one in self._items["guide"] if isinstance(one, Guide)],
+            notes=self._items["note"],
+            findings=self._items["finding"],
+            guides=self._items["guide"],
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         session.recipe = self._recipe
-        session.moves = [one for one in self._items["move"] if isinstance(one, Move)]
+        session.moves = list(self._items["move"])
         if end is not None:
             session.stopped_at, session.broken_off = end.stopped, end.broken_off
             session.polling = replace(end.polling, interval=head.interval)
@@ -246,12 +232,49 @@ class StreamReader(LineReader):
             session.notes.append(f"The recording lacks {blocks} of samples.")
         return session
 
-    @singledispatchmethod
-    def _enter(self, line: object) -> None:
-        raise NotImplementedError(f"nobody reads {type(line).__name__}")
+    def _enter(self, line: object) -> None:  # noqa: C901, PLR0912  (a case for each kind of line)
+        match line:
+            case check.Head():
+                self._enter_head(line)
+            case check.Columns():
+                self._catch_up()
+                series = line.series
+                require(line.first == len(self._series), "columns that are not the next")
+                self._devices = line.devices
+                self._series += series
+                self._widen(len(series))
+                if self._timeline is not None:
+                    self._timeline.widen(len(self._series))
+            case check.Rows():
+                self._enter_rows(line)
+            case check.FoldLine():
+                self._enter_fold(line.fold())
+            case check.SpanLine():
+                if line.id in self._spans or len(self._spans) < limits.MOST_SPANS:
+                    self._spans[line.id] = line
+                else:
+                    self.dropped += 1
+            case check.StepsLine():
+                self._enter_steps(line)
+            case check.PhasesLine():
+                self._phases[line.root] = line
+            case check.Item():
+                # Nothing where the list ends there; at its end, or in the place of another.
+                end = None if line.item is None else line.place + 1
+                self._items[line.kind][line.place : end] = filter(None, [line.item])
+            case check.Gap():
+                start, stop = line.t
+                self._gaps.append((start, max(start, stop)))
+            case Contents():
+                self._contents = line
+            case check.Recipe():
+                self._recipe = line.of
+            case check.End():
+                self.end = line
+            case _:
+                raise NotImplementedError(f"nobody reads {type(line).__name__}")
 
-    @_enter.register
-    def _(self, head: check.Head) -> None:
+    def _enter_head(self, head: check.Head) -> None:
         if self.head is not None:
             self.dropped += 1
             return
@@ -263,19 +286,7 @@ class StreamReader(LineReader):
         self.head = head
         self.last_sign = max(self.last_sign, head.started)
 
-    @_enter.register
-    def _(self, columns: check.Columns) -> None:
-        self._catch_up()
-        series = columns.series
-        require(columns.first == len(self._series), "columns that are not the next")
-        self._devices = columns.devices
-        self._series += series
-        self._widen(len(series))
-        if self._timeline is not None:
-            self._timeline.widen(len(self._series))
-
-    @_enter.register
-    def _(self, rows: check.Rows) -> None:
+    def _enter_rows(self, rows: Rows) -> None:
         samples = self._samples(rows)
         if samples is None:
             return
@@ -286,9 +297,7 @@ class StreamReader(LineReader):
         else:
             self._unfolded.append(fold_of(time, block))
 
-    @_enter.register
-    def _(self, line: check.FoldLine) -> None:
-        fold = line.fold()
+    def _enter_fold(self, fold: Fold) -> None:
         require(len(fold.low) <= len(self._values), "a fold of other columns")
         self._folds.append(fold)
         self._unfolded.clear()
@@ -299,15 +308,7 @@ class StreamReader(LineReader):
             self._time = fold.stop
             self._values[: len(fold.last)] = fold.last
 
-    @_enter.register
-    def _(self, line: check.SpanLine) -> None:
-        if line.id not in self._spans and len(self._spans) >= limits.MOST_SPANS:
-            self.dropped += 1
-            return
-        self._spans[line.id] = line
-
-    @_enter.register
-    def _(self, line: check.StepsLine) -> None:
+    def _enter_steps(self, line: StepsLine) -> None:
         self._note_devices(line)
         self._steps_made = max(self._steps_made, line.count)
         for row in line.rows:
@@ -316,37 +317,6 @@ class StreamReader(LineReader):
                 self._steps.pop()
             if len(self._steps) < limits.MOST_STEPS:
                 self._steps.append((numbers, np.array(row, dtype=np.float64)))
-
-    @_enter.register
-    def _(self, line: check.PhasesLine) -> None:
-        self._phases[line.root] = line
-
-    @_enter.register
-    def _(self, line: check.Item) -> None:
-        items = self._items[line.kind]
-        if line.item is None:
-            del items[line.place :]
-        elif line.place < len(items):
-            items[line.place] = line.item
-        else:
-            items.append(line.item)
-
-    @_enter.register
-    def _(self, gap: check.Gap) -> None:
-        start, stop = gap.t
-        self._gaps.append((start, max(start, stop)))
-
-    @_enter.register
-    def _(self, contents: Contents) -> None:
-        self._contents = contents
-
-    @_enter.register
-    def _(self, recipe: check.Recipe) -> None:
-        self._recipe = recipe.of
-
-    @_enter.register
-    def _(self, end: check.End) -> None:
-        self.end = end
 
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}

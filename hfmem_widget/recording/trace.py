@@ -42,10 +42,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=Fa
 
 
 def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
-    """Return the contents of a trace, with `resolution` as `Session.save` says.
-
-    Raises `OptionError` if the resolution is no such time.
-    """
+    """Return the contents of a trace, or raise `OptionError`; see `Session.save`."""
     if not FINEST <= resolution < math.inf:
         raise wrong_value(resolution, "resolution", f"{FINEST:g} seconds or more")
     return _chunks(session, resolution)

@@ -17,10 +17,7 @@ BLOCK = 64
 
 
 class GrowingTable(Growing):
-    """A table that grows; readers call `_settle` first.
-
-    A copy, also by `pickle`, is what was there at that moment.
-    """
+    """A table that grows; readers call `_settle` first. A copy, also by `pickle`, is what was there then."""
 
     def __init__(self) -> None:
         self._new: list[Sequence[float]] = []

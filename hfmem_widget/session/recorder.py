@@ -74,7 +74,9 @@ class Recorder:
             session = self.session
             if not session.running:
                 return sample
-            sample = _widened(sample, len(session.series))
+            missing = len(session.series) - len(sample.values)
+            if missing > 0:
+                sample = replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
             if sample.time < session.last_sample.time:
                 sample = replace(sample, time=session.last_sample.time)
             session.last_sample = sample
@@ -175,9 +177,11 @@ class Recorder:
         """
         self.subscribers.append(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """Call it no longer; harmless if it was not called."""
-        _remove(self.subscribers, listener)
+    def unsubscribe(self, listener: Any) -> None:
+        """Call it no longer, at ticks or steps; harmless if it was not called."""
+        for listeners in (self.subscribers, self._step_listeners):
+            if listener in listeners:
+                listeners.remove(listener)
 
     def publish(self) -> None:
         """Call the subscribers with what is new."""
@@ -190,17 +194,13 @@ class Recorder:
         """Call `listener(span)` with a step that has ended, or a group, on any thread; it must be quick."""
         self._step_listeners.append(listener)
 
-    def off_step(self, listener: StepListener) -> None:
-        """Call it no longer; harmless if it was not called."""
-        _remove(self._step_listeners, listener)
-
     def _call(self, listeners: list[Any], failed: str, *args: object) -> None:
         """Call each listener; one that fails is removed, and a note says so."""
         for listener in tuple(listeners):
             try:
                 listener(*args)
             except Exception as error:  # noqa: BLE001  (a listener must not end what it listens to)
-                _remove(listeners, listener)
+                self.unsubscribe(listener)
                 self.note(f"{failed} ({type(error).__name__}: {plain(error)}).")
 
     def _open_span(self, span_id: int) -> Span | None:
@@ -264,20 +264,8 @@ class Recorder:
         return root, around
 
 
-def _widened(sample: Sample, width: int) -> Sample:
-    missing = width - len(sample.values)
-    if missing <= 0:
-        return sample
-    return replace(sample, values=(*sample.values, *[NOT_AVAILABLE] * missing))
-
-
 def _numbered(label: str, counts: dict[str, float], number: int) -> str:
     """Give a step that nobody has numbered its number, and return its label, or that of its group."""
     last = counts.setdefault("step", float(number))
     first = counts.get("first", last)
     return f"steps {first:.0f} to {last:.0f}" if first < last else label
-
-
-def _remove(listeners: list[Any], listener: object) -> None:
-    if listener in listeners:
-        listeners.remove(listener)

@@ -73,13 +73,11 @@ def row_of(device: str, metric: str) -> SeriesLook:
 
 
 def over_ranks(metrics: Iterable[str], worst: int | None = None) -> list[str]:
-    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band.
-
-    Lines with gaps lie on those without, which else would hide them; of these the `worst` rank's is on top.
-    """
+    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band."""
     present = set(metrics)
 
     def place(name: str) -> int:
+        # Lines with gaps lie on those without, which else would hide them.
         is_solid = TABLE[name].dash == "solid"
         return 0 if is_solid else 2 if name == f"rank{worst}" else 1
 

@@ -313,12 +313,8 @@ class Session(Shown):
         """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
 
         NaN if it is not available, also if it may still come: before CUDA is initialised a GPU has nothing
-        allocated, and the driver may not have named its devices yet.
-
-        Raises
-        ------
-        OptionError
-            If there cannot be such a series; the message says what there is.
+        allocated, and the driver may not have named its devices yet. Raises `OptionError` if there cannot be
+        such a series; the message says what there is.
         """
         self._check(key)
         return self.value(self.last_sample, key)
@@ -327,18 +323,13 @@ class Session(Shown):
         """Return the highest value of a series over the whole session in bytes, as well as it is known.
 
         That is the highest of the spans' and the steps' peaks, which are the allocator's own if it keeps
-        them, and the samples.
+        them, and the samples. Raises `OptionError` as `latest` does.
 
         Parameters
         ----------
         key : str, optional
             Such as ``cuda:0/allocated``. By default the memory allocated on the GPU where that was highest;
             where no GPU was used, the host's.
-
-        Raises
-        ------
-        OptionError
-            If there cannot be such a series, as for `latest`; the message says what there is.
         """
         if not key:
             of = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
@@ -458,17 +449,14 @@ class Session(Shown):
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.
 
+        Raises `OptionError` if there is no such moment or device.
+
         Parameters
         ----------
         at : "now", "peak" or int, optional
             At the newest reading, at the session's peak of allocated memory, or at the peak of a step.
         device : str, optional
             Its key; by default the one on which most was allocated.
-
-        Raises
-        ------
-        OptionError
-            If there is no such moment or device.
         """
         anatomy: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
         return anatomy

@@ -142,23 +142,14 @@ class StackRecording:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Shown):
-    """A snapshot of torch's allocator that was opened from a file.
-
-    Attributes
-    ----------
-    name : str
-        The file's.
-    stacks : Stacks
-        What was live at the highest moment of each device; where no history was recorded, at the snapshot.
-    memory_map : MemoryMap
-        The segments and blocks when it was taken.
-    """
+    """A snapshot of torch's allocator that was opened from a file."""
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.snapshot:snapshot_bundle"
 
-    name: str
+    name: str  # the file's
     stacks: Stacks
-    memory_map: MemoryMap
+    """What was live at the highest moment of each device; where no history was recorded, at the snapshot."""
+    memory_map: MemoryMap  # the segments and blocks when it was taken
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot."""
@@ -169,13 +160,7 @@ class Snapshot(Shown):
 class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
-    Parameters
-    ----------
-    peaks : tuple of LivePeak
-        The one with the most bytes first.
-    recording : StackRecording
-    pickled : bytes, optional
-        The snapshot as `save` writes it, compressed by zlib.
+    Of the `peaks` the highest comes first; `pickled` is the snapshot as `save` writes it, by zlib.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
@@ -211,6 +196,8 @@ class Stacks(Shown):
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, largest first.
 
+        Raises `OptionError` if there is no such device or grouping.
+
         Parameters
         ----------
         by : {"line", "module", "operator"}, optional
@@ -221,11 +208,6 @@ class Stacks(Shown):
         -------
         tuple of Row
             With ``name``, ``bytes``, ``blocks``, ``share`` (of all that was live), ``kind`` and ``source``.
-
-        Raises
-        ------
-        OptionError
-            If there is no such device or grouping.
         """
         if not self.peaks and not device:
             return ()

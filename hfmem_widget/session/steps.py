@@ -90,10 +90,7 @@ def figures_of_step(step: Span) -> list[float]:
 def device_figures_of_step(
     step: Span, key: str, column: int | None, phases: Mapping[str, float]
 ) -> list[float] | None:
-    """Return the `PER_DEVICE` of a finished step by the series that has its peak; None without one.
-
-    Its `phases` had peaks of that series, and what was left after the step is in a `column` of the samples.
-    """
+    """Return the `PER_DEVICE` of a finished step by the series of its peak; None without one."""
     peak = step.peaks.get(key)
     if peak is None or peak.value <= 0:
         return None
@@ -110,17 +107,7 @@ def device_figures_of_step(
 class Steps(GrowingTable):
     """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
-    Parameters
-    ----------
-    most_groups : int
-        Most rows kept.
-
-    Attributes
-    ----------
-    devices : tuple of str
-        The keys of the devices whose peaks are kept.
-    count : int
-        Number of finished steps.
+    At most `most_groups` rows are kept, of the peaks of `devices` by key; `count` is that of the steps.
     """
 
     _compared = ("devices", "count", "table")
@@ -229,13 +216,11 @@ class Steps(GrowingTable):
                 self._make_room()
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
-        """Return the groups that ended after some second, folded to about `most` rows, as a copy.
-
-        The newest is not folded: it may still grow, and its reader then replaces it.
-        """
+        """Return a copy of the groups that ended after some second, folded to about `most` rows."""
         table = self.table[self.table[:, _STOP] > after].copy()
         if len(table) <= most:
             return table
+        # Not the newest: it may still grow, and its reader then replaces it.
         places, size = _places(table[:-1]), 2
         while (begins := places % size == 0).sum() >= most and size < len(table):
             size *= 2

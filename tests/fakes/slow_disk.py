@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -19,14 +18,12 @@ RUN = "a" * 32
 
 
 class SlowDisk(Disk):
-    """Notes which calls came from which threads; each moves some clocks on, and those for some files fail."""
+    """Counts its calls; each moves some clocks on, and those for some files fail."""
 
     def __init__(self, *clocks: FakeClock, takes: float = 0.0) -> None:
         self.clocks, self.takes = clocks, takes
         self.failing: set[str] = set()
         self.calls: Counter[str] = Counter()
-        self.threads: set[int] = set()
-        self._lock = threading.Lock()
 
     def listed(self, directory: Path, known: Container[str]) -> Streams:
         self._pass_time("listed")
@@ -47,11 +44,9 @@ class SlowDisk(Disk):
         return super().read(descriptor, size, offset)
 
     def _pass_time(self, call: str) -> None:
-        with self._lock:
-            self.calls[call] += 1
-            self.threads.add(threading.get_ident())
-            for clock in self.clocks:
-                clock.advance(self.takes)
+        self.calls[call] += 1
+        for clock in self.clocks:
+            clock.advance(self.takes)
 
 
 class Followed:

@@ -1,11 +1,13 @@
-"""A source that does what it is told."""
+"""A source that does what it is told, and a span around a block."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from hfmem_widget.session import Device, Series
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.session import Device, Series, Session, SpanKind
 from hfmem_widget.sources.allocator import Instant
 from hfmem_widget.sources.source import Source
 
@@ -52,3 +54,11 @@ class FakeSource(Source):
     def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
+
+
+@contextmanager
+def spanned(monitor: Monitor, session: Session, kind: SpanKind, label: str = "") -> Iterator[None]:
+    """Keep a span open for a block that ends well."""
+    span = monitor.open_span(session, kind, label)
+    yield
+    monitor.close_span(session, span.id)

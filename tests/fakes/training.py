@@ -9,6 +9,7 @@ from typing import Literal
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Session, Span
+from tests.fakes.source import spanned
 from tests.unit.monitor.conftest import Bench
 
 KEY = "cuda:0/allocated"
@@ -136,11 +137,11 @@ class Training:
         self.run.epoch_begins("epoch 2")
 
     def block(self, pages: float) -> None:
-        with self.bench.monitor.span(self.session, "block", "generate"):
+        with spanned(self.bench.monitor, self.session, "block", "generate"):
             self.comes_and_goes(pages)
 
     def by_hand(self, pages: float) -> None:
-        with self.bench.monitor.span(self.session, "forward", "mine"):
+        with spanned(self.bench.monitor, self.session, "forward", "mine"):
             self.comes_and_goes(pages)
 
     def one_step(self, seconds: float, pages: int = 3) -> None:

@@ -97,14 +97,19 @@ def test_peaks_of_sixteen_steps_equal_a_replay_of_the_trace(
     run_python: Run, *, outer: bool
 ) -> None:
     """Each of 16 windows, nested in another or not, is 0 bytes off the allocator's own trace."""
-    nest = "with monitor.span(session, 'train'):\n    " if outer else "if True:\n    "
+    nest = "with spanned('train'):\n    " if outer else "if True:\n    "
     ours, truth, certainties = run_python(
-        "import hfmem_widget\nfrom hfmem_widget.monitor.shared import shared_monitor\n"
+        "import contextlib, hfmem_widget\nfrom hfmem_widget.monitor.shared import shared_monitor\n"
         + SETUP
         + REPLAY
         + """
 monitor = shared_monitor()
 session = monitor.begin(hfmem_widget.WatchOptions(interval=0.05))
+@contextlib.contextmanager
+def spanned(kind):
+    span = monitor.open_span(session, kind)
+    yield
+    monitor.close_span(session, span.id)
 torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
 start = torch.cuda.memory_stats()["requested_bytes.all.current"]
 count = lambda: len(torch.cuda.memory._snapshot()["device_traces"][0])
@@ -114,7 +119,7 @@ marks = []
         + """
     marks.append(count())
     for number in range(16):
-        with monitor.span(session, "step", str(number)):
+        with spanned("step"):
             step(model, optimizer, 40 + (number * 137) % 470, size=16)
         marks.append(count())
 trace = torch.cuda.memory._snapshot()["device_traces"][0]

@@ -79,7 +79,7 @@ def test_a_decorated_function_may_call_itself() -> None:
         return 0 if number == 0 else 1 + down(number - 1)
 
     assert down(3) == 3
-    assert not shared_monitor().polling
+    assert not shared_monitor().poller.alive
 
 
 def test_a_watch_that_runs_cannot_be_entered_again() -> None:
@@ -117,14 +117,14 @@ def test_sixty_four_threads_may_watch_at_once() -> None:
 
     def work(number: int) -> tuple[str, int]:
         with hfmem_widget.watch(f"thread {number}", interval=0.01, quiet=True) as session:
-            assert monitor.polling
+            assert monitor.poller.alive
         return session.label, len(session.spans)
 
     with ThreadPoolExecutor(64) as pool:
         done = list(pool.map(work, range(64)))
 
     assert done == [(f"thread {number}", 1) for number in range(64)]
-    assert not monitor.polling
+    assert not monitor.poller.alive
     assert not monitor.ledger.so_far()
 
 

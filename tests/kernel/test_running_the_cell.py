@@ -16,7 +16,7 @@ LEFT = """
 import gc, threading
 from hfmem_widget.monitor import process as _p
 _magics = get_ipython().magics_manager.registry["MemwatchMagics"]
-print(len(_magics._executions.watches), _p.this.monitor is not None and _p.this.monitor.polling)
+print(len(_magics._executions.watches), _p.this.monitor is not None and _p.this.monitor.poller.alive)
 """
 
 

@@ -60,7 +60,7 @@ def what_is_left_of_the_process() -> Iterator[str]:
 
 def what_is_wrong(bench: Bench) -> Iterator[str]:
     """Yield what a fault has left behind, or has spoilt of the watch after it."""
-    if bench.monitor._register.all():
+    if bench.monitor.register.all():
         yield "a session is left"
     if bench.tickers and bench.tickers[-1].alive:
         bench.tickers[-1].step()

@@ -19,5 +19,5 @@ def test_of_a_session_the_tab_key_offers_what_one_reads() -> None:
     """Not what fills it."""
     offered = {name for name in dir(hfmem_widget.Session()) if not name.startswith("_")}
 
-    assert not offered & {"adopt", "append", "off_step", "replace_lock", "subscribers", "open_span"}
+    assert not offered & {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"}
     assert {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"} <= offered

@@ -130,7 +130,7 @@ class TrainingRun:
         """Begin a training, or a further attempt at it."""
         self._close("train", TRIED_AGAIN)
         self._recorder = recorder = self._monitor.recorder(self.session)
-        recorder.off_step(self._remember)
+        recorder.unsubscribe(self._remember)
         recorder.on_step(self._remember)
         self._begin("train", label)
         recorder.count(self._open["train"], counts)
@@ -291,7 +291,7 @@ class TrainingRun:
         self.leave_group()
         # A session outlives the run that it ended under.
         if self._recorder is not None:
-            self._recorder.off_step(self._remember)
+            self._recorder.unsubscribe(self._remember)
 
     @contextmanager
     def aside(

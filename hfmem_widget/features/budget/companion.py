@@ -70,7 +70,7 @@ class Budget(Companion):
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Look no longer."""
         recorder.unsubscribe(self._look)
-        recorder.off_step(self._step_ended)
+        recorder.unsubscribe(self._step_ended)
         if self in begun(Budget):
             begun(Budget).remove(self)
         self._session = None

@@ -94,7 +94,7 @@ class LiveMemoryMap(Companion):
             return
         if self._monitor is not None:
             self._busy = True
-            if not self._monitor.aside(lambda: self._refresh(session)):
+            if not self._monitor.poller.aside(lambda: self._refresh(session)):
                 self._busy = False
 
     def _refresh(self, session: Session) -> None:

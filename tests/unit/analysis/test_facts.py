@@ -49,6 +49,19 @@ def one_gpu(
     return session, recorder.close_span(span.id, sample, peaks)
 
 
+def cell(
+    seconds: float, after: float, peak: float = GIB, outcome: str = "done", before: float = GIB
+) -> tuple[Session, Span]:
+    """Return a cell that began with a GiB, unless told."""
+    recorder = Recorder("run")
+    session = recorder.session
+    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (before,))))
+    peaks = {"cuda:0/allocated": Peak(peak, "exact")}
+    end = recorder.append(Sample(seconds, (after,)))
+    return session, recorder.close_span(span.id, end, peaks, outcome)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "host", "shown"),
     [
@@ -119,12 +132,7 @@ def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
 
 def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
     """An unread start is "n/a", and so is what was left behind."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (NAN,))))
-    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (GIB,))), {})
-    assert "n/a → 1.00 GiB (n/a)" in line(session, span)
+    assert "n/a → 1.00 GiB (n/a)" in line(*cell(1.0, GIB, before=NAN))
 
 
 def test_the_line_has_its_shape() -> None:
@@ -152,12 +160,8 @@ def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
 
 def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
     """A difference of MiB between levels in GiB is told in MiB."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated", "allocated")])
-    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (3 * GIB,))))
-    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (3 * GIB + 3 * MIB,))), {})
-    assert "3.00 → 3.00 GiB (+3.00 MiB)" in line(session, span)
+    leaked = cell(1.0, 3 * GIB + 3 * MIB, peak=4 * GIB, before=3 * GIB)
+    assert "3.00 → 3.00 GiB (+3.00 MiB)" in line(*leaked)
 
 
 def test_an_open_span_reads_up_to_now() -> None:
@@ -170,19 +174,6 @@ def test_an_open_span_reads_up_to_now() -> None:
     text = line(session, span)
     assert text.startswith('memwatch "run" · 2.0 s · running · cuda:0')
     assert "allocated 0.00 → 1.00" in text
-
-
-def cell(
-    seconds: float, after: float, peak: float = GIB, outcome: str = "done", before: float = GIB
-) -> tuple[Session, Span]:
-    """Return a cell that began with a GiB, unless told."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
-    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (before,))))
-    peaks = {"cuda:0/allocated": Peak(peak, "exact")}
-    end = recorder.append(Sample(seconds, (after,)))
-    return session, recorder.close_span(span.id, end, peaks, outcome)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hfmem_widget.drivers.training.loop import Loop, step_counter
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
+from tests.fakes.source import spanned
 
 torch = pytest.importorskip("torch")
 overrides = pytest.importorskip("torch.overrides")
@@ -130,10 +131,10 @@ def test_what_an_optimizer_told_ends_with_the_cell() -> None:
     """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
-    with monitor.span(session, "cell"):
+    with spanned(monitor, session, "cell"):
         stepped_by_hand()
     at_end = session.latest("cpu/unattributed")
-    with monitor.span(session, "cell"):
+    with spanned(monitor, session, "cell"):
         pass
 
     assert not math.isnan(at_end)  # it is 0 where Python gave more back than the step took

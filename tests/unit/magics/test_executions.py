@@ -44,7 +44,7 @@ def assert_later_cells_are_watched(shell: InteractiveShell) -> None:
         "[1] x = 1",
         "[1] x = 2",
     ]
-    assert not shared_monitor().polling
+    assert not shared_monitor().poller.alive
 
 
 class Broken(Exception):
@@ -99,7 +99,7 @@ def test_a_cell_of_whose_end_nobody_tells_ends_when_the_next_begins(
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.run_cell(f"{WATCHED}x = 1")
     shell.events.register("post_run_cell", magics.cell_ends)
-    assert shared_monitor().polling
+    assert shared_monitor().poller.alive
 
     assert_later_cells_are_watched(shell)
     assert outcome(shell) == "done"
@@ -147,7 +147,7 @@ def test_cells_of_two_threads_end_each_their_own_watch(shell: InteractiveShell) 
     beside.join()
 
     assert not b.running
-    assert not shared_monitor().polling
+    assert not shared_monitor().poller.alive
 
 
 def test_a_first_watch_that_begins_slowly_is_its_own_cells(

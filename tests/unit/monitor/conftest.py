@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
@@ -67,9 +68,16 @@ class Bench:
     def __post_init__(self) -> None:
         self.sampler = Sampler([self.driver, self.host], clock=self.clock)
         self.ledger = PeakLedger(self.allocator)
-        self.monitor = Monitor(
-            self.sampler,
-            self.ledger,
+        self.monitor = self.monitor_of(self.sampler, self.ledger)
+
+    def monitor_of(
+        self, sampler: Sampler, ledger: PeakLedger, attribution: Attribution | None = None
+    ) -> Monitor:
+        """Return a monitor by the clocks of this bench, whose tickers are stepped by hand."""
+        return Monitor(
+            sampler,
+            ledger,
+            attribution=attribution,
             clock=self.clock,
             wall=self.wall,
             cpu=self.cpu,

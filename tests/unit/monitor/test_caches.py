@@ -58,9 +58,9 @@ def test_a_cache_is_not_kept_and_is_gone_at_once() -> None:
     finally:
         gc.enable()
 
-    assert caches.changed
+    assert caches.gone
     assert caches.held() == {}
-    assert not caches.changed
+    assert not caches.gone
 
 
 def test_what_is_gone_is_left_out_of_the_next_reading() -> None:

@@ -1,18 +1,19 @@
-"""Of several GPUs, those that this process uses are read, and each figure is the GPU's own."""
+"""Of several GPUs, those that are used are read, no more often than is needed, and each figure is its own."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import SpanKind
+from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
@@ -32,24 +33,21 @@ class Truth:
 
 
 class Run:
-    """A watched cell in which CUDA is not up yet; its GPUs are used one by one."""
+    """A watched cell whose GPUs are all in use, or in which CUDA is not up yet: they are used one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_up: bool = False) -> None:
         bench = self.bench = Bench()
-        self.gpus = FakeAllocator(GPUS, initialized=False)
+        self.gpus = FakeAllocator(GPUS, initialized=is_up)
+        self.now = (
+            [self.gpus.alloc(PAGE, gpu) and PAGE for gpu in range(GPUS)] if is_up else [0] * GPUS
+        )
+        self.users = [*self.now]
         self.torch = FakeTorch(self.gpus)
         allocator = CudaAllocator({"torch": self.torch})
-        self.monitor = Monitor(
-            Sampler([AllocatorSource(allocator), bench.host], clock=bench.clock),
-            PeakLedger(allocator),
-            clock=bench.clock,
-            wall=bench.wall,
-            cpu=bench.cpu,
-            make_ticker=bench.make_ticker,
-        )
+        sampler = Sampler([AllocatorSource(allocator), bench.host], clock=bench.clock)
+        self.monitor = bench.monitor_of(sampler, PeakLedger(allocator))
         self.session = self.monitor.begin(WatchOptions(interval=60.0))
         self.cell = self.monitor.open_span(self.session, "cell").id
-        self.now = [0] * GPUS
         self.blocks: list[tuple[int, int, int]] = []
         self.open: list[int] = []
         self.truth: dict[int, Truth] = {}
@@ -59,6 +57,7 @@ class Run:
         self.gpus.initialized = True
         self.blocks.append((self.gpus.alloc(PAGE * pages, gpu), gpu, PAGE * pages))
         self.now[gpu] += PAGE * pages
+        self.users[gpu] = max(self.users[gpu], self.now[gpu])
         for each in self.open:
             truth = self.truth[each]
             truth.highest = [*map(max, truth.highest, self.now)]
@@ -66,7 +65,7 @@ class Run:
     def free(self) -> None:
         """Free what was allocated last."""
         if self.blocks:
-            block, gpu, size = self.blocks.pop()
+            block, gpu, size = self.blocks.pop(0)
             self.gpus.free(block)
             self.now[gpu] -= size
 
@@ -96,6 +95,14 @@ class Run:
         """Have the user reset the peaks of a GPU."""
         if self.gpus.initialized:
             self.torch._C._cuda_resetPeakMemoryStats(gpu)
+            self.users[gpu] = self.now[gpu]
+
+    def look(self, gpu: int) -> None:
+        """Have the user read the spans, and the peak of a GPU."""
+        assert {span.id for span in self.session.open_spans} == {self.cell, *self.open}
+        if self.gpus.initialized:
+            peaks = self.torch._C._cuda_memoryStats(gpu)["allocated_bytes"]["all"]
+            assert peaks["peak"] == self.users[gpu]
 
     def _began(self, span_id: int) -> None:
         self.open.append(span_id)
@@ -107,17 +114,20 @@ ACTIONS = st.one_of(
     st.tuples(st.just("free")),
     st.tuples(st.just("begin"), st.sampled_from(["step", "forward", "block"])),
     st.tuples(st.sampled_from(["turn", "end", "tick"])),
-    st.tuples(st.just("reset"), st.integers(0, GPUS - 1)),
+    st.tuples(st.sampled_from(["reset", "look"]), st.integers(0, GPUS - 1)),
 )
 
 
-@settings(max_examples=150)
-@given(st.lists(ACTIONS, max_size=40))
+@settings(max_examples=250)
+@given(st.lists(ACTIONS, max_size=50), st.booleans())
 def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
-    actions: list[tuple[str, ...]],
+    actions: list[tuple[str, ...]], is_up: bool
 ) -> None:
-    """Edges and exact peaks are those of the GPU, to the byte; a bound is no higher than the truth."""
-    run = Run()
+    """Edges and peaks are those of the GPU, to the byte, and the user's own as without us.
+
+    Where CUDA comes up meanwhile, a peak may be a bound, which is no higher than the truth.
+    """
+    run = Run(is_up=is_up)
     for name, *arguments in actions:
         run.bench.clock.advance(0.001)
         getattr(run, name)(*arguments)
@@ -140,7 +150,8 @@ def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
                 assert truth.highest[gpu] == 0
             else:
                 assert peak.value <= truth.highest[gpu]
-                assert peak.certainty != "exact" or peak.value == truth.highest[gpu]
+                is_exact = is_up or peak.certainty == "exact"
+                assert not is_exact or peak == Peak(truth.highest[gpu], "exact")
 
 
 def test_where_all_was_freed_an_edge_says_so() -> None:
@@ -158,3 +169,62 @@ def test_where_all_was_freed_an_edge_says_so() -> None:
     steps = [span for span in run.session.spans if span.kind == "step"]
     told = [run.session.value(step.after, "cuda:0/allocated") for step in steps if step.after]
     assert told == [0.0, 0.0]
+
+
+class Machine:
+    """A watched cell that sees eight GPUs and uses the last, and how often their counters are touched."""
+
+    def __init__(self) -> None:
+        self.fake = FakeAllocator(devices=8)
+        self.fake.alloc(1 << 20, device=7)
+        self.bench = Bench()
+        sampler = Sampler([AllocatorSource(self.fake)], clock=self.bench.clock)
+        self.monitor = self.bench.monitor_of(sampler, PeakLedger(self.fake))
+        self.session = self.monitor.begin(WatchOptions())
+        self.monitor.open_span(self.session, "cell")
+
+    def counted(self, action: Callable[[], object]) -> tuple[int, int]:
+        """Return how many readings and resets something takes."""
+        self.fake.calls.clear()
+        action()
+        return self.fake.calls["stats"], self.fake.calls["reset_peak"]
+
+
+@pytest.mark.parametrize("kind", ["forward", "step", "block"])
+def test_a_beginning_reads_that_in_use_twice_and_an_end_once(kind: str) -> None:
+    """To open, to turn and to close; a sample of that instant takes no further reading."""
+    machine = Machine()
+    monitor, session = machine.monitor, machine.session
+    spans = [0]
+
+    def edge(make: Callable[[], int]) -> tuple[int, int]:
+        return machine.counted(lambda: spans.append(make()))
+
+    made = [
+        edge(lambda: monitor.open_span(session, kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.turn(session, spans[-1], kind).id),  # type: ignore[arg-type]
+        edge(lambda: monitor.close_span(session, spans[-1]).id),
+    ]
+
+    assert made == [(2, 1), (2, 1), (1, 0)]
+
+
+def test_a_tick_reads_each_device_in_use_once_and_resets_none() -> None:
+    """Also where the peaks of open spans are looked at, from the same reading."""
+    machine = Machine()
+
+    assert [machine.counted(lambda: machine.bench.pass_time(0.1)) for _ in range(12)] == [
+        (1, 0)
+    ] * 12
+
+
+def test_a_device_is_read_as_soon_as_it_is_used() -> None:
+    """One that is first used within a span has its exact peak there."""
+    machine = Machine()
+    span = machine.monitor.open_span(machine.session, "step").id
+    machine.fake.free(machine.fake.alloc(3 << 20, device=2))
+    machine.monitor.close_span(machine.session, span)
+    peaks = machine.session.span(span).peaks
+
+    assert peaks["cuda:2/allocated"] == Peak(3 << 20, "exact")
+    assert peaks["cuda:7/allocated"] == Peak(1 << 20, "exact")

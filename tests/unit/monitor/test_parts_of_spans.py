@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from hfmem_widget.monitor.attribution import Attribution
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
@@ -17,6 +16,7 @@ from hfmem_widget.session import Sample, Session, SpanKind
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.fakes.source import spanned
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
 
@@ -49,15 +49,9 @@ class Card:
         self.allocator = FakeAllocator()
         self.counted = Counted(TensorSource())
         entry_points = CudaAllocator({"torch": FakeTorch(self.allocator)})
-        self.monitor = Monitor(
-            Sampler([AllocatorSource(entry_points), self.counted.source], clock=self.bench.clock),
-            PeakLedger(entry_points),
-            attribution=self.counted,
-            clock=self.bench.clock,
-            wall=self.bench.wall,
-            cpu=self.bench.cpu,
-            make_ticker=self.bench.make_ticker,
-        )
+        sources = [AllocatorSource(entry_points), self.counted.source]
+        sampler = Sampler(sources, clock=self.bench.clock)
+        self.monitor = self.bench.monitor_of(sampler, PeakLedger(entry_points), self.counted)
         self.session = self.monitor.begin(WatchOptions())
 
     def read(self, sample: Sample | None, metric: str) -> float:
@@ -143,7 +137,7 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
     for label in labels:
         card.monitor.open_span(card.session, "block", label)
     card.counted.knows_model, card.counted.weights = True, 3.0 * MIB
-    with card.monitor.span(card.session, "block", "generate"):
+    with spanned(card.monitor, card.session, "block", "generate"):
         card.allocator.alloc(5 * MIB)
         card.bench.pass_time(0.1)
         card.bench.pass_time(0.1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.session import Finding
-from tests.fakes.ranks import SimulatedRun
+from tests.fakes.ranks import Script, SimulatedRun
 
 Pieces = list[tuple[str, bytes]]
 
@@ -43,3 +44,9 @@ def found(collector: Collector, kind: str) -> list[Finding]:
 def kinds(collector: Collector) -> Sequence[str]:
     """Return what was found."""
     return [finding.kind for finding in collector.session.findings]
+
+
+def played(seconds: float, **script: Any) -> tuple[SimulatedRun, Collector]:
+    """Return a run by a script, and what was told of its first seconds."""
+    run = SimulatedRun(Script(**script))
+    return run, play(run, seconds)

@@ -21,7 +21,7 @@ from hfmem_widget.session.rank_records import SHOWN_SINGLY, SILENT_CELL
 from hfmem_widget.text import GIB
 from tests.data.garbage import garbage
 from tests.fakes.ranks import Script, SimulatedRun
-from tests.unit.ranks.played import Pieces, finish, found, kinds, play
+from tests.unit.ranks.played import Pieces, finish, found, kinds, play, played
 
 SLOW = Script(interval=0.5)
 
@@ -43,8 +43,7 @@ def test_the_peaks_of_all_ranks_are_exact() -> None:
 
 def test_the_table_of_steps_has_the_highest_of_all_ranks() -> None:
     """A row of the overview's steps is the highest exact peak of that step over all ranks."""
-    run = SimulatedRun(Script(world=3, noise=0.05, interval=0.5))
-    collector = play(run, 10.0)
+    run, collector = played(10.0, world=3, noise=0.05, interval=0.5)
     finish(run, collector)
 
     by_step = np.array(
@@ -103,8 +102,7 @@ def test_a_rank_shown_by_itself_has_its_parts() -> None:
 
 def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
     """One span is around all, and within it lie the training and its evaluations, with the highest peaks."""
-    run = SimulatedRun(Script(world=3, evaluate_every=4, interval=0.5, heavier={1: 1.1}))
-    collector = play(run, 8.0)
+    run, collector = played(8.0, world=3, evaluate_every=4, interval=0.5, heavier={1: 1.1})
     finish(run, collector)
     collector.finish(run.began + run.now)
 
@@ -199,12 +197,11 @@ def test_a_healthy_run_says_nothing() -> None:
 @pytest.mark.parametrize(("before", "now"), [(8, 4), (4, 8)])
 def test_a_world_that_changes_is_followed(before: int, now: int) -> None:
     """After a restart with more or fewer ranks so many are expected, and none of the old is silent."""
-    run = SimulatedRun(Script(world=before, interval=0.5))
-    collector = play(run, 8.0)
+    run, collector = played(8.0, world=before, interval=0.5)
     run.restart(now, step=10)
     play(run, 40.0, collector)
 
-    assert collector.world == now
+    assert collector.roster.world == now
     assert sorted(collector.streams) == list(range(now))
     assert {stream.rank.attempt for stream in collector.streams.values()} == {1}
     assert kinds(collector) == ["rank-restarted"]
@@ -286,8 +283,7 @@ def test_a_run_without_ranks_is_an_empty_session() -> None:
 
 def test_the_run_is_over_when_all_ranks_have_ended() -> None:
     """While one of them goes on it is not; once all are done it is, at once."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     now = run.began + run.now
     assert not collector.is_over(now)
 
@@ -298,8 +294,7 @@ def test_the_run_is_over_when_all_ranks_have_ended() -> None:
 
 def test_a_run_that_failed_may_be_started_again() -> None:
     """Where a rank failed the run is over only after a while, in which a new attempt may begin."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     for stream, data in run.finish("raised RuntimeError"):
         collector.feed(stream, data)
     now = run.began + run.now
@@ -311,8 +306,7 @@ def test_a_run_that_failed_may_be_started_again() -> None:
 
 def test_a_run_ends_as_the_first_rank_that_failed() -> None:
     """The others fail because it is gone."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     for (stream, data), outcome in zip(
         run.finish("raised E"), (b"raised Lost", b"raised Cause"), strict=True
     ):
@@ -335,8 +329,7 @@ def test_before_a_rank_began_nothing_is_known_of_it() -> None:
 
 def test_a_run_with_a_rank_that_has_no_end_is_not_done() -> None:
     """A launcher ends at once where a rank was killed, before it counts as silent."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     (first, data), _ = run.finish()
     collector.feed(first, data)
     collector.finish(run.began + run.now)
@@ -361,8 +354,7 @@ def test_a_rank_that_was_just_found_is_not_grey() -> None:
 
 def test_a_silent_rank_is_grey_in_the_strip() -> None:
     """What stands in the strip of a rank that was killed is that it is silent; of the others it is not."""
-    run = SimulatedRun(Script(world=3, interval=0.5, killed={1: 5.0}))
-    collector = play(run, 30.0)
+    _, collector = played(30.0, world=3, interval=0.5, killed={1: 5.0})
 
     assert collector.session.ranks is not None
     strip = collector.session.ranks.strip
@@ -405,8 +397,7 @@ def test_hostile_lines_are_counted() -> None:
 
 def test_a_damaged_stream_is_left_alone() -> None:
     """A hundred bad lines in a row end the reading of a stream, and a note says so once."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 3.0)
+    run, collector = played(3.0, world=2, interval=0.5)
     stream = run.ranks[0].stream
     collector.feed(stream, b"{\n" * 5000)
     collector.tick(run.began + run.now)
@@ -428,15 +419,14 @@ def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
     collector.tick(0.0)
     collector.tick(1e10)
 
-    assert collector.world == 1 << 20
+    assert collector.roster.world == 1 << 20
     assert len(collector.session.ranks.table) == 1  # type: ignore[union-attr]
     assert len(collector.session.ranks.strip.first) <= 64  # type: ignore[union-attr]
 
 
 def test_a_rank_costs_little() -> None:
     """What is kept of a rank does not grow with the length of its run."""
-    run = SimulatedRun(Script(world=4, interval=1.0))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=4, interval=1.0)
     pieces = list(run.advance(40.0))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -451,8 +441,7 @@ def test_a_rank_costs_little() -> None:
 
 def test_a_finished_run_takes_in_nothing_more() -> None:
     """After the end neither samples nor findings come."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     collector.finish(run.began + run.now)
     before = collector.session.timeline.samples
     play(run, 4.0, collector)
@@ -469,8 +458,7 @@ def test_a_run_is_called_as_its_ranks_are(label: str, said: str) -> None:
 
 def test_a_row_has_what_the_peak_was_beyond_what_is_held() -> None:
     """Activations are what the peak has besides weights, gradients and optimizer states."""
-    run = SimulatedRun(Script(world=2, heavier={1: 1.1}))
-    collector = play(run, 12.0)
+    run, collector = played(12.0, world=2, heavier={1: 1.1})
 
     held = 4 * run.script.weights
     expected = [rank.peak - held for rank in run.ranks.values()]

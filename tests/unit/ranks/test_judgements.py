@@ -12,7 +12,7 @@ from hfmem_widget.ranks.roster import LOST
 from hfmem_widget.ranks.stream import Edge
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
-from tests.unit.ranks.played import finish, found, kinds, play
+from tests.unit.ranks.played import finish, found, kinds, play, played
 
 FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
     "a rank is killed": (Script(world=4, killed={2: 6.0}), ["rank-silent"], {"ranks": [2]}),
@@ -91,8 +91,7 @@ def test_a_fault_is_one_sentence(name: str) -> None:
 
 def test_a_restart_is_said() -> None:
     """All ranks of a new attempt are one sentence, with the step after which it was."""
-    run = SimulatedRun(Script(world=4, killed={2: 6.0}, interval=0.5))
-    collector = play(run, 8.0)
+    run, collector = played(8.0, world=4, killed={2: 6.0}, interval=0.5)
     run.restart(step=12)
     play(run, 10.0, collector)
 
@@ -104,8 +103,7 @@ def test_a_restart_is_said() -> None:
 
 def test_a_rank_is_silent_after_its_patience_and_no_earlier() -> None:
     """A rank that last wrote five seconds ago is not silent yet; one second later it is."""
-    run = SimulatedRun(Script(world=2, interval=0.5, killed={1: 6.0}))
-    collector = play(run, 11.0)
+    run, collector = played(11.0, world=2, interval=0.5, killed={1: 6.0})
     assert kinds(collector) == []
 
     play(run, 1.0, collector)
@@ -118,8 +116,7 @@ def test_a_rank_is_silent_after_its_patience_and_no_earlier() -> None:
 
 def test_a_rank_that_comes_back_is_forgiven() -> None:
     """A rank that writes again is not called silent any more."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0)
+    run, collector = played(4.0, world=2, interval=0.5)
     held_back: list[tuple[str, bytes]] = []
     name = run.ranks[1].stream
 
@@ -209,8 +206,7 @@ def test_a_rank_is_behind_only_after_a_while() -> None:
 
 def test_ranks_that_wait_in_long_steps_are_none() -> None:
     """Steps of ten seconds are as they are: nobody is said to be waited for."""
-    run = SimulatedRun(Script(world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5))
-    collector = play(run, 45.0)
+    run, collector = played(45.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
     assert kinds(collector) == []
 
     play(run, 10.0, collector)
@@ -219,8 +215,7 @@ def test_ranks_that_wait_in_long_steps_are_none() -> None:
 
 def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
     """A rank is not said to be late in a step whose phases it does not measure."""
-    run = SimulatedRun(Script(world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5))
-    collector = play(run, 55.0)
+    run, collector = played(55.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
     look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
     whole, lacking = (
@@ -234,8 +229,7 @@ def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
 
 def test_phases_that_the_newest_steps_lack_are_those_of_earlier_ones() -> None:
     """They are measured on few of many short steps, and their rows stay where they are."""
-    run = SimulatedRun(Script(world=4, interval=0.5))
-    collector = play(run, 20.0)
+    run, collector = played(20.0, world=4, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
     unknown = np.full_like(look.peaks.newest_phases, np.nan)
     lacking = replace(look, peaks=replace(look.peaks, newest_phases=unknown))
@@ -264,8 +258,7 @@ def test_the_first_of_several_that_run_out_is_named() -> None:
 )
 def test_where_a_rank_ran_out_is_told_by_a_name(parent: str, label: str, said: str) -> None:
     """The watch around all that a rank does is no such place."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 3.0)
+    run, collector = played(3.0, world=2, interval=0.5)
     stream = run.ranks[0].stream
     collector.feed(
         stream,
@@ -284,8 +277,7 @@ def test_where_a_rank_ran_out_is_told_by_a_name(parent: str, label: str, said: s
 
 def test_an_error_that_the_code_caught_is_none_of_ours() -> None:
     """Out-of-memory errors that a rank's own code caught are told in that rank's session alone."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 3.0)
+    run, collector = played(3.0, world=2, interval=0.5)
     collector.feed(
         run.ranks[0].stream,
         b'{"k":"finding","i":0,"kind":"oom","severity":"info","title":"caught","evidence":{},"advice":[],"span":1}\n',
@@ -297,8 +289,7 @@ def test_an_error_that_the_code_caught_is_none_of_ours() -> None:
 
 def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
     """What does not change is neither written nor sent again."""
-    run = SimulatedRun(Script(world=8, heavier={5: 1.3}, noise=0.0, interval=0.5))
-    collector = play(run, 16.0)
+    run, collector = played(16.0, world=8, heavier={5: 1.3}, noise=0.0, interval=0.5)
     before = collector.session.findings[0]
     play(run, 3.0, collector)
 
@@ -315,8 +306,7 @@ def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
 )
 def test_what_is_gone_is_told_with_what_failed(outcome: str, expected: str, said: str) -> None:
     """A launcher ends the others where one fails, and nobody is told of what was interrupted."""
-    run = SimulatedRun(Script(world=4, killed={2: 6.0}))
-    collector = play(run, 7.0)
+    run, collector = played(7.0, world=4, killed={2: 6.0})
     collector.is_gone(run.ranks[2].stream)
     if outcome:
         collector.feed(run.ranks[0].stream, run.ranks[0].end(run.now, outcome))
@@ -330,8 +320,7 @@ def test_what_is_gone_is_told_with_what_failed(outcome: str, expected: str, said
 
 def test_a_run_of_long_ago_does_not_say_how_long_that_is() -> None:
     """How long a rank was silent is counted to half a minute after the last word of all."""
-    run = SimulatedRun(Script(world=4, killed={2: 6.0}))
-    collector = play(run, 12.0)
+    run, collector = played(12.0, world=4, killed={2: 6.0})
     finish(run, collector)
     collector.tick(run.began + 3e7, looks=True)
 
@@ -342,8 +331,7 @@ def test_a_run_of_long_ago_does_not_say_how_long_that_is() -> None:
 
 def test_of_ranks_that_an_interrupt_has_ended_nothing_is_said() -> None:
     """Whoever has started them ends them, and some have no time to write an end."""
-    run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 6.0)
+    run, collector = played(6.0, world=2, interval=0.5)
     for rank in run.ranks.values():
         collector.is_gone(rank.stream)
     collector.was_interrupted = True

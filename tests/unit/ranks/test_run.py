@@ -25,10 +25,14 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_directory_is_opened_as_a_run(directory: Path) -> None:
-    """Its world, nodes, worst rank and findings are there, and it has ended."""
-    run = hfmem_widget.open(directory)
+@pytest.fixture
+def run(directory: Path) -> Run:
+    """Return it, opened."""
+    return hfmem_widget.open(directory)  # type: ignore[no-any-return]  # it may be a session
 
+
+def test_a_directory_is_opened_as_a_run(run: Run) -> None:
+    """Its world, nodes, worst rank and findings are there, and it has ended."""
     assert isinstance(run, Run)
     assert (run.world, run.nodes, run.worst) == (8, ("node0000", "node0001"), 3)
     assert [finding.evidence["rank"] for finding in run.findings] == [3]
@@ -82,11 +86,8 @@ def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
     assert (cells[-1] != SILENT_CELL).all()
 
 
-def test_a_rank_is_a_session(directory: Path) -> None:
+def test_a_rank_is_a_session(run: Run) -> None:
     """What one rank has written is a session of its own, with the same peak; it is read once."""
-    run = hfmem_widget.open(directory)
-    assert isinstance(run, Run)
-
     session = run.session(3)
 
     assert session.peak("cuda:3/allocated") == run.ranks[3].peak
@@ -95,10 +96,8 @@ def test_a_rank_is_a_session(directory: Path) -> None:
         run.session(8)
 
 
-def test_tables(directory: Path) -> None:
+def test_tables(run: Run) -> None:
     """A row for each rank, and a row for each phase with who was highest."""
-    run = hfmem_widget.open(directory)
-    assert isinstance(run, Run)
     ranks, skew = run.to_pandas(), run.skew()
 
     assert list(ranks.index) == list(range(8))
@@ -108,21 +107,16 @@ def test_tables(directory: Path) -> None:
     assert (skew["low"] <= skew["median"]).all()
 
 
-def test_it_shows_itself(directory: Path) -> None:
+def test_it_shows_itself(run: Run, directory: Path) -> None:
     """As text, as a page, as a figure."""
-    run = hfmem_widget.open(directory)
-    assert isinstance(run, Run)
-
     assert "rank" in run._repr_mimebundle_()["text/plain"]
     assert run.figure().data
     page = run.report(directory.parent / "run.html", static=True)
     assert "rank:3" in page.read_text()
 
 
-def test_a_copy_opens_again(directory: Path) -> None:
+def test_a_copy_opens_again(run: Run, directory: Path) -> None:
     """What the ranks wrote can be kept elsewhere; what is there is never overwritten."""
-    run = hfmem_widget.open(directory)
-    assert isinstance(run, Run)
     place = run.save(directory.parent / "kept")
 
     copy = hfmem_widget.open(place)

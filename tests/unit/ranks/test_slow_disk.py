@@ -1,19 +1,16 @@
-"""A disk that is slow or away: threads, and what is said meanwhile."""
+"""A disk that is slow or away, and what is said meanwhile."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.ranks import tail
 from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
-from hfmem_widget.ranks.tail import MOST_THREADS, TO_THE_END, File, Piece, fetched
+from hfmem_widget.ranks.tail import TO_THE_END
 from tests.fakes.ranks import Script
 from tests.fakes.slow_disk import Followed
 
@@ -21,42 +18,6 @@ SLOW = 0.5
 """Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
 
 MANY = Script(world=12, interval=1.0)
-
-
-def test_more_threads_read_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most eight; one alone feeds the collector, and none is left at the end."""
-    run = Followed(tmp_path / "run", MANY, SLOW)
-    fed, feed, before = set(), run.collector.feed, threading.active_count()
-    side_by_side = []
-
-    def noted(*arguments: Any) -> None:
-        fed.add(threading.get_ident())
-        side_by_side.append(run.tail.threads)
-        feed(*arguments)
-
-    monkeypatch.setattr(run.collector, "feed", noted)
-    run.goes_on(30.0)
-
-    assert fed == {threading.get_ident()}
-    assert max(side_by_side) == MOST_THREADS
-    assert len(run.disk.threads) > 1
-    assert threading.active_count() == before
-    assert len(run.collector.streams) == 12
-    assert all(one.holes == one.dropped == 0 for one in run.collector.streams.values())
-
-
-def test_a_disk_that_is_quick_again_is_read_by_one_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As soon as a round is as short as it was."""
-    run = Followed(tmp_path / "run", MANY, SLOW)
-    run.goes_on(30.0)
-    run.disk.takes = 1e-5
-    run.goes_on(2.0)
-    run.disk.threads.clear()
-    run.goes_on(2.0)
-
-    assert run.disk.threads == {threading.get_ident()}
 
 
 def test_nothing_is_said_of_ranks_that_were_not_read_yet(tmp_path: Path) -> None:
@@ -166,21 +127,19 @@ def test_files_of_another_machine_are_opened_for_every_look(
     assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
 
 
-def test_what_goes_wrong_in_a_thread_is_raised_where_it_is_waited_for() -> None:
-    """A fault of ours costs a pass, whichever thread it is in."""
-    due = deque(File(str(at), "", 0.0) for at in range(9))
-    with pytest.raises(ZeroDivisionError):
-        list(fetched(due, lambda _file: 1 / 0, lambda: False, 3))  # type: ignore[arg-type, return-value]
+def test_a_server_that_never_answers_keeps_nobody_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is read on a thread of ours, which is waited for so long and no longer."""
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    run.run.write(run.directory, 1.0)
+    answer = threading.Event()
+    monkeypatch.setattr(run.disk, "opened", lambda _path: answer.wait())
+    monkeypatch.setattr(tail, "TO_THE_END", 0.01)
+    monkeypatch.setattr(tail, "PATIENCE", 0.01)
+    run.tail.finish()
+    answer.set()
 
-
-def test_without_further_threads_one_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system gives a process so many and no more."""
-
-    def fails(_ticker: Ticker) -> None:
-        message = "can't start new thread"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(Ticker, "start", fails)
-    due = deque(File(str(at), "", 0.0) for at in range(9))
-
-    assert len(list(fetched(due, Piece, lambda: False, 3))) == 9
+    assert not run.collector.session.running
+    assert "could not be read" in run.collector.session.notes[-1]

@@ -200,7 +200,7 @@ def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path
     alone.run = SimulatedRun(larger, run=RUN, began=alone.clock.now)
     alone.goes_on(3)
 
-    assert alone.collector.world == 2
+    assert alone.collector.roster.world == 2
     assert alone.peaks == alone.truth
 
 

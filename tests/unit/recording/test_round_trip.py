@@ -153,16 +153,6 @@ def test_a_path_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
         scripted_run("short").save(tmp_path / name)
 
 
-def test_a_table_is_that_of_the_session(tmp_path: Path) -> None:
-    """A .csv has a column for each series, and a row for each of the timeline."""
-    session = scripted_run("training")
-
-    lines = session.save(tmp_path / "run.csv").read_text(encoding="utf-8").splitlines()
-
-    assert lines[0].split(",")[1:] == list(session.to_pandas().columns)
-    assert len(lines) - 1 == len(session.timeline)
-
-
 def test_versions_are_those_of_where_it_was_recorded(tmp_path: Path) -> None:
     """A library that was imported while the recording was written stands in its last line."""
     session = Session("run", stopped_at=1.0, software={"python": "3.99", "torch": "0.0.99"})

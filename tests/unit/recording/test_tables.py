@@ -32,13 +32,15 @@ def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
     assert table.loc[step.id, "stop"] == pytest.approx(step.stop)
 
 
-def test_the_table_of_steps_is_that_of_the_session(tmp_path: Path) -> None:
-    """With the same columns."""
+def test_the_tables_of_steps_and_of_samples_are_those_of_the_session(tmp_path: Path) -> None:
+    """With the same columns; samples are indexed by their time."""
     session = scripted_run("steps")
-    table = pd.read_csv(session.save(tmp_path / "x.csv", table="steps"))
+    samples = pd.read_csv(session.save(tmp_path / "x.csv"))
+    steps = pd.read_csv(session.save(tmp_path / "y.csv", table="steps"))
 
-    assert list(table.columns) == list(session.steps.to_pandas().columns)
-    assert len(table) == len(session.steps)
+    assert list(samples.columns)[1:] == list(session.to_pandas().columns)
+    assert list(steps.columns) == list(session.steps.to_pandas().columns)
+    assert (len(samples), len(steps)) == (len(session.timeline), len(session.steps))
 
 
 def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> None:

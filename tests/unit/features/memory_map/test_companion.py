@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -83,7 +84,7 @@ class Rig:
         self.span = self.recorder.open_span("cell", "cell", self.sample())
         self.companion = LiveMemoryMap(options, self.read, clock=self.clock, cpu=self.cpu)
         self.companion.screen = cast("Screen", self.screen)
-        monitor = cast("Monitor", self)  # of a monitor it only needs `aside`
+        monitor = cast("Monitor", SimpleNamespace(poller=self))  # it only needs `aside`
         self.companion.begin(monitor, self.recorder, self.span)
 
     def aside(self, action: Callable[[], object]) -> bool:
