@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -203,16 +203,12 @@ class Replay(NamedTuple):
         allocator = CachingAllocator(room)
         with suppress(MemoryError):
             given(allocator, self.held)
-            first = play(self.events, allocator)
-            given(allocator, self.states)
-            for block in first.left:
-                allocator.take_back(block)
-            play(self.events, allocator)
+            play_twice(self.events, self.states, allocator)
         return allocator.most
 
 
 class Played(NamedTuple):
-    """The peak between any two restarts, and what was left at the end."""
+    """The peak between any two restarts, above what was there before, and what was left at the end."""
 
     peaks: tuple[ReplayPeak, ...]
     left: tuple[ReplayBlock, ...]
@@ -224,28 +220,44 @@ def play(events: Iterable[Event], allocator: Allocator) -> Played:
     blocks: dict[int, ReplayBlock] = {}
     numbers: set[int] = set()
     peaks: list[ReplayPeak] = []
-    marked = 0
-    peak = ReplayPeak(allocator.allocated, marked)
+    marked, before = 0, allocator.allocated
+
+    def now() -> ReplayPeak:
+        return ReplayPeak(allocator.allocated - before, marked)
+
+    peak = now()
     for moment, number, size in events:
-        if moment is Moment.MADE:
-            if size:
-                blocks[number] = allocator.give(size)
+        if moment is Moment.MADE and size:
+            blocks[number] = allocator.give(size)
         elif moment is Moment.GONE:
             block = blocks.pop(number, None)
             if block is not None:
                 marked -= block.size if number in numbers else 0
                 allocator.take_back(block)
-        elif moment is Moment.MARKED:
-            if number in blocks:
-                numbers.add(number)
-                marked += blocks[number].size
+        elif moment is Moment.MARKED and number in blocks:
+            numbers.add(number)
+            marked += blocks[number].size
         elif moment is Moment.BESIDES:
             block = allocator.give(size)
-            peak = max(peak, ReplayPeak(allocator.allocated, marked))
+            peak = max(peak, now())
             allocator.take_back(block)
-        else:
+        elif moment is Moment.RESTARTED:
             peaks.append(peak)
-            peak = ReplayPeak(allocator.allocated, marked)
-        if allocator.allocated > peak.bytes:
-            peak = ReplayPeak(allocator.allocated, marked)
+            peak = now()
+        if allocator.allocated - before > peak.bytes:
+            peak = now()
     return Played((*peaks, peak), tuple(blocks.values()), marked)
+
+
+def play_twice(
+    events: Sequence[Event], states: Iterable[int], allocator: Allocator
+) -> tuple[int, Played]:
+    """Play a step after another one; return the bytes of what the first one leaves, and the second step.
+
+    The states are made at the end of the first, of which nothing else is left but free blocks.
+    """
+    first = play(events, allocator)
+    of_states = given(allocator, states)
+    for block in first.left:
+        allocator.take_back(block)
+    return of_states, play(events, allocator)

@@ -10,9 +10,9 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from hfmem_widget.features.fit.allocator import Allocator, Event, ReplayPeak, given, play
+from hfmem_widget.features.fit.allocator import Event, ReplayPeak
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
@@ -47,9 +47,8 @@ class Step:
     backward: ReplayPeak
     kept: int  # between the two: what was saved for the backward pass, and the batch
     gradients: int  # all of them, when they are complete
-    unused: frozenset[int] = (
-        frozenset()
-    )  # identities of parameters that the model's own loss does not reach
+    unused: frozenset[int] = frozenset()
+    """Identities of parameters that the model's own loss does not reach."""
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
@@ -80,8 +79,6 @@ def training_step(
 
     With `accumulating`, the gradients of an earlier batch are there from the beginning.
     """
-    live = LiveBytes(GRANULARITY[device])
-    live.leave_out(chain(model.parameters(), model.buffers()))
     counted: set[int] = set()
     reached: set[int] = set()
 
@@ -93,9 +90,8 @@ def training_step(
             live.mark(leaf.grad)
 
     model.train()
-    mode = AsOnDevice(device, autocast)
     again = checkpoint_layers(model, accumulated) if checkpointing else nullcontext()
-    with again, undisturbed(), live, mode:
+    with again, _running(model, device, autocast) as (live, mode):
         if accumulating:
             for parameter in model.parameters():
                 if parameter.requires_grad:
@@ -103,9 +99,7 @@ def training_step(
                     accumulated(parameter)
         reached.clear()
         live.restart()
-        batch = dict(inputs())
-        outputs = model(**batch)
-        del batch
+        outputs = model(**inputs())
         # Without one, the user's loss may well reach what the first result does not.
         has_loss = _own_loss(outputs) is not None
         mode.leave_autocast()
@@ -124,20 +118,15 @@ def training_step(
     return Step(forward, backward, kept, live.marked, unused, routes, assumed, events, has_loss)
 
 
-def second_step(step: Step, allocator: Allocator, states: Iterable[int]) -> tuple[Step, int]:
-    """Return a step as an allocator gives it after a first one, and the bytes of the optimizer's states.
-
-    The allocator has given the weights. The states are made at the end of the first step, of which nothing
-    is left but free blocks.
-    """
-    first = play(step.events, allocator)
-    of_states = given(allocator, states)
-    for block in first.left:
-        allocator.take_back(block)
-    held = allocator.allocated
-    second = play(step.events, allocator)
-    forward, backward = (ReplayPeak(peak.bytes - held, peak.marked) for peak in second.peaks[-2:])
-    return replace(step, forward=forward, backward=backward, gradients=second.marked), of_states
+@contextmanager
+def _running(
+    model: Any, device: str, autocast: torch.dtype | None
+) -> Iterator[tuple[LiveBytes, AsOnDevice]]:
+    """Count what a model makes beside its weights and buffers, as on a device."""
+    live, mode = LiveBytes(GRANULARITY[device]), AsOnDevice(device, autocast)
+    live.leave_out(chain(model.parameters(), model.buffers()))
+    with undisturbed(), live, mode:
+        yield live, mode
 
 
 def inference(
@@ -147,59 +136,39 @@ def inference(
     device: str = "cuda",
     options: Mapping[str, Any] | None = None,
     autocast: torch.dtype | None = None,
+    is_last: bool = False,
 ) -> Inference:
     """Run one batch forward through a model on the meta device, as the first step of `generate` does.
 
-    With other `options` it is called with these beside the batch.
+    Or as its last step: one token after a batch of all the others. With other `options` it is called with
+    these beside the batch.
     """
-    live = LiveBytes(GRANULARITY[device])
-    live.leave_out(chain(model.parameters(), model.buffers()))
     model.eval()
-    given = generation_options(model) if options is None else options
-    mode = AsOnDevice(device, autocast)
-    with undisturbed(), torch.no_grad(), live, mode:
+    options = generation_options(model) if options is None else options
+    with torch.no_grad(), _running(model, device, autocast) as (live, mode):
         batch = dict(inputs())
-        outputs = model(**batch, **given)
+        outputs = model(**batch, **options)
+        if is_last:
+            (name, cache), *_ = _caches_in(outputs).items()
+            ids = batch["input_ids"]
+            masks = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in batch else {}
+            batch = {"input_ids": torch.ones_like(ids[:, :1]), name: cache, **masks}
+            del outputs, ids, cache
+            live.restart()
+            outputs = model(**batch, **options)
         mode.leave_autocast()
         if autocast is not None:
             cast_to_float(outputs)
-        kept = _bytes_of(_caches_in(outputs), live)
-        events = tuple(live.events)
+        tensors = tensors_in([*_caches_in(outputs).values()])
+        sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
+        kept, events = sum(map(live.rounded, sizes.values())), tuple(live.events)
         return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
-
-
-def last_token(model: Any, inputs: MakeInputs, *, device: str = "cuda") -> Inference:
-    """Run the last step of a `generate` on the meta device: one token after a batch of all the others."""
-    live = LiveBytes(GRANULARITY[device])
-    live.leave_out(chain(model.parameters(), model.buffers()))
-    model.eval()
-    options = generation_options(model)
-    mode = AsOnDevice(device)
-    with undisturbed(), torch.no_grad(), live, mode:
-        batch = dict(inputs())
-        outputs = model(**batch, **options)
-        (name, cache), *_ = _caches_in(outputs).items()
-        ids = batch["input_ids"]
-        step = {"input_ids": torch.ones_like(ids[:, :1]), name: cache}
-        if "attention_mask" in batch:
-            step["attention_mask"] = torch.ones_like(ids)
-        del batch, outputs, ids
-        live.restart()
-        outputs = model(**step, **options)
-        kept = _bytes_of(_caches_in(outputs), live)
-        return Inference(live.peak, kept, mode.routes, live.knowing.assumed)
 
 
 def _caches_in(outputs: Any) -> dict[str, Any]:
     # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
     named = outputs.items() if isinstance(outputs, Mapping) else ()
     return {name: each for name, each in named if name in _CACHES and each is not None}
-
-
-def _bytes_of(caches: Mapping[str, Any], live: LiveBytes) -> int:
-    tensors = tensors_in([*caches.values()])
-    sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
-    return sum(map(live.rounded, sizes.values()))
 
 
 def mixes_rows(model: Any) -> bool:

@@ -111,25 +111,19 @@ NAMES: Final = (*OF_TORCH, *_OF_BITSANDBYTES)
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
     """Return the rule of an optimizer by its name in `TrainingArguments.optim`, or raise OptionError."""
-    rule = None
-    if name in OF_TORCH:
-        # PyTorch's own take all tensors together on a GPU, and one after the other on a CPU.
-        settings = {"fused": name.endswith("_fused"), "foreach": device != "cpu"}
-        rule = of_class(OF_TORCH[name], settings)
-    elif name in _OF_BITSANDBYTES:
-        kind, bits, is_paged = named_in_bitsandbytes(name)
-        rule = of_bitsandbytes(kind, bits, paged=is_paged)
-    if rule is None:
+    if name not in NAMES:
         message = f"forecasts do not support the optimizer {plain(name)!r}; they support {', '.join(NAMES)}"
         raise OptionError(message)
-    return rule
+    return of_live(kind_named(name), device)
 
 
-def named_in_bitsandbytes(name: str) -> tuple[str, int, bool]:
-    """Return the class, the bits of its states and whether they are paged, by a name of bitsandbytes'."""
+def kind_named(name: str) -> Kind:
+    """Return what a rule needs to know of an optimizer, by one of `NAMES`."""
+    if name in OF_TORCH:
+        return Kind(OF_TORCH[name], {"fused": name.endswith("_fused")})
     first = name.removeprefix("paged_").partition("_")[0]
     kind = next(each for each in _COUNTS if each.lower() == first)
-    return kind, 8 if name.endswith("8bit") else 32, name.startswith("paged")
+    return Kind(kind, {}, 8 if name.endswith("8bit") else 32, name.startswith("paged"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +246,9 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     if kind.bits:
         rule = of_bitsandbytes(kind.name, kind.bits, paged=kind.paged)
     else:
-        settings = dict(kind.options)
-        if settings.get("foreach") is None and device == "cpu":
-            settings["foreach"] = False
-        rule = of_class(kind.name, settings)
+        # PyTorch's take all tensors together on a GPU by default, and one after the other on a CPU.
+        on_cpu = device == "cpu" and kind.options.get("foreach") is None
+        rule = of_class(kind.name, {**kind.options, **({"foreach": False} if on_cpu else {})})
     if rule is None:
         raise OptionError(f"forecasts do not support the optimizer {plain(kind.name)}")
     return rule

@@ -186,7 +186,7 @@ class DryPasses:
         return Need(peak, high * peak + last.kv_cache)
 
     def _run_once(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
-        from hfmem_widget.features.fit.dry_run import inference, last_token
+        from hfmem_widget.features.fit.dry_run import inference
         from hfmem_widget.features.fit.predict import HALVES, inputs_of
 
         if time.monotonic() > self._passes.until:
@@ -195,10 +195,8 @@ class DryPasses:
         setting = Setting(training=False, batch=rows, length=max(1, length))
         with foreign(f"{plain(type(ghost).__name__)} cannot run on PyTorch's meta device"):
             inputs = inputs_of(ghost, setting, passes.seen)
-            if is_last:
-                return last_token(ghost, inputs, device=self._device)
             if passes.whole:
-                return inference(ghost, inputs, device=self._device)
+                return inference(ghost, inputs, device=self._device, is_last=is_last)
             autocast = HALVES.get(passes.precision)
             return inference(ghost, inputs, device=self._device, options={}, autocast=autocast)
 

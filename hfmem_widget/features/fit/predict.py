@@ -21,6 +21,7 @@ from hfmem_widget.features.fit.allocator import (
     allocator_of,
     given,
     play,
+    play_twice,
 )
 from hfmem_widget.features.fit.backward import is_checkpointed
 from hfmem_widget.features.fit.dry_run import (
@@ -28,7 +29,6 @@ from hfmem_widget.features.fit.dry_run import (
     Inference,
     Step,
     inference,
-    second_step,
     training_step,
 )
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, as_seen, batch_for, idle
@@ -342,8 +342,7 @@ def _dry(
     waiting = idle(model)
     if not setting.training:
         run = inference(model, inputs, device=setting.device)
-        before = allocator.allocated
-        peak = play(run.events, allocator).peaks[-1].bytes - before
+        peak = play(run.events, allocator).peaks[-1].bytes
         forecast = _of_inference(held, unpacked, replace(run, peak=peak))
     else:
         run_once = partial(
@@ -358,7 +357,9 @@ def _dry(
         step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
         needs = _needs(optimizer, model, step.unused)
         states_of = tuple(needs.sizes)
-        step, states = second_step(step, allocator, states_of)
+        states, second = play_twice(step.events, states_of, allocator)
+        forward, backward = second.peaks[-2:]
+        step = replace(step, forward=forward, backward=backward, gradients=second.marked)
         forecast = _of_training(held, unpacked, step, needs, states)
         forecast = replace(forecast, notes=(*forecast.notes, *cached))
         if held.replay is not None and setting.device == "cuda":

@@ -18,7 +18,7 @@ from hfmem_widget.features.fit.dry_run import cast_to_float, generation_options,
 from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.on_meta import from_config, quantised
-from hfmem_widget.features.fit.optimizers import OF_TORCH, named_in_bitsandbytes
+from hfmem_widget.features.fit.optimizers import OF_TORCH, kind_named
 from hfmem_widget.features.fit.predict import HALVES, as_trained, weights_type
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.sources import loaded_allocator
@@ -175,18 +175,18 @@ def _optimizer(name: str, model: Any) -> Any:
     trained = [one for one in model.parameters() if one.requires_grad]
     if name == "adafactor":
         return transformers.Adafactor(trained, lr=1e-3, scale_parameter=False, relative_step=False)
+    kind = kind_named(name)
     if name in OF_TORCH:
-        options = {"fused": True} if name.endswith("_fused") else {}
-        return getattr(torch.optim, OF_TORCH[name])(trained, **options)
+        options = {"fused": True} if kind.options["fused"] else {}
+        return getattr(torch.optim, kind.name)(trained, **options)
     from bitsandbytes import optim
 
-    kind, bits, is_paged = named_in_bitsandbytes(name)
     manager = optim.GlobalOptimManager.get_instance()
-    for module in model.modules() if bits == 8 else ():
+    for module in model.modules() if kind.bits == 8 else ():
         if isinstance(module, torch.nn.Embedding):
             manager.register_module_override(module, "weight", {"optim_bits": 32})
-    options = {"is_paged": True} if is_paged else {}
-    return getattr(optim, kind)(trained, optim_bits=bits, **options)
+    options = {"is_paged": True} if kind.paged else {}
+    return getattr(optim, kind.name)(trained, optim_bits=kind.bits, **options)
 
 
 def real_batch(batch: Batch, device: str) -> dict[str, Any]:
