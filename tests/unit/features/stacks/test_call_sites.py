@@ -6,6 +6,7 @@ import json
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,11 @@ from hfmem_widget.features.stacks.call_sites import (
     MOVED,
     OUTSIDE,
     TORCHS_OWN,
+    place_of,
     qualified,
-    sites_of,
 )
-from hfmem_widget.features.stacks.live_at_peak import LiveBlock
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.session.stacks import OPERATOR, Site
 
 CELL = "/tmp/ipykernel_12/345.py"
@@ -37,14 +39,28 @@ BACKWARD_CALL = (f"{PACKAGES}/torch/autograd/graph.py", 800, "_engine_run_backwa
 Frame = tuple[str, int, str]
 
 
-def block(*frames: Frame, size: int = 8, seen: bool = True) -> LiveBlock:
-    names = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
-    return LiveBlock(0, size, names, seen=seen)
+def named(*frames: Frame) -> list[dict[str, Any]]:
+    return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
 
 
 def site(*frames: Frame, seen: bool = True) -> Site:
-    (found,) = sites_of([block(*frames, seen=seen)], {CELL: 3})
-    return found
+    return place_of(named(*frames) if seen else None, {CELL: 3})
+
+
+def sites_of(*blocks: tuple[int, tuple[Frame, ...]]) -> tuple[Site, ...]:
+    """Return where blocks of some bytes come from by their stacks; without one they were there before."""
+    events = [
+        {"action": "alloc", "addr": at, "size": size, "frames": named(*frames)}
+        for at, (size, frames) in enumerate(blocks)
+        if frames
+    ]
+    there = [
+        {"address": at, "size": size, "state": "active_allocated"}
+        for at, (size, frames) in enumerate(blocks)
+        if not frames
+    ]
+    segment = {"device": 0, "address": 0, "blocks": there}
+    return live_peak(replay({"segments": [segment], "device_traces": [events]}, 0), "cpu").sites
 
 
 @pytest.fixture(autouse=True)
@@ -130,8 +146,7 @@ def test_what_was_there_before_is_said_to_be() -> None:
 
 def test_nothing_is_lost_when_places_are_put_together() -> None:
     """The sum of the sites is the sum of the blocks."""
-    blocks = [block(LINEAR, IN_CELL, size=5), block(LINEAR, IN_CELL, size=6), block(size=7)]
-    found = sites_of(blocks, {})
+    found = sites_of((5, (LINEAR, IN_CELL)), (6, (LINEAR, IN_CELL)), (7, ()))
     assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (7, 1)]
 
 
@@ -173,9 +188,9 @@ def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], 
 
 def test_the_biggest_place_comes_first() -> None:
     """Whatever the order of the blocks."""
-    blocks = [block(IN_CELL, size=5), block(LINEAR, IN_CELL, size=7), block(seen=False, size=6)]
+    found = sites_of((5, (IN_CELL,)), (7, (LINEAR, IN_CELL)), (6, ()))
 
-    assert [one.bytes for one in sites_of(blocks, {})] == [7, 6, 5]
+    assert [one.bytes for one in found] == [7, 6, 5]
 
 
 CODE = """
