@@ -14,7 +14,6 @@ from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
 from hfmem_widget.features.compare.html import (
-    build_scene,
     step_ticks,
     svg,
     table_bundle,
@@ -120,7 +119,7 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
     comparison = of_runs({"a": [kept(run, "a")]})
     assert peak in text(table_bundle(comparison)["text/html"])
-    assert peak in text(svg(build_scene(comparison)))
+    assert peak in text(svg(comparison))
 
 
 def test_columns_that_nobody_fills_are_not_there() -> None:
@@ -154,7 +153,7 @@ def test_the_output_stays_small(run: str, by: str) -> None:
     base = kept(run, "x" * 10_000)
     runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
 
-    assert len(svg(build_scene(of_runs(runs, by=by))).encode()) < 120_000
+    assert len(svg(of_runs(runs, by=by)).encode()) < 120_000
 
 
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
