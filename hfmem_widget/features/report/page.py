@@ -138,8 +138,7 @@ def _folded(session: Session, rows: int) -> str:
 
 def report_of(name: str, noun: Shown, path: str | os.PathLike[str]) -> Path:
     """Write a page of one noun, as Jupyter shows it, to a new file; return its path."""
-    html = noun._repr_mimebundle_()["text/html"]
-    sections = [Section("memory", "What held the memory", html)]
+    sections = [Section("memory", "What held the memory", _shown(noun))]
     return _written(path, _document(name, sections, time.time(), about=("", __version__)))
 
 
@@ -285,11 +284,11 @@ def before_chart(session: Session) -> Iterator[Section]:
             html += kit.note(format_counted(left_out, "more finding")).html
         yield Section("findings", "Findings", html)
     if session.moves:
-        drawn = moves_table(session.moves, can_write=False)
-        yield Section("moves", "What would fit", _html(drawn))
+        moves = moves_table(session.moves, can_write=False)
+        yield Section("moves", "What would fit", _html(moves))
     if session.what_if is not None:
-        html = _html(what_if_html(session.what_if, scripted=False))
-        yield Section("what-if", "At other sizes", html)
+        what_if = what_if_html(session.what_if, scripted=False)
+        yield Section("what-if", "At other sizes", _html(what_if))
 
 
 def after_chart(session: Session) -> Iterator[Section]:
@@ -297,17 +296,16 @@ def after_chart(session: Session) -> Iterator[Section]:
     parts = {
         ("peak", "Memory at the peak"): _anatomy(session),
         ("phases", "Phases"): _phases(session),
-        ("lines", "Allocated by line"): _stacks(session),
+        ("lines", "Allocated by line"): _shown(session.stacks) if session.stacks else "",
         ("steps", "Steps"): _steps(session),
         ("environment", "Environment"): _environment(session),
     }
     yield from (Section(*name, html) for name, html in parts.items() if html)
 
 
-def _stacks(session: Session) -> str:
-    if session.stacks is None:
-        return ""
-    html: str = session.stacks._repr_mimebundle_()["text/html"]
+def _shown(noun: Shown) -> str:
+    """Return it as Jupyter shows it."""
+    html: str = noun._repr_mimebundle_()["text/html"]
     return html
 
 

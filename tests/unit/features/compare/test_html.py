@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
@@ -19,10 +20,9 @@ from hfmem_widget.features.compare.html import (
     table_bundle,
     whole_bundle,
 )
-from hfmem_widget.features.compare.model import Comparison, Difference, difference
+from hfmem_widget.features.compare.model import Comparison, difference
 from hfmem_widget.features.compare.text import (
     change_text,
-    of_something,
     part_columns,
     percent_text,
 )
@@ -85,8 +85,7 @@ def test_many_cells_are_rows() -> None:
 )
 def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
     """0.07 MiB less is 45 % of what no figure speaks of."""
-    change = Difference(-0.7 * before, -70.0)
-    assert change_text(of_something(change, before + change.value), format_bytes) == told
+    assert change_text(difference(0.3 * before, before, NEXT_TO_NOTHING), format_bytes) == told
 
 
 def test_plain_text_has_the_same_figures() -> None:

@@ -158,9 +158,9 @@ def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
     ("runs", "found"),
     [
         ([run(peak=100, left=90)], None),
-        ([run(peak=100, left=90), run(peak=130, left=10)], (2, 30, 10)),
-        ([run(peak=100, left=90)] + [run(peak=100 + 10 * at, left=10) for at in range(9, 12)], (4, 10, 10)),
-        ([run(), run(outcome="interrupted", peak=999), run(), run()], (3, 0, 0)),
+        ([run(peak=100, left=90), run(peak=130, left=10)], (30, 10)),
+        ([run(peak=100, left=90)] + [run(peak=100 + 10 * at, left=10) for at in range(9, 12)], (10, 10)),
+        ([run(), run(outcome="interrupted", peak=999), run(), run()], (0, 0)),
         ([replace(run(), devices=()), run()], None),
     ],
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None
     """From run to run, without the first and without those that were broken off."""
     moved = drift(runs, "cuda:0")
 
-    assert (moved and (moved.runs, moved.peak / MIB, moved.left_behind / MIB)) == found
+    assert (moved and (moved.peak / MIB, moved.left_behind / MIB)) == found
 
 
 @pytest.mark.parametrize(
