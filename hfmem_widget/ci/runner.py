@@ -274,10 +274,7 @@ class RecordedTests:
 
 
 def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:
-    """Return the limits of a test, the closest marker first: for each device the closest holds.
-
-    Raises `OptionError` for a marker that cannot be read.
-    """
+    """Return a test's limits, for each device the closest marker's; raises `OptionError` for a wrong one."""
     limits: dict[str, MemoryLimit] = {}
     for marker in markers:
         limit = _limit(marker)

@@ -76,10 +76,7 @@ class _File(Struct):
 
 
 def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
-    """Return the baseline in a file.
-
-    Raises `OptionError` if it cannot be read; the message is one sentence.
-    """
+    """Return the baseline in a file, or raise `OptionError` with one sentence."""
     name = plain(path)
     if not os.path.lexists(path):
         if may_be_missing and path.parent.is_dir():

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature: its folder, and what it adds to a watch.
-
-    This is named as ``"module:name"`` and imported when needed.
-    """
+    """One feature: its folder, and what it adds to a watch, as ``"module:name"``, imported when needed."""
 
     name: str
     # Takes a session and an outermost span that has ended, yields findings and guides.

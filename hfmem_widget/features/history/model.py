@@ -41,10 +41,7 @@ class Drift:
 
 
 def drift(runs: Sequence[Record], device: str) -> Drift | None:
-    """Return how runs of a cell moved on a device; None of fewer than two.
-
-    Only runs that came to their end and moved the device are compared.
-    """
+    """Return how runs of a cell that ended and moved a device moved on it; None of fewer than two."""
     ended = [run for run in runs if run.outcome == "done"]
     used = [use for run in ended for use in run.moved if use.key == device]
     if len(used) < 2:

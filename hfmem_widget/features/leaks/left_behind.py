@@ -64,8 +64,7 @@ class LeftBehind:
 def name_holders(session: Session, span: Span, names: NotedNames, *, raised: bool) -> None:
     """Add who holds what a span left behind to the findings, if that is much and not a leak's holder.
 
-    The `names` are those that there were when it began. If it has `raised` an error, that is the likeliest
-    holder, and is searched for longer.
+    The `names` are of its beginning. An error that it has `raised` may hold it, so the search is longer.
     """
     if session.running and span.duration < QUICK:  # it is shown in one line
         return

@@ -74,11 +74,10 @@ class FittedLine:
 
 
 def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
-    """Return the line with the median of all pairwise slopes of at least 3 readings, with Sen's interval.
+    """Return the line with the median slope of all pairs of at least 3 readings, with Sen's interval.
 
-    The interval is `z` standard deviations wide at each side. It comes from the variance of Kendall's S,
-    enlarged by the autocorrelation of the residuals (Hamed and Rao, 1998): neighbouring steps are not
-    independent.
+    It is `z` standard deviations wide at each side, by the variance of Kendall's S, enlarged by the
+    autocorrelation of the residuals (Hamed and Rao, 1998): neighbouring steps are not independent.
     """
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]
@@ -96,10 +95,9 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
 
 
 def goes_on(x: Floats, y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
-    """Return whether readings rise all the time: not in a few steps, up to a plateau, or in teeth.
+    """Return whether 4 readings or more rise all the time: not in a few steps, to a plateau, or in teeth.
 
-    There are at least 4, in order of `x` and at any distances, as steps may share a reading. `at_end` is the
-    part of an even share that the last quarter must contribute.
+    `at_end` is the part of an even share that the last quarter must contribute.
     """
     even = np.linspace(x[0], x[-1], len(x))
     levels = np.array([np.median(quarter) for quarter in np.array_split(np.interp(even, x, y), 4)])
@@ -132,8 +130,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def without_size(y: Floats, size: Floats) -> Floats | None:
     """Return readings corrected for a size that they depend on, such as a batch's tokens.
 
-    The dependence is estimated from one reading to the next, where growth is small and the same for all. The
-    result is None where the size rises so evenly with time that the two cannot be told apart.
+    It is None where the size rises so evenly with time that the two cannot be told apart.
     """
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
@@ -359,10 +356,7 @@ class Trend(FittedLine):
 
 
 def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:
-    """Return where allocated memory grows and goes on growing, one trend per device and outermost span.
-
-    The session may be running or finished; `within` is the only outermost span that is looked at.
-    """
+    """Return where allocated memory grows and goes on growing, one trend per device and outermost span."""
     best: dict[tuple[str, int], Trend] = {}
     of: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
     for points in comparable_points(session, within):

@@ -90,10 +90,7 @@ Listener = Callable[[OomEvent], None]
 
 
 class OomObserver:
-    """Notifies its listeners of every request that the caching allocator cannot serve.
-
-    It attaches to the first of its allocators that has devices.
-    """
+    """Notifies its listeners of every request that the first of its allocators with devices cannot serve."""
 
     def __init__(
         self, *allocators: Allocator, clock: Callable[[], float] = time.perf_counter
@@ -228,8 +225,7 @@ def _waiting_for_autograd() -> FrameType | None:
 def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:
     """Return one device's blocks, as a request of so many bytes (rounded up to a segment) finds them.
 
-    Small and large requests have pools of their own. The segments are as `torch.cuda.memory_snapshot`
-    returns them.
+    The segments are as `torch.cuda.memory_snapshot` returns them; small requests have a pool of their own.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
     own = [segment for segment in segments if segment["device"] == device]

@@ -42,10 +42,7 @@ PATIENCE = 20.0
 
 
 class FollowedRanks(Companion):
-    """Lends the environment in which ranks follow themselves, and collects them once there are some.
-
-    `clock` returns seconds.
-    """
+    """Lends the environment in which ranks follow themselves, and collects them; `clock` returns seconds."""
 
     stands_above = True
 
@@ -110,10 +107,7 @@ class FollowedRanks(Companion):
         return card_of(run.overview, with_chart=self._has_chart)
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
-        """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.
-
-        One at a time: of two runs, one would take the directory away with it.
-        """
+        """Begin to collect once a rank has made the directory; one at a time, or one would take it away."""
         with self._looking:
             if self._run is not None or self._clock() < self._due:
                 return

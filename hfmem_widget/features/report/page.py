@@ -92,8 +92,7 @@ def report(session: Session, path: str | os.PathLike[str], *, static: bool = Fal
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
     """Return a session as an HTML document that is written `now`, in seconds since the epoch.
 
-    If `static`, it has the still chart alone, and no script. HFMemError is raised if the live chart is wanted
-    where the front end was not built.
+    If `static`, it has no script; else HFMemError is raised where the front end was not built.
     """
     written = time.time() if now is None else now
     spans = outermost(session.spans)
@@ -193,10 +192,7 @@ def _document(
 
 
 def _policy(script: str, *, images: bool) -> str:
-    """Return what the page may do: run its own script, and have styles in attributes, as outputs have.
-
-    `images` are those that it carries itself.
-    """
+    """Return what the page may do: run its own script, show its `images`, and have styles in attributes."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
     own += " img-src data:;" if images else ""
@@ -225,10 +221,9 @@ def _read(path: Path) -> str:
 
 
 def packed(session: Session, room: int) -> tuple[str, int]:
-    """Return the whole session as a frame of at most `room` characters; what does not fit is folded.
+    """Return a session as a frame of at most `room` characters, folded where it must be, and its rows.
 
-    With it comes how many rows of samples it has. It is Base64 of the gzip of a line of JSON and, behind it,
-    the buffers. Nothing in it can end a script.
+    It is Base64 of the gzip of a line of JSON and the buffers. Nothing in it can end a script.
     """
     row = 8 + 4 * len(protocol.charted(session))
     share = 1.0
@@ -304,7 +299,6 @@ def after_chart(session: Session) -> Iterator[Section]:
 
 
 def _shown(noun: Shown) -> str:
-    """Return it as Jupyter shows it."""
     html: str = noun._repr_mimebundle_()["text/html"]
     return html
 

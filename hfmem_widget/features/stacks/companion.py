@@ -39,8 +39,7 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 class StacksCompanion(Companion):
     """Records while the code runs, and reports what was live at the peak.
 
-    Until a device whose allocator keeps a history is up, the operators of the thread that watches are
-    followed. From then on, that history is recorded instead.
+    Operators of the watching thread are followed until a device is up whose allocator keeps a history.
     """
 
     def __init__(self, options: WatchOptions) -> None:

@@ -51,9 +51,8 @@ _LIFTED = "aten::lift_fresh"  # how `torch.tensor` brings in tensors that were m
 class EventRing:
     """Keeps the newest events; the oldest make room.
 
-    They are packed. A tuple for each would be an object that Python's garbage collector goes through: it
-    would collect far more often than the user's code alone makes it, and an interrupt that comes while it
-    collects can get lost.
+    They are packed: tuples would have Python's garbage collector run far more often than the user's code
+    does, and an interrupt that comes while it collects can get lost.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,7 +63,6 @@ class EventRing:
         self._places: dict[tuple[str, Stack], int] = {("", ()): NOWHERE}
 
     def __len__(self) -> int:
-        """Return how many are kept."""
         return min(self.seen, self._most)
 
     def place(self, operator: str, stack: Stack) -> int:
@@ -82,8 +80,7 @@ class EventRing:
     def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
         """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
 
-        `live` are the blocks that are live after it: address, bytes and place of each. Each is a segment of
-        its own: how the host's allocator lays them out is unknown.
+        `live` are the blocks after it: address, bytes and place of each, which is a segment of its own.
         """
         # One list for all that share a stack, as the allocator's snapshot has it.
         frames = [_frames(operator, stack) for operator, stack in self._places]
@@ -136,8 +133,7 @@ def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
 def mode_class(torch: Any) -> Any:
     """Return the mode: a class of torch's, which exists only once torch does.
 
-    It calls `before(func, args, kwargs)` before each operator, which returns the operator's name, and
-    `after(name, result)` after it.
+    Its `before` returns the operator's name, which `after` is given with the result.
     """
     base: Any = torch.utils._python_dispatch.TorchDispatchMode
 
@@ -186,10 +182,7 @@ def _without_our_frame(error: BaseException) -> None:
 
 
 def remove(mode: Any) -> int:
-    """Take our mode off the thread's stack, and leave those above it; return how many are below.
-
-    -1 if it was not there.
-    """
+    """Take our mode off the thread's stack; return how many are below it, or -1 if it was not there."""
     depth = next((at for at, other in enumerate(_modes()) if other is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
@@ -375,7 +368,6 @@ class OperatorTracker:
             self._events.add(ALLOC, address, size, time.time(), noted.place)
 
     def _note_gone(self) -> None:
-        """Note which storages are gone since the last operator."""
         while self._gone:
             self._free(self._gone.popleft())
 

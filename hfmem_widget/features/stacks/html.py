@@ -215,10 +215,9 @@ def _size(size: float) -> str:
 
 
 def icicle_html(peak: LivePeak) -> str:
-    """Return the picture and its key; empty if nothing was live.
+    """Return the picture and its key, in plain HTML; empty if nothing was live.
 
-    The boxes are plain HTML, which survives without script and kernel. Those that are too narrow to be read
-    are one grey box at the right of their parent, so that widths always add up.
+    Boxes that are too narrow to be read are one grey box, so that widths always add up.
     """
     if not peak.bytes:
         return ""

@@ -52,10 +52,7 @@ class Replay:
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
-    """Return what was live on one device at the first of the highest moments that a snapshot retains.
-
-    The snapshot is as `torch.cuda.memory._snapshot` returns it.
-    """
+    """Return what was live on one device at the highest moment of a `torch.cuda.memory._snapshot`."""
     traces = snapshot.get("device_traces", ())
     events = events_of(traces[device]) if device < len(traces) else ()
     segments = snapshot.get("segments", ())

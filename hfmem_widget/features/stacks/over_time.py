@@ -36,9 +36,8 @@ def live_peak(found: Replay, device: str) -> LivePeak:
 def over_time(found: Replay, places: Sequence[Site], most_moments: int = MOST_MOMENTS) -> OverTime:
     """Return the allocated bytes of a history by what held them; `places` are those of its stacks.
 
-    The bands add up to what was allocated at each moment, to the byte. Of more moments than asked for, the
-    highest, the lowest, the first and the last of equal stretches of time remain. Seconds are since the first
-    event.
+    The bands add up to the byte. Of more moments than asked for, the highest, lowest, first and last of equal
+    stretches of time remain. Seconds are since the first event.
     """
     times, is_timed = _times(found)
     moments = _chosen(found.allocated, times, most_moments)

@@ -26,9 +26,9 @@ NOT_TORCHS = "it is no snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Return what a snapshot has, as ``torch.cuda.memory._dump_snapshot`` writes it, or its segments alone.
+    """Return a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
 
-    Nothing of it is run, and no file is opened that it names. Raises `OptionError` if it is something else.
+    Nothing of it is run, and no file is opened that it names.
     """
     try:
         return _read(path)
@@ -131,7 +131,6 @@ def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _lead(peaks: Sequence[LivePeak]) -> str:
-    """Return what matters most, in a sentence."""
     rows = peaks[0].rows() if peaks else ()
     if not rows:
         return "Nothing was allocated."
