@@ -25,7 +25,6 @@ _SPREAD = 1.4826  # the standard deviation of normal noise, in median absolute d
 # Of an even share of the growth, what each quarter of the readings must contribute:
 LEAST_RISE = 0.2
 LEAST_RISE_AT_END = 0.7  # the last one, which is lower on a plateau and in a cache that fills up
-LEAST_WHERE_SLOWER = 0.85  # the last one where it rose faster before: that must have stopped
 LEAST_LASTING = 0.1  # to the level that is never left again
 
 LEAST_UNEVEN = 0.1  # of all changes of size: what must be off their median, to tell size from time
@@ -94,16 +93,13 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
     return FittedLine(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
 
 
-def goes_on(x: Floats, y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
-    """Return whether 4 readings or more rise all the time: not in a few steps, to a plateau, or in teeth.
-
-    `at_end` is the part of an even share that the last quarter must contribute.
-    """
+def goes_on(x: Floats, y: Floats) -> bool:
+    """Return whether 4 readings or more rise all the time: not in a few steps, to a plateau, or in teeth."""
     even = np.linspace(x[0], x[-1], len(x))
     levels = np.array([np.median(quarter) for quarter in np.array_split(np.interp(even, x, y), 4)])
     rises = np.diff(levels)
     share = rises.sum() / 3
-    if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < at_end * share:
+    if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < LEAST_RISE_AT_END * share:
         return False
     # What happened between two readings is one step.
     lasting = np.minimum.accumulate(y[::-1])[::-1]
@@ -390,9 +386,8 @@ def trend_in(points: ComparablePoints) -> Trend | None:
     for begin in sorted({0, len(y) // 4, len(y) // 2, _after_drop(y)}):
         if len(x) - begin < least or not _goes_beyond(y, begin):
             continue
-        at_end = LEAST_WHERE_SLOWER if _slows_down(x, y, begin) else LEAST_RISE_AT_END
-        if _grows(x[begin:], y[begin:], caution, at_end):
-            since = max(_beginning(x, y, (begin + len(x)) // 2), _after_drop(y[: begin + 1]))
+        if _grows(x[begin:], y[begin:], caution):
+            since = _beginning(x, y, (begin + len(x)) // 2)
             return _trend(points, x[since:], y[since:])
     return None
 
@@ -413,16 +408,8 @@ def _goes_beyond(y: Floats, begin: int) -> bool:
     return bool(y[-1] - y[begin] > BEYOND_TEETH * highest_tooth)
 
 
-def _slows_down(x: Floats, y: Floats, begin: int) -> bool:
-    """Return whether it rose faster before an index than since."""
-    if x[begin] == x[0]:  # several readings may be of one instant
-        return False
-    before = (y[begin] - y[0]) / (x[begin] - x[0])
-    return bool(before > (y[-1] - y[begin]) / (x[-1] - x[begin]))
-
-
-def _grows(x: Floats, y: Floats, caution: _Caution, at_end: float) -> bool:
-    if not goes_on(x, y, at_end):
+def _grows(x: Floats, y: Floats, caution: _Caution) -> bool:
+    if not goes_on(x, y):
         return False
     line = theil_sen(x, y, caution.z)
     grown = line.slope * (x[-1] - x[0])
