@@ -70,10 +70,7 @@ FEATURES = (
         companion=f"{_HERE}.alerts.companion:Alerts",
         goes_along=lambda options: options.on_finding is not None,
     ),
-    Feature(
-        "history",
-        companion=f"{_HERE}.history.companion:Historian",
-    ),
+    Feature("history", companion=f"{_HERE}.history.companion:Historian"),
     Feature(
         "record",
         companion=f"{_HERE}.record.companion:FileRecording",

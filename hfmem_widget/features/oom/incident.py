@@ -77,16 +77,13 @@ def device_of(
     gpus = [device for device in session.devices if ":" in device.key]
     if error_text.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
         gpus = list(session.devices)
-    return max(
-        gpus,
-        key=lambda device: known_of(_highest(session, span, f"{device.key}/allocated"), 0.0),
-        default=Device("", ""),
-    )
 
+    def highest(device: Device) -> float:
+        series = f"{device.key}/allocated"
+        peak = None if span is None else span.peaks.get(series)
+        return known_of(session.peak(series) if peak is None else peak.value, 0.0)
 
-def _highest(session: Session, span: Span | None, key: str) -> float:
-    peak = None if span is None else span.peaks.get(key)
-    return session.peak(key) if peak is None else peak.value
+    return max(gpus, key=highest, default=Device("", ""))
 
 
 def incident_of(

@@ -52,10 +52,9 @@ class FollowedRanks(Companion):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._is_named = isinstance(options.ranks, str)
-        self._directory = (
-            _free(expanded(options.ranks)) if isinstance(options.ranks, str) else unused()
-        )
+        named = options.ranks if isinstance(options.ranks, str) else ""
+        self._is_named = bool(named)
+        self._directory = _free(expanded(named)) if named else unused()
         self._lent = Lent(self._directory, options)
         self._label = options.label
         self._is_quiet, self._has_chart = options.quiet, options.chart
@@ -151,14 +150,12 @@ class Engines:
 
     def __init__(self, client: Any) -> None:
         if not (hasattr(client, "direct_view") and hasattr(client, "ids")):
-            message = (
+            raise OptionError(
                 f"%memwatch ranks takes a client of ipyparallel, not {plain(type(client).__name__)}"
             )
-            raise OptionError(message)
         self._client = client
         if not len(self):
-            message = "this client of ipyparallel has no engines yet"
-            raise OptionError(message)
+            raise OptionError("this client of ipyparallel has no engines yet")
 
     def __len__(self) -> int:
         return len(self._client.ids)

@@ -178,10 +178,7 @@ class FileRecording(Companion):
     def _has_news(self, session: Session) -> bool:
         """Return whether there is what others should know at once: a finding, a mark, a training's end."""
         seen, self._seen = self._seen, (len(session.findings), len(session.guides))
-        trained, self._trains = (
-            self._trains,
-            any(span.kind == "train" for span in session.open_spans),
-        )
+        trained, self._trains = self._trains, any(s.kind == "train" for s in session.open_spans)
         return (trained and not self._trains) or seen != self._seen
 
 
