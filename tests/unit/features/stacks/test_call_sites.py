@@ -22,6 +22,7 @@ from hfmem_widget.features.stacks.call_sites import (
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.session.stacks import OPERATOR, Site
+from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
 PACKAGES = "/somewhere/.venv/lib/python3.12/site-packages"
@@ -45,22 +46,6 @@ def named(*frames: Frame) -> list[dict[str, Any]]:
 
 def site(*frames: Frame, seen: bool = True) -> Site:
     return place_of(named(*frames) if seen else None, {CELL: 3})
-
-
-def sites_of(*blocks: tuple[int, tuple[Frame, ...]]) -> tuple[Site, ...]:
-    """Return where blocks of some bytes come from by their stacks; without one they were there before."""
-    events = [
-        {"action": "alloc", "addr": at, "size": size, "frames": named(*frames)}
-        for at, (size, frames) in enumerate(blocks)
-        if frames
-    ]
-    there = [
-        {"address": at, "size": size, "state": "active_allocated"}
-        for at, (size, frames) in enumerate(blocks)
-        if not frames
-    ]
-    segment = {"device": 0, "address": 0, "blocks": there}
-    return live_peak(replay({"segments": [segment], "device_traces": [events]}, 0), "cpu").sites
 
 
 @pytest.fixture(autouse=True)
@@ -144,10 +129,16 @@ def test_what_was_there_before_is_said_to_be() -> None:
     assert site(seen=False).kind == "before"
 
 
-def test_nothing_is_lost_when_places_are_put_together() -> None:
-    """The sum of the sites is the sum of the blocks."""
-    found = sites_of((5, (LINEAR, IN_CELL)), (6, (LINEAR, IN_CELL)), (7, ()))
-    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (7, 1)]
+def test_places_are_put_together_and_the_biggest_comes_first() -> None:
+    """Nothing is lost: the sum of the sites is that of the blocks, in whatever order they came."""
+    made = Allocations()
+    made.alloc(9, IN_CELL)
+    made.forget()
+    for size, stack in ((5, (LINEAR, IN_CELL)), (7, (IN_CELL,)), (6, (LINEAR, IN_CELL))):
+        made.alloc(size, *stack)
+    found = live_peak(replay(made.snapshot(), 0), "cpu").sites
+
+    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
 
 
 def test_a_file_that_is_no_python_costs_nothing(tmp_path: Path) -> None:
@@ -184,13 +175,6 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
     """The user's own, else a library's that is not torch, else what torch was doing."""
     assert site(*frames).line == line
-
-
-def test_the_biggest_place_comes_first() -> None:
-    """Whatever the order of the blocks."""
-    found = sites_of((5, (IN_CELL,)), (7, (LINEAR, IN_CELL)), (6, ()))
-
-    assert [one.bytes for one in found] == [7, 6, 5]
 
 
 CODE = """
