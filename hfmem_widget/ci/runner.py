@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -122,7 +122,10 @@ class Runner:
 
     @entry(otherwise=lambda _self, item: _has_fault(item) or None)
     def _begin(self, item: pytest.Item) -> Memory | None:
-        _leave_out(item)
+        # What an earlier run has left: some plug-ins run a test again.
+        item.user_properties[:] = [
+            each for each in item.user_properties if not each[0].startswith("hfmem_")
+        ]
         self._failed_within = False
         if not (self._measures_all or MEMORY in item.stash or item.stash.get(LIMITS, ())):
             return None
@@ -152,7 +155,7 @@ class Runner:
     def _exceeded(self, limit: MemoryLimit, figures: Sequence[DeviceCost]) -> list[str]:
         *gpus, heap = figures
         if limit.device == HOST:
-            return _over(limit, heap)
+            return [*_over(limit, heap)]
         judged = [each for each in gpus if limit.device in {"", each.device}]
         if judged or (limit.device and not self._is_strict):
             return [text for each in judged for text in _over(limit, each)]
@@ -163,7 +166,7 @@ class Runner:
             )
             return [] if self._is_there(limit.device) else [missing]
         # A test that does not use the GPU there is, is below any limit. Where there is none the heap counts.
-        exceeded = _over(limit, heap)
+        exceeded = [*_over(limit, heap)]
         return [] if exceeded and self._is_there("") else exceeded
 
     @staticmethod
@@ -206,12 +209,14 @@ class Runner:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
         """Take over what a worker of xdist knows."""
-        harmless(self._summary.take_over, getattr(node, "workeroutput", {}))
+        gone = getattr(node, "workeroutput", {}).get("hfmem_gone", ())
+        harmless(self._summary.gone.update, gone)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the baseline, or pass on what only a worker knows."""
         if self._is_worker:
-            harmless(self._summary.hand_over, self._config.workeroutput)  # type: ignore[attr-defined]  # xdist's
+            output = self._config.workeroutput  # type: ignore[attr-defined]  # xdist's
+            output["hfmem_gone"] = sorted(self._summary.gone)
         elif self._updates and not self._summary.update(session):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -220,27 +225,18 @@ class Runner:
         harmless(self._summary.show, terminalreporter)
 
 
-def _over(limit: MemoryLimit, figures: DeviceCost) -> list[str]:
-    pairs = (("peak", figures.peak, limit.peak), ("left", figures.left, limit.left))
-    return [
-        _comparison(what, size, allowed, figures) for what, size, allowed in pairs if size > allowed
-    ]
-
-
-def _comparison(what: str, size: float, limit: float, figures: DeviceCost) -> str:
-    shown, allowed = format_bytes(size), format_bytes(limit)
-    if shown == allowed or limit < 0.01 * MIB:
-        shown, allowed = f"{size:,.0f} bytes", f"{limit:,.0f} bytes"
+def _over(limit: MemoryLimit, figures: DeviceCost) -> Iterator[str]:
     where = "in this process' private memory" if figures.device == HOST else f"on {figures.device}"
-    bound = "" if figures.certainty == "exact" or what == "left" else "≥ "
-    return f"{what} {bound}{shown} is above the limit of {allowed} {where}"
-
-
-def _leave_out(item: pytest.Item) -> None:
-    """Forget what an earlier run of the same test has left: some plug-ins run one again."""
-    item.user_properties[:] = [
-        each for each in item.user_properties if not each[0].startswith("hfmem_")
-    ]
+    bound = "" if figures.certainty == "exact" else "≥ "
+    for what, size, most in (
+        (f"peak {bound}", figures.peak, limit.peak),
+        ("left ", figures.left, limit.left),
+    ):
+        shown, allowed = format_bytes(size), format_bytes(most)
+        if shown == allowed or most < 0.01 * MIB:
+            shown, allowed = f"{size:,.0f} bytes", f"{most:,.0f} bytes"
+        if size > most:
+            yield f"{what}{shown} is above the limit of {allowed} {where}"
 
 
 def _has_fault(item: pytest.Item) -> str:
@@ -278,10 +274,7 @@ class RecordedTests:
 
 
 def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:
-    """Return the limits of a test, the closest marker first: for each device the closest holds.
-
-    Raises `OptionError` for a marker that cannot be read.
-    """
+    """Return a test's limits, for each device the closest marker's; raises `OptionError` for a wrong one."""
     limits: dict[str, MemoryLimit] = {}
     for marker in markers:
         limit = _limit(marker)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -51,18 +51,16 @@ class Baseline:
         """Return the peaks that were measured in an environment."""
         return self.peaks.get(environment, {})
 
-    def updated(self, measured: Mapping[str, Peaks], gone: Iterable[str]) -> Baseline:
-        """Return it with newer peaks, and in their environments without the tests that are gone."""
-        left_out = set(gone)
+    def write(self, measured: Mapping[str, Peaks], gone: Collection[str]) -> None:
+        """Write newer peaks in place of the file, in their environments without the tests that are gone.
+
+        Raises `OSError`.
+        """
         peaks = dict(self.peaks)
         for environment, newer in measured.items():
-            kept = {n: size for n, size in self.of(environment).items() if n not in left_out}
+            kept = {n: size for n, size in self.of(environment).items() if n not in gone}
             peaks[environment] = {**kept, **newer}
-        return Baseline(self.path, peaks)
-
-    def write(self) -> None:
-        """Write it in place of the file; raises `OSError`."""
-        content = {"hfmem_baseline": FORMAT, "peaks": self.peaks}
+        content = {"hfmem_baseline": FORMAT, "peaks": peaks}
         half_written = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             text = json.dumps(content, indent=1, sort_keys=True)
@@ -78,10 +76,7 @@ class _File(Struct):
 
 
 def read(path: Path, *, may_be_missing: bool = False) -> Baseline:
-    """Return the baseline in a file.
-
-    Raises `OptionError` if it cannot be read; the message is one sentence.
-    """
+    """Return the baseline in a file, or raise `OptionError` with one sentence."""
     name = plain(path)
     if not os.path.lexists(path):
         if may_be_missing and path.parent.is_dir():
@@ -124,7 +119,7 @@ class Summary:
         self._passed: set[str] = set()
         self._faults: set[str] = set()
         self._unrecorded: dict[str, str] = {}
-        self._gone: set[str] = set()
+        self.gone: set[str] = set()  # tests of the baseline; of xdist's, what each worker knows
         self._done = ""
 
     def name_of(self, node_id: str) -> str:
@@ -158,17 +153,9 @@ class Summary:
         there = {file for file in map(_file, tests) if (self._config.rootpath / file).exists()}
         if there:  # else the names are those of another root
             missing = tests - set(map(self.name_of, node_ids))
-            self._gone = {
+            self.gone = {
                 each for each in missing if _file(each) in files or _file(each) not in there
             }
-
-    def hand_over(self, output: MutableMapping[str, Any]) -> None:
-        """Give what only this worker knows to the process that writes the summary."""
-        output["hfmem_gone"] = sorted(self._gone)
-
-    def take_over(self, output: Mapping[str, Any]) -> None:
-        """Take what a worker gave."""
-        self._gone.update(output.get("hfmem_gone", ()))
 
     @entry(otherwise=lambda *_: False)
     def update(self, session: pytest.Session) -> bool:
@@ -180,11 +167,10 @@ class Summary:
             if name in self._passed:
                 measured.setdefault(record.environment, {})[name] = round(record.peak)
         was_whole = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-        updated = self._baseline.updated(measured, self._gone if was_whole else ())
         path, count = plain(self._baseline.path), sum(map(len, measured.values()))
         try:
             if measured:
-                updated.write()
+                self._baseline.write(measured, self.gone if was_whole else ())
         except OSError as error:
             self._done = f"The baseline {path} could not be written: {plain(error)}."
             return False
@@ -267,7 +253,7 @@ class Summary:
         groups = {
             "not in the baseline; add with --hfmem-update": new,
             "not compared, because peaks are not exact": inexact,
-            "in the baseline that do not exist any more; --hfmem-update removes them": self._gone,
+            "in the baseline that do not exist any more; --hfmem-update removes them": self.gone,
         }
         return [
             f"{format_counted(len(baselines), 'peak')} compared with the baseline {path}."

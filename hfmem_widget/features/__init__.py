@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature: its folder, and what it adds to a watch.
-
-    This is named as ``"module:name"`` and imported when needed.
-    """
+    """One feature: its folder, and what it adds to a watch, as ``"module:name"``, imported when needed."""
 
     name: str
     # Takes a session and an outermost span that has ended, yields findings and guides.
@@ -73,10 +70,7 @@ FEATURES = (
         companion=f"{_HERE}.alerts.companion:Alerts",
         goes_along=lambda options: options.on_finding is not None,
     ),
-    Feature(
-        "history",
-        companion=f"{_HERE}.history.companion:Historian",
-    ),
+    Feature("history", companion=f"{_HERE}.history.companion:Historian"),
     Feature(
         "record",
         companion=f"{_HERE}.record.companion:FileRecording",

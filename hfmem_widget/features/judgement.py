@@ -14,10 +14,7 @@ Check = Callable[[Session, Span], Iterable[Finding | Guide]]
 
 
 def judge(session: Session, span: Span | None = None) -> Session:
-    """Enter what every feature finds in an outermost span that has ended, and return the session.
-
-    All outermost spans are judged by default. What was found already is not entered again.
-    """
+    """Enter what is found in an outermost span that has ended, by default in all, and return the session."""
     spans = outermost(session.spans) if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
     for judged, check in product(spans, checks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.session import (
@@ -22,6 +22,8 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.session.series import USUAL
 from hfmem_widget.text import GIB, MIB
+
+NO_MONITOR: Final[Any] = None  # most companions ask nothing of it
 
 STARTED_AT: Final = 1_763_683_200.0
 H200_TOTAL: Final = 143_771 * MIB

@@ -53,8 +53,11 @@ class Alerts(Companion):
 
     def look(self) -> None:
         """Tell of what is new."""
+        session = self._session
+        if session is None:
+            return
         with self._lock:
-            for finding in tuple(self._session.findings if self._session is not None else ()):
+            for finding in tuple(session.findings):
                 subject = subject_of(finding)
                 if subject in self._alerted:
                     continue
@@ -68,12 +71,9 @@ class Alerts(Companion):
                 try:
                     self._context.run(self._function, finding)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  (it is the user's, and costs itself)
-                    self._failed(type(error).__name__)
-
-    def _failed(self, error: str) -> None:
-        notes = [] if self._session is None else self._session.notes
-        if not any(note.startswith("on_finding raised") for note in notes):
-            notes.append(f"on_finding raised {error}; everything else went on.")
+                    note = f"on_finding raised {type(error).__name__}; everything else went on."
+                    if not any(each.startswith("on_finding raised") for each in session.notes):
+                        session.notes.append(note)
 
 
 def _error(finding: Finding) -> object:

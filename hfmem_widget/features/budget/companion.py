@@ -174,12 +174,8 @@ class Budget(Companion):
         budget, metric = self._on(session, crossing.device), self._limit.metric
         of_what = OF_WHAT[metric]
         title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
-        if crossing.seen == "at the start":
-            title += " from the start"
-        elif crossing.seen == "between samples":
-            title += " between two samples"
-        elif math.isfinite(crossing.seconds):
-            title += f" after {format_duration(crossing.seconds)}"
+        when = {"at the start": "from the start", "between samples": "between two samples"}
+        title += f" {when.get(crossing.seen, f'after {format_duration(crossing.seconds)}')}"
         if crossing.where and crossing.seen != "at the start":
             title += f", in {crossing.where}"
         if math.isfinite(highest):

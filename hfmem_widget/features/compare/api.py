@@ -109,11 +109,7 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
 def of_runs(
     runs: Mapping[str, Sequence[Record]], *, by: str = "", device: str = "", baseline: str = ""
 ) -> Comparison:
-    """Lay the runs of watched cells side by side, given by name, oldest first, or raise OptionError.
-
-    The other arguments are those of `hfmem_widget.compare`. Of devices that equally many cells used, the one
-    with the highest peak is taken.
-    """
+    """Lay runs of cells side by side, by name and oldest first, or raise OptionError; else as `compare`."""
     if not runs:
         raise OptionError("nothing to compare: name at least one cell")
     if len(runs) > MOST_CELLS:
@@ -265,10 +261,7 @@ def _notes(
 
 
 def steps_a_point(tables: Sequence[Floats], most: int) -> int:
-    """Return how many steps a point must cover, so that every table has a row in each of at most `most`.
-
-    The tables are those of `DeviceRecord.steps`, and none is empty.
-    """
+    """Return how many steps a point must cover, so that each table has a row in each of at most `most`."""
     longest = max(float(table[-1, 1] - table[0, 0] + 1) for table in tables)
     rows = max(float((table[:, 1] - table[:, 0]).max() + 1) for table in tables)
     return max(1, math.ceil(longest / most), int(rows))
@@ -289,10 +282,7 @@ def by_step(tables: Sequence[Floats], width: int) -> AlignedLine:
 
 
 def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
-    """Lay runs over each other by seconds since each began.
-
-    One run keeps its points. For several, each of `columns` has the highest value of every run.
-    """
+    """Lay runs over each other by seconds since each began; of several each of `columns` has the highest."""
     if len(curves) == 1:
         at, values = curves[0]
         return AlignedLine(at, values, values, values)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from hfmem_widget.analysis.curve import Points
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.model import AlignedLine, Comparison
+from hfmem_widget.features.compare.model import AlignedLine, Compared, Comparison
 from hfmem_widget.features.compare.text import (
     FigureRow,
     about,
@@ -46,73 +45,35 @@ _ROOM_ABOVE = 1.06
 _HEIGHT, _BAR_HEIGHT = 170, 12  # pixels: of the lines together, and of each bar
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """One cell: name and peak as plain text, the stroke of its line, and the parts of its bar.
-
-    The parts are pairs of name and bytes, from left to right; one part without a name where they are unknown.
-    """
-
-    name: str
-    peak: str
-    stroke: Stroke
-    parts: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ComparisonScene:
-    """What is drawn of a comparison."""
-
-    cells: tuple[Drawn, ...]
-    curves: tuple[Curve, ...]  # the ranges of the cells' runs, and over them their lines
-    frame: Frame  # of the lines; its unit is that of the bars too
-    longest: float  # the upper end of the bars' axis, in bytes
-    what: str  # a title of the lines, such as "allocated, highest of each step"
-
-
-def build_scene(comparison: Comparison) -> ComparisonScene:
-    """Return the scene of a comparison."""
-    cells = tuple(
-        Drawn(
-            name_of(cell, NAME_LENGTH),
-            peak_text(Peak(cell.figures["peak"].middle, cell.certainty)),
-            _stroke(at),
-            _parts(cell.at_peak, cell.figures["peak"].middle),
-        )
-        for at, cell in enumerate(comparison.cells)
-    )
+def frame_of(comparison: Comparison) -> Frame:
+    """Return the frame of the lines, in the unit of the bars."""
     lines = [cell.line for cell in comparison.cells if cell.line is not None]
     heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
     highest = max(heights, default=0.0) or MIB
-    longest = max((sum(size for _, size in cell.parts) for cell in cells), default=1.0) or 1.0
     by_step = comparison.by == "step"
     start = min((float(line.at[0]) for line in lines), default=0.0) if by_step else 0.0
     stop = max((float(line.at[-1]) for line in lines), default=1.0)
     top = _ROOM_ABOVE * highest
-    divisor, unit = unit_for(max(top, longest))
+    divisor, unit = unit_for(max(top, _longest(comparison)))
     ticks = step_ticks(start, stop) if by_step else time_ticks(max(stop, 1e-3))
     levels = value_ticks(highest / divisor, unit)
-    frame = Frame(start, max(stop, start + 1e-3), top, (divisor, unit), ticks, levels)
-    pairs = zip(cells, comparison.cells, strict=True)
-    drawn = [(cell, compared.line) for cell, compared in pairs if compared.line is not None]
-    curves = (
-        *(_band(cell, line) for cell, line in drawn if (line.high > line.low).any()),
-        *(
-            Curve(_points(line.at, line.middle), cell.stroke, name=cell.name)
-            for cell, line in drawn
-        ),
-    )
-    return ComparisonScene(cells, curves, frame, longest, _what(comparison))
+    return Frame(start, max(stop, start + 1e-3), top, (divisor, unit), ticks, levels)
 
 
-def _stroke(at: int) -> Stroke:
+def _longest(comparison: Comparison) -> float:
+    """Return the bytes that are as long as the page."""
+    return max((sum(parts_of(cell).values()) for cell in comparison.cells), default=0.0) or 1.0
+
+
+def stroke_of(at: int) -> Stroke:
+    """Return the stroke of a cell's line."""
     colour, dash = palette.DEVICES[at % len(palette.DEVICES)]
     return Stroke(colour, 1.6, dash)
 
 
-def _band(cell: Drawn, line: AlignedLine) -> Curve:
+def _band(line: AlignedLine, colour: str) -> Curve:
     edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
-    return Curve(edge, fill=cell.stroke.colour, opacity=0.2, is_closed=True)
+    return Curve(edge, fill=colour, opacity=0.2, is_closed=True)
 
 
 def _points(at: np.ndarray, values: np.ndarray) -> Points:
@@ -130,12 +91,15 @@ def step_ticks(first: float, last: float) -> Ticks:
     return Ticks(tuple(map(float, numbers)), tuple(texts))
 
 
-def _parts(sizes: Mapping[str, float], peak: float) -> tuple[tuple[str, float], ...]:
-    parts = tuple((name, sizes[name]) for name in OF_ALLOCATED if sizes.get(name, 0.0) > 0)
-    return parts or ((("", peak),) if peak > 0 else ())
+def parts_of(cell: Compared) -> dict[str, float]:
+    """Return the bytes of the parts of a bar, from left to right; where none are known one without a name."""
+    parts = {name: size for name in OF_ALLOCATED if (size := cell.at_peak.get(name, 0.0)) > 0}
+    peak = cell.figures["peak"].middle
+    return parts or ({"": peak} if peak > 0 else {})
 
 
 def _what(comparison: Comparison) -> str:
+    """Return a title of the lines, such as "allocated, highest of each step"."""
     spread = ", median and range" if any(cell.runs > 1 for cell in comparison.cells) else ""
     if comparison.by == "time":
         return f"{comparison.allocated_label} since the start of the cell{spread}"
@@ -143,36 +107,51 @@ def _what(comparison: Comparison) -> str:
     return f"{comparison.allocated_label}, highest of each {point}{spread}"
 
 
-def svg(scene: ComparisonScene) -> str:
+def svg(comparison: Comparison) -> str:
     """Return the lines with axes, and below them a bar for each cell."""
-    rows = "".join(_bar(cell, scene) for cell in scene.cells)
-    there = {name for cell in scene.cells for name, _ in cell.parts}
+    longest = _longest(comparison)
+    rows = "".join(_bar(at, cell, longest) for at, cell in enumerate(comparison.cells))
+    there = {name for cell in comparison.cells for name in parts_of(cell)}
     names = (name for name in OF_ALLOCATED if name in there)
     parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in names)
-    lines = _lines(scene) if scene.curves else ""
-    return f"{kit.CHART}{lines}{rows}{kit.keys(parts, ';margin:6px 4px 0').html}</div>"
+    keys = kit.keys(parts, ";margin:6px 4px 0").html
+    return f"{kit.CHART}{_lines(comparison)}{rows}{keys}</div>"
 
 
-def _lines(scene: ComparisonScene) -> str:
-    names = ", ".join(curve.name for curve in scene.curves if curve.name)
-    # The lines have no tips: their swatches have the names.
-    inside = paint.axes(scene.frame, _HEIGHT)
-    inside += paint.stretched(_HEIGHT, paint.curves_svg(scene.curves, scene.frame, _HEIGHT))
+def _lines(comparison: Comparison) -> str:
+    """Return the cells' lines, over the ranges of their runs; without tips: their swatches have names."""
+    drawn = [
+        (stroke_of(at), cell.line, name_of(cell, NAME_LENGTH))
+        for at, cell in enumerate(comparison.cells)
+        if cell.line is not None
+    ]
+    if not drawn:
+        return ""
+    bands = [
+        _band(line, stroke.colour) for stroke, line, _ in drawn if (line.high > line.low).any()
+    ]
+    lines = [Curve(_points(line.at, line.middle), stroke) for stroke, line, _ in drawn]
+    frame, title = frame_of(comparison), _what(comparison)
+    inside = paint.axes(frame, _HEIGHT)
+    inside += paint.stretched(_HEIGHT, paint.curves_svg([*bands, *lines], frame, _HEIGHT))
+    label = f"{title}: {', '.join(name for *_, name in drawn)}"
     return (
-        f"{kit.block('opacity:.8;margin:2px 4px 4px', scene.what).html}"
+        f"{kit.block('opacity:.8;margin:2px 4px 4px', title).html}"
         f'<div style="padding:2px 20px 0 {paint.GUTTER}px">'
-        f"{paint.picture(f'{scene.what}: {names}', _HEIGHT + paint.FOOT, inside)}</div>"
+        f"{paint.picture(label, _HEIGHT + paint.FOOT, inside)}</div>"
     )
 
 
-def _bar(cell: Drawn, scene: ComparisonScene) -> str:
+def _bar(at: int, cell: Compared, longest: float) -> str:
     pieces = (
         (palette.PARTS.get(name, ALL_ALLOCATED), size, part_label(name) if name else "allocated")
-        for name, size in cell.parts
+        for name, size in parts_of(cell).items()
     )
-    bar = kit.bar(pieces, scene.longest, "", height=_BAR_HEIGHT)
+    bar = kit.bar(pieces, longest, "", height=_BAR_HEIGHT)
     words = kit.words(
-        kit.Fragment(paint.swatch(cell.stroke, 22)), kit.strong(cell.name), kit.faint(cell.peak)
+        kit.Fragment(paint.swatch(stroke_of(at), 22)),
+        kit.strong(name_of(cell, NAME_LENGTH)),
+        kit.faint(peak_text(Peak(cell.figures["peak"].middle, cell.certainty))),
     )
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'
 
@@ -196,7 +175,7 @@ def table_bundle(comparison: Comparison) -> dict[str, str]:
 def whole_bundle(comparison: Comparison) -> dict[str, str]:
     """Return table and picture as one output."""
     figures = table_bundle(comparison)
-    return figures | {"text/html": figures["text/html"] + svg(build_scene(comparison))}
+    return figures | {"text/html": figures["text/html"] + svg(comparison)}
 
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:

@@ -135,10 +135,10 @@ class Comparison(Shown):
     def __str__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
 
-    def difference(self, cell: Compared, figure: str) -> Difference:
+    def difference(self, cell: Compared, figure: str, least: float = 0.0) -> Difference:
         """Return the difference of a cell's median of one of `FIGURES` to the baseline's."""
         baseline = self.cells[self.baseline]
-        return difference(cell.figures[figure].middle, baseline.figures[figure].middle)
+        return difference(cell.figures[figure].middle, baseline.figures[figure].middle, least)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each cell: medians, ranges and differences; bytes, seconds, and per second."""
@@ -161,8 +161,8 @@ class Comparison(Shown):
         return row
 
 
-def difference(value: float, baseline: float) -> Difference:
-    """Return the difference of a value to the baseline."""
+def difference(value: float, baseline: float, least: float = 0.0) -> Difference:
+    """Return the difference of a value to the baseline; in percent only of more than the `least`."""
     change = value - baseline
-    percent = 100 * change / baseline if baseline > 0 else NOT_AVAILABLE
+    percent = 100 * change / baseline if baseline > least else NOT_AVAILABLE
     return Difference(change, percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
@@ -208,10 +208,8 @@ def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> Ce
     change = ""
     if cell is not comparison.cells[comparison.baseline]:
         unsigned = format_bytes if shown is _signed_bytes else shown
-        moved = comparison.difference(cell, name)
-        if unsigned is format_bytes:
-            moved = of_something(moved, figure.middle)
-        change = change_text(moved, unsigned)
+        least = NEXT_TO_NOTHING if unsigned is format_bytes else 0.0
+        change = change_text(comparison.difference(cell, name, least), unsigned)
     return value, _spread(figure, shown), change
 
 
@@ -227,8 +225,7 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
     if _differs_at_start(cell, baseline, part):
         return shown, f"{format_bytes(there)} at the start" if there else "", ""
     before = baseline.at_peak.get(part, 0.0)
-    change = of_something(difference(value, before), value)
-    change = change if value > 0 else replace(change, percent=math.nan)
+    change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
     return shown, "", change_text(change, format_bytes)
 
 
@@ -237,12 +234,6 @@ def _differs_at_start(cell: Compared, baseline: Compared, part: str) -> bool:
         return True
     there = cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
     return abs(there) >= NEXT_TO_NOTHING
-
-
-def of_something(change: Difference, value: float) -> Difference:
-    """Return a difference without its percentage if the base is next to nothing."""
-    base = abs(value - change.value)
-    return replace(change, percent=math.nan) if base < NEXT_TO_NOTHING else change
 
 
 def _spread(figure: Figure, shown: Shown) -> str:

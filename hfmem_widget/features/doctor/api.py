@@ -46,7 +46,6 @@ class Diagnosis(dict[str, str]):
     """What `doctor` found: a sentence by its subject, shown as text."""
 
     def __repr__(self) -> str:
-        """Return a paragraph for each subject."""
         wrap = TextWrapper(80, subsequent_indent=" " * 14)
         return "\n".join(wrap.fill(f"{subject:14}{text}") for subject, text in self.items())
 

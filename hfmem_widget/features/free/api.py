@@ -136,7 +136,6 @@ def _changes(before: Session, after: Session) -> tuple[Change, ...]:
 
 
 def _cached(session: Session) -> dict[str, float]:
-    """Return the cache of each GPU's allocator."""
     gpus = [device.key for device in session.devices if ":" in device.key]
     cached = {
         gpu: session.latest(f"{gpu}/reserved") - session.latest(f"{gpu}/allocated") for gpu in gpus
@@ -145,7 +144,7 @@ def _cached(session: Session) -> dict[str, float]:
 
 
 def _staying(shell: Any) -> tuple[Holder, ...]:
-    """Return what holds most on each device, biggest first."""
+    """Return what holds most on each device."""
     roots = kernel_roots(shell)
     holders = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
     devices = dict.fromkeys(row.device for row in holders.rows)
@@ -341,10 +340,7 @@ def _not_found(name: str, names: Sequence[str], shell: Any) -> str:
 
 
 def carry_out(request: Request, plan: Release, allocator: Allocator | None = None) -> Release:
-    """Free what was named, and then collect, empty and trim as requested; return the plan with what was done.
-
-    The cache is by default that of the torch that is loaded.
-    """
+    """Free what was named, then collect, empty and trim as requested; return the plan with what was done."""
     allocator = allocator or loaded_allocator()
     steps: list[str] = []
     notes: tuple[str, ...] = ()

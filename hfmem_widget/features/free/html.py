@@ -41,7 +41,7 @@ def release_bundle(release: Release) -> dict[str, str]:
 
 
 def _freeable(release: Release) -> kit.Fragment:
-    """Return what would be free, one column for each device."""
+    """Return a column for each device."""
     everything = (*release.items, *release.variables)
     devices = {device for freeable in everything for device in freeable.bytes}
     columns = sorted(devices, key=_gpus_first) or ["memory"]
@@ -66,7 +66,7 @@ def _size(freeable: Freeable, device: str) -> str:
 
 
 def _changes(release: Release) -> kit.Fragment:
-    """Return what was measured, one row for each figure of a device."""
+    """Return a row for each figure of a device."""
     rows = []
     for device in _devices_in_use(release):
         for change in release.changes:
@@ -84,7 +84,6 @@ def _table(heads: tuple[str, ...], rows: list[TableRow]) -> kit.Fragment:
 
 
 def _what_else(release: Release) -> list[kit.Content]:
-    """Return what else could be done."""
     texts: list[kit.Content] = []
     if release.cached:
         sizes = (f"{plain(device)} {format_bytes(size)}" for device, size in release.cached.items())

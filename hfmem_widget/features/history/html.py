@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import DeviceRecord, Record
@@ -69,13 +70,9 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
 
 def _that_fit(blocks: list[_Block], *, newest_last: bool) -> list[_Block]:
     """Return as many whole blocks as the table has rows for, one at least, the most wanted first."""
-    room, kept = MOST_ROWS, 0
-    for _, rows in reversed(blocks) if newest_last else blocks:
-        room -= len(rows)
-        if room < 0 and kept:
-            break
-        kept += 1
-    return blocks[len(blocks) - kept :] if newest_last else blocks[:kept]
+    wanted = blocks[::-1] if newest_last else blocks
+    kept = sum(rows <= MOST_ROWS for rows in accumulate(len(rows) for _, rows in wanted)) or 1
+    return blocks[-kept:] if newest_last else blocks[:kept]
 
 
 def _notes(history: CellHistory, shown: Sequence[Record], left_out: int) -> Iterator[str]:

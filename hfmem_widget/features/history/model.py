@@ -36,16 +36,12 @@ EVEN = 0.5  # of sampled peaks, the least rise from a run to the next as a share
 class Drift:
     """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
 
-    runs: int  # how many there were, the first included
     peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not show it
     left_behind: float  # bytes, on average
 
 
 def drift(runs: Sequence[Record], device: str) -> Drift | None:
-    """Return how runs of a cell moved on a device; None of fewer than two.
-
-    Only runs that came to their end and moved the device are compared.
-    """
+    """Return how runs of a cell that ended and moved a device moved on it; None of fewer than two."""
     ended = [run for run in runs if run.outcome == "done"]
     used = [use for run in ended for use in run.moved if use.key == device]
     if len(used) < 2:
@@ -56,7 +52,7 @@ def drift(runs: Sequence[Record], device: str) -> Drift | None:
     if any(use.peak.certainty != "exact" for use in later) and not _are_even(rises):
         rise = NOT_AVAILABLE
     left = [use.left_behind for use in used[1:]]
-    return Drift(len(used), rise, sum(left) / len(left))
+    return Drift(rise, sum(left) / len(left))
 
 
 def _are_even(rises: Sequence[float]) -> bool:
@@ -154,13 +150,8 @@ class CellHistory(Shown):
                 findings = " ".join(sentence for _, sentence in run.findings)
                 start = run.number, run.name, run.kind, number, run.outcome
                 for use in run.moved:
-                    sizes = (
-                        use.peak.value,
-                        use.peak.certainty,
-                        use.left_behind,
-                        use.before,
-                        use.after,
-                    )
+                    peak = use.peak.value, use.peak.certainty
+                    sizes = *peak, use.left_behind, use.before, use.after
                     yield (*start, run.started_at, run.duration, use.key, *sizes, findings)
 
 

@@ -23,10 +23,7 @@ UNEXPLAINED_ON_THE_HOST = "everything else in this process"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
-    """Return a table for each device by MIME type: with `detail`, each row has its biggest parts.
-
-    Rows with fewer bytes than `least` are summed up in one.
-    """
+    """Return a table for each device by MIME type; rows with fewer bytes than `least` are one."""
     devices = [row.device for row in holders.rows]
     devices += [remainder.device for remainder in holders.remainders]
     sections = []
@@ -46,10 +43,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
 
 
 def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
-    """Return a table for each device by MIME type.
-
-    Rows that grew by fewer bytes than `least` are summed up in one.
-    """
+    """Return a table for each device by MIME type; rows that grew by fewer bytes than `least` are one."""
     sections = []
     for device in dict.fromkeys(row.device for row in growth.rows):
         grown = [row for row in growth.rows if row.device == device]

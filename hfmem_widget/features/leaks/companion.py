@@ -44,9 +44,7 @@ _SEARCHES = Looks(unchanged=0.0)
 class Leaks(Companion):
     """Draws growth while the code runs; at the end names who holds what has grown, or was left behind.
 
-    Of a quiet watch, only the runs of its cell are compared.
-
-    `clock` returns monotonic seconds, and `look` the trends of an outermost span.
+    Of a quiet watch only the runs of its cell are compared. `clock` returns monotonic seconds.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,7 @@ class LeftBehind:
 def name_holders(session: Session, span: Span, names: NotedNames, *, raised: bool) -> None:
     """Add who holds what a span left behind to the findings, if that is much and not a leak's holder.
 
-    The `names` are those that there were when it began. If it has `raised` an error, that is the likeliest
-    holder, and is searched for longer.
+    The `names` are of its beginning. An error that it has `raised` may hold it, so the search is longer.
     """
     if session.running and span.duration < QUICK:  # it is shown in one line
         return
@@ -149,17 +149,13 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
 
 def _errors_as_one(rows: Sequence[Holder]) -> list[Holder]:
     """Return the rows with all that one error holds as one: `%memholders --free errors` frees it together."""
-    groups: dict[str, list[Holder]] = {}
+    errors: dict[str, list[Holder]] = defaultdict(list)
     for row in rows:
-        match = _ERROR.match(row.path)
-        groups.setdefault(row.path if match is None else match[0], []).append(row)
-    as_one: list[Holder] = []
-    for name, group in groups.items():
-        if len(group) == 1 or not _ERROR.match(name):
-            as_one += group
-            continue
-        as_one.append(joined(name, group))
-    return as_one
+        if match := _ERROR.match(row.path):
+            errors[match[0]].append(row)
+    held = [row for row in rows if not _ERROR.match(row.path)]
+    held += (joined(name, of) if len(of) > 1 else of[0] for name, of in errors.items())
+    return held
 
 
 def _title(left: float, holding: Holding, *, is_sure: bool) -> str:

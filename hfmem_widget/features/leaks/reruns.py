@@ -57,10 +57,7 @@ def with_names(finding: Finding, held: Holders) -> Finding:
 
 
 def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
-    """Find devices on which each of a cell's last runs left more than the one before.
-
-    The session and span are those of the run that has just ended; earlier runs come oldest first.
-    """
+    """Find devices on which each of a cell's last runs, oldest first, left more than the one before."""
     if span.after is None:
         return ()
     findings = []

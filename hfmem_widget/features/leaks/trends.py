@@ -25,7 +25,6 @@ _SPREAD = 1.4826  # the standard deviation of normal noise, in median absolute d
 # Of an even share of the growth, what each quarter of the readings must contribute:
 LEAST_RISE = 0.2
 LEAST_RISE_AT_END = 0.7  # the last one, which is lower on a plateau and in a cache that fills up
-LEAST_WHERE_SLOWER = 0.85  # the last one where it rose faster before: that must have stopped
 LEAST_LASTING = 0.1  # to the level that is never left again
 
 LEAST_UNEVEN = 0.1  # of all changes of size: what must be off their median, to tell size from time
@@ -74,11 +73,10 @@ class FittedLine:
 
 
 def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
-    """Return the line with the median of all pairwise slopes of at least 3 readings, with Sen's interval.
+    """Return the line with the median slope of all pairs of at least 3 readings, with Sen's interval.
 
-    The interval is `z` standard deviations wide at each side. It comes from the variance of Kendall's S,
-    enlarged by the autocorrelation of the residuals (Hamed and Rao, 1998): neighbouring steps are not
-    independent.
+    It is `z` standard deviations wide at each side, by the variance of Kendall's S, enlarged by the
+    autocorrelation of the residuals (Hamed and Rao, 1998): neighbouring steps are not independent.
     """
     first, second = np.triu_indices(len(x), 1)
     run = x[second] - x[first]
@@ -95,17 +93,13 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
     return FittedLine(slope, float(ordered[low]), float(ordered[high]), intercept, spread)
 
 
-def goes_on(x: Floats, y: Floats, at_end: float = LEAST_RISE_AT_END) -> bool:
-    """Return whether readings rise all the time: not in a few steps, up to a plateau, or in teeth.
-
-    There are at least 4, in order of `x` and at any distances, as steps may share a reading. `at_end` is the
-    part of an even share that the last quarter must contribute.
-    """
+def goes_on(x: Floats, y: Floats) -> bool:
+    """Return whether 4 readings or more rise all the time: not in a few steps, to a plateau, or in teeth."""
     even = np.linspace(x[0], x[-1], len(x))
     levels = np.array([np.median(quarter) for quarter in np.array_split(np.interp(even, x, y), 4)])
     rises = np.diff(levels)
     share = rises.sum() / 3
-    if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < at_end * share:
+    if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < LEAST_RISE_AT_END * share:
         return False
     # What happened between two readings is one step.
     lasting = np.minimum.accumulate(y[::-1])[::-1]
@@ -132,8 +126,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def without_size(y: Floats, size: Floats) -> Floats | None:
     """Return readings corrected for a size that they depend on, such as a batch's tokens.
 
-    The dependence is estimated from one reading to the next, where growth is small and the same for all. The
-    result is None where the size rises so evenly with time that the two cannot be told apart.
+    It is None where the size rises so evenly with time that the two cannot be told apart.
     """
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
@@ -359,10 +352,7 @@ class Trend(FittedLine):
 
 
 def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:
-    """Return where allocated memory grows and goes on growing, one trend per device and outermost span.
-
-    The session may be running or finished; `within` is the only outermost span that is looked at.
-    """
+    """Return where allocated memory grows and goes on growing, one trend per device and outermost span."""
     best: dict[tuple[str, int], Trend] = {}
     of: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
     for points in comparable_points(session, within):
@@ -396,9 +386,8 @@ def trend_in(points: ComparablePoints) -> Trend | None:
     for begin in sorted({0, len(y) // 4, len(y) // 2, _after_drop(y)}):
         if len(x) - begin < least or not _goes_beyond(y, begin):
             continue
-        at_end = LEAST_WHERE_SLOWER if _slows_down(x, y, begin) else LEAST_RISE_AT_END
-        if _grows(x[begin:], y[begin:], caution, at_end):
-            since = max(_beginning(x, y, (begin + len(x)) // 2), _after_drop(y[: begin + 1]))
+        if _grows(x[begin:], y[begin:], caution):
+            since = _beginning(x, y, (begin + len(x)) // 2)
             return _trend(points, x[since:], y[since:])
     return None
 
@@ -419,16 +408,8 @@ def _goes_beyond(y: Floats, begin: int) -> bool:
     return bool(y[-1] - y[begin] > BEYOND_TEETH * highest_tooth)
 
 
-def _slows_down(x: Floats, y: Floats, begin: int) -> bool:
-    """Return whether it rose faster before an index than since."""
-    if x[begin] == x[0]:  # several readings may be of one instant
-        return False
-    before = (y[begin] - y[0]) / (x[begin] - x[0])
-    return bool(before > (y[-1] - y[begin]) / (x[-1] - x[begin]))
-
-
-def _grows(x: Floats, y: Floats, caution: _Caution, at_end: float) -> bool:
-    if not goes_on(x, y, at_end):
+def _grows(x: Floats, y: Floats, caution: _Caution) -> bool:
+    if not goes_on(x, y):
         return False
     line = theil_sen(x, y, caution.z)
     grown = line.slope * (x[-1] - x[0])

@@ -44,8 +44,7 @@ def read_map(
 ) -> MemoryMap:
     """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
 
-    The `allocator` is by default that of the torch that is loaded. Where it cannot list its segments, the map
-    has a note instead, and where `find_heap` does not know how to read the C heap, too.
+    What cannot be read is a note in it. The `allocator` is by default that of the torch that is loaded.
     """
     started = clock()
     allocator = allocator or loaded_allocator()

@@ -28,10 +28,7 @@ SHARE = 0.02  # share of the time that reading and drawing may take
 
 
 class LiveMemoryMap(Companion):
-    """Reads the allocator's segments now and then, and shows them in their own output.
-
-    Without a live screen there is only the map at the end.
-    """
+    """Reads the allocator's segments now and then; without a live screen the map is shown at the end only."""
 
     screen: Screen | None = None
 
@@ -157,7 +154,6 @@ class LiveMemoryMap(Companion):
 
 
 def _size(memory_map: MemoryMap) -> tuple[int, int]:
-    """Return what was reserved and what was in use, in bytes."""
     blocks = (block for segment in memory_map.segments for block in segment.blocks)
     in_use = sum(block.size for block in blocks if block.state == "allocated")
     return sum(segment.size for segment in memory_map.segments), in_use

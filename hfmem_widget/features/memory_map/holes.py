@@ -31,8 +31,7 @@ LOOK = (
 def holes(session: Session, span: Span) -> Iterator[Finding]:
     """Yield a finding for each device whose allocator needed more memory because of holes.
 
-    Holes are measured at the fullest moment of the span. They only matter where the allocator asked the
-    driver for more within the span; otherwise what is reserved is from before.
+    They are those of the fullest moment, and matter only where more was asked of the driver in the span.
     """
     for device in session.devices:
         unusable, reserved = _at_the_fullest(session, span, device)

@@ -99,9 +99,7 @@ def _heading(group: _Group) -> tuple[str, str]:
     else:
         segments = format_counted(len(fragmentation.segments), "segment")
         size = f"{format_bytes(fragmentation.reserved)} reserved in {segments}"
-    return plain(fragmentation.device), " \u00b7 ".join(
-        text for text in (plain(group.title), size) if text
-    )
+    return plain(fragmentation.device), " \u00b7 ".join(filter(None, (plain(group.title), size)))
 
 
 def _section(group: _Group, groups: int) -> kit.Fragment:

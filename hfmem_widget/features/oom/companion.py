@@ -148,7 +148,6 @@ class OutOfMemory(Companion):
     def _mark(
         self, session: Session, device: str, asked: float, time: float, allocated: float
     ) -> None:
-        """Mark on a device's chart that it ran out."""
         label = f"out of memory: {size_text(asked)} requested" if asked > 0 else "out of memory"
         mark = Guide(device, "oom", label, start=time, stop=time, first=allocated, last=allocated)
         if math.isnan(allocated) or mark in session.guides:

@@ -42,10 +42,7 @@ MOST_MODULES = 2_000
 def failure_of(
     error: BaseException, sample: Sample, models: Iterable[Any], *, ran_out: bool
 ) -> Failure | None:
-    """Return what an error says if it is about memory, of which nothing is kept.
-
-    A text that may mean something else is about memory if that did run out.
-    """
+    """Return what an error says if it is about memory; a doubtful text is, if memory did run out."""
     error_and_text = about_memory(error)
     if error_and_text is None or not (error_and_text[1].is_certain or ran_out):
         return None
@@ -72,10 +69,7 @@ def belongs_to(error_text: OutOfMemoryText, event: OomEvent) -> bool:
 def device_of(
     session: Session, error_text: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
-    """Return the device that an error is about; if it does not say, the GPU that is fullest in the span.
-
-    The device has no key if no GPU is known: the host's memory explains nothing then.
-    """
+    """Return the device an error is about, else the GPU that is fullest in the span; without a GPU no key."""
     devices = {device.key: device for device in session.devices}
     key = error_text.device if event is None else event.device
     if key:
@@ -83,16 +77,13 @@ def device_of(
     gpus = [device for device in session.devices if ":" in device.key]
     if error_text.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
         gpus = list(session.devices)
-    return max(
-        gpus,
-        key=lambda device: known_of(_highest(session, span, f"{device.key}/allocated"), 0.0),
-        default=Device("", ""),
-    )
 
+    def highest(device: Device) -> float:
+        series = f"{device.key}/allocated"
+        peak = None if span is None else span.peaks.get(series)
+        return known_of(session.peak(series) if peak is None else peak.value, 0.0)
 
-def _highest(session: Session, span: Span | None, key: str) -> float:
-    peak = None if span is None else span.peaks.get(key)
-    return session.peak(key) if peak is None else peak.value
+    return max(gpus, key=highest, default=Device("", ""))
 
 
 def incident_of(
@@ -185,7 +176,6 @@ def incident_of(
 
 
 def _readings(error_text: OutOfMemoryText) -> dict[str, float]:
-    """Return what an error's text says of the allocator."""
     if math.isnan(error_text.allocated):
         return {}
     reserved = error_text.allocated + known_of(error_text.unallocated, 0.0)
@@ -206,10 +196,7 @@ def _capacity(
 
 
 def _foreign(error_text: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
-    """Return the processes that are not this one.
-
-    In a container the driver knows this one by another id, and PyTorch then lists it as somebody else's.
-    """
+    """Return the processes that are not this one, which in a container has another id for the driver."""
     if not math.isnan(error_text.in_use) or math.isnan(reserved):
         return error_text.processes
     ours = [
@@ -246,20 +233,14 @@ def _growth_on(device: str, session: Session, span: Span | None) -> Finding | No
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:
-    """Return the functions that ran where an error was raised, innermost first.
-
-    Its traceback crosses threads, such as from autograd's into the one that waits for it; frames do not.
-    """
+    """Return the functions that ran where an error was raised, innermost first, across threads."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     around = outwards(frames[0].f_back if frames else None)
     return calls_of(chain(reversed(frames), around))
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say of themselves, read from their own fields: no code of theirs is run.
-
-    An odd one says nothing, and costs the others nothing.
-    """
+    """Return what models say by their own fields, without running their code; an odd one costs no other."""
     checkpointing, vocabulary, quantized = False, 0, False
     for model in models:
         with suppress(Exception):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -90,10 +91,7 @@ Listener = Callable[[OomEvent], None]
 
 
 class OomObserver:
-    """Notifies its listeners of every request that the caching allocator cannot serve.
-
-    It attaches to the first of its allocators that has devices.
-    """
+    """Notifies its listeners of every request that the first of its allocators with devices cannot serve."""
 
     def __init__(
         self, *allocators: Allocator, clock: Callable[[], float] = time.perf_counter
@@ -160,9 +158,10 @@ class OomObserver:
         calls = calls_of(chain(outwards(frame), waiting))
         blocks = None
         counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
-        count = sum(int(blocks.get("current", 0)) for blocks in counts)
+        count = sum(int(each.get("current", 0)) for each in counts)
         if began >= self._look_again_at.get(device, 0.0) and count <= MOST_BLOCKS:
-            blocks = self._blocks(device, asked)
+            with suppress(SourceUnavailable):  # the blocks come only with the whole history
+                blocks = summed_up(self._allocator.snapshot(quick=True), device, asked)
         ended = self._clock()
         self._look_again_at[device] = ended + (ended - began) / SNAPSHOT_SHARE
         key = f"{self._allocator.device_type}:{device}"
@@ -183,12 +182,6 @@ class OomObserver:
             capability=capability,
             autocast=self._allocator.autocast() if frame is not None and not is_autograds else None,
         )
-
-    def _blocks(self, device: int, asked: int) -> Blocks | None:
-        try:
-            return summed_up(self._allocator.snapshot(quick=True), device, asked)
-        except SourceUnavailable:  # the blocks come only with the whole history
-            return None
 
 
 OBSERVER: Final = OomObserver()
@@ -228,8 +221,7 @@ def _waiting_for_autograd() -> FrameType | None:
 def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:
     """Return one device's blocks, as a request of so many bytes (rounded up to a segment) finds them.
 
-    Small and large requests have pools of their own. The segments are as `torch.cuda.memory_snapshot`
-    returns them.
+    The segments are as `torch.cuda.memory_snapshot` returns them; small requests have a pool of their own.
     """
     pool = "small" if asked <= SMALL_SEGMENT else "large"
     own = [segment for segment in segments if segment["device"] == device]

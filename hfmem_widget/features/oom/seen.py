@@ -108,7 +108,7 @@ def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) -> Iterator[Any]:
     """Yield the globals that the user's code which ran reads, or a function that it names.
 
-    One that is only assigned, or before it is read, is of an earlier run: nothing that ran needs it.
+    What is only assigned, or before it is read, is of an earlier run.
     """
     waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
     codes = {code for code, *_ in waiting}

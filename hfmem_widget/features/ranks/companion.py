@@ -42,10 +42,7 @@ PATIENCE = 20.0
 
 
 class FollowedRanks(Companion):
-    """Lends the environment in which ranks follow themselves, and collects them once there are some.
-
-    `clock` returns seconds.
-    """
+    """Lends the environment in which ranks follow themselves, and collects them; `clock` returns seconds."""
 
     stands_above = True
 
@@ -55,10 +52,9 @@ class FollowedRanks(Companion):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._is_named = isinstance(options.ranks, str)
-        self._directory = (
-            _free(expanded(options.ranks)) if isinstance(options.ranks, str) else unused()
-        )
+        named = options.ranks if isinstance(options.ranks, str) else ""
+        self._is_named = bool(named)
+        self._directory = _free(expanded(named)) if named else unused()
         self._lent = Lent(self._directory, options)
         self._label = options.label
         self._is_quiet, self._has_chart = options.quiet, options.chart
@@ -110,10 +106,7 @@ class FollowedRanks(Companion):
         return card_of(run.overview, with_chart=self._has_chart)
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
-        """Begin to collect once a rank has made the directory; on the poller's thread, at the end on another.
-
-        One at a time: of two runs, one would take the directory away with it.
-        """
+        """Begin to collect once a rank has made the directory; one at a time, or one would take it away."""
         with self._looking:
             if self._run is not None or self._clock() < self._due:
                 return
@@ -157,14 +150,12 @@ class Engines:
 
     def __init__(self, client: Any) -> None:
         if not (hasattr(client, "direct_view") and hasattr(client, "ids")):
-            message = (
+            raise OptionError(
                 f"%memwatch ranks takes a client of ipyparallel, not {plain(type(client).__name__)}"
             )
-            raise OptionError(message)
         self._client = client
         if not len(self):
-            message = "this client of ipyparallel has no engines yet"
-            raise OptionError(message)
+            raise OptionError("this client of ipyparallel has no engines yet")
 
     def __len__(self) -> int:
         return len(self._client.ids)

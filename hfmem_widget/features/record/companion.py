@@ -32,10 +32,9 @@ PAUSE = 10.0
 
 
 class FileRecording(Companion):
-    """Follows a session into a file: that of the options, or of a rank in the directory of its run.
+    """Follows a session into a file: that of the options, or of a rank, `member`, in its run's directory.
 
-    `member` says which rank this is. `clock` returns seconds since the epoch; `opened` makes the file at a
-    path.
+    `clock` returns seconds since the epoch; `opened` makes the file at a path.
     """
 
     def __init__(
@@ -177,15 +176,9 @@ class FileRecording(Companion):
             self._ticker.tick_now(0.0)
 
     def _has_news(self, session: Session) -> bool:
-        """Return whether there is what others should know at once: something found, a training that ended.
-
-        That memory ran out is marked on the chart long before it is found to be why the code failed.
-        """
+        """Return whether there is what others should know at once: a finding, a mark, a training's end."""
         seen, self._seen = self._seen, (len(session.findings), len(session.guides))
-        trained, self._trains = (
-            self._trains,
-            any(span.kind == "train" for span in session.open_spans),
-        )
+        trained, self._trains = self._trains, any(s.kind == "train" for s in session.open_spans)
         return (trained and not self._trains) or seen != self._seen
 
 

@@ -90,8 +90,7 @@ def report(session: Session, path: str | os.PathLike[str], *, static: bool = Fal
 def page(session: Session, *, static: bool = False, now: float | None = None) -> str:
     """Return a session as an HTML document that is written `now`, in seconds since the epoch.
 
-    If `static`, it has the still chart alone, and no script. HFMemError is raised if the live chart is wanted
-    where the front end was not built.
+    If `static`, it has no script; else HFMemError is raised where the front end was not built.
     """
     written = time.time() if now is None else now
     spans = outermost(session.spans)
@@ -136,8 +135,7 @@ def _folded(session: Session, rows: int) -> str:
 
 def report_of(name: str, noun: Shown, path: str | os.PathLike[str]) -> Path:
     """Write a page of one noun, as Jupyter shows it, to a new file; return its path."""
-    html = noun._repr_mimebundle_()["text/html"]
-    sections = [Section("memory", "What held the memory", html)]
+    sections = [Section("memory", "What held the memory", _shown(noun))]
     return _written(path, _document(name, sections, time.time(), about=("", __version__)))
 
 
@@ -192,10 +190,7 @@ def _document(
 
 
 def _policy(script: str, *, images: bool) -> str:
-    """Return what the page may do: run its own script, and have styles in attributes, as outputs have.
-
-    `images` are those that it carries itself.
-    """
+    """Return what the page may do: run its own script, show its `images`, and have styles in attributes."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
     own += " img-src data:;" if images else ""
@@ -224,10 +219,9 @@ def _read(path: Path) -> str:
 
 
 def packed(session: Session, room: int) -> tuple[str, int]:
-    """Return the whole session as a frame of at most `room` characters; what does not fit is folded.
+    """Return a session as a frame of at most `room` characters, folded where it must be, and its rows.
 
-    With it comes how many rows of samples it has. It is Base64 of the gzip of a line of JSON and, behind it,
-    the buffers. Nothing in it can end a script.
+    It is Base64 of the gzip of a line of JSON and the buffers. Nothing in it can end a script.
     """
     row = 8 + 4 * len(protocol.charted(session))
     share = 1.0
@@ -280,11 +274,11 @@ def before_chart(session: Session) -> Iterator[Section]:
             html += kit.note(format_counted(left_out, "more finding")).html
         yield Section("findings", "Findings", html)
     if session.moves:
-        drawn = moves_table(session.moves, can_write=False)
-        yield Section("moves", "What would fit", _html(drawn))
+        moves = moves_table(session.moves, can_write=False)
+        yield Section("moves", "What would fit", _html(moves))
     if session.what_if is not None:
-        html = _html(what_if_html(session.what_if, scripted=False))
-        yield Section("what-if", "At other sizes", html)
+        what_if = what_if_html(session.what_if, scripted=False)
+        yield Section("what-if", "At other sizes", _html(what_if))
 
 
 def after_chart(session: Session) -> Iterator[Section]:
@@ -292,17 +286,15 @@ def after_chart(session: Session) -> Iterator[Section]:
     parts = {
         ("peak", "Memory at the peak"): _anatomy(session),
         ("phases", "Phases"): _phases(session),
-        ("lines", "Allocated by line"): _stacks(session),
+        ("lines", "Allocated by line"): _shown(session.stacks) if session.stacks else "",
         ("steps", "Steps"): _steps(session),
         ("environment", "Environment"): _environment(session),
     }
     yield from (Section(*name, html) for name, html in parts.items() if html)
 
 
-def _stacks(session: Session) -> str:
-    if session.stacks is None:
-        return ""
-    html: str = session.stacks._repr_mimebundle_()["text/html"]
+def _shown(noun: Shown) -> str:
+    html: str = noun._repr_mimebundle_()["text/html"]
     return html
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.features.stacks.live_at_peak import LiveBlock
+from hfmem_widget.features.stacks.live_at_peak import Replay
 from hfmem_widget.session.segments import Frames
 from hfmem_widget.session.stacks import OPERATOR, Site
 from hfmem_widget.text import plain
@@ -50,25 +51,20 @@ _BACKWARD_FILES = re.compile(
 )
 
 
-def sites_of(blocks: Iterable[LiveBlock], cells: Mapping[str, int]) -> tuple[Site, ...]:
-    """Return where live blocks were allocated, those of one place together, biggest first.
-
-    `cells` has the numbers of the notebook's cells by the file names under which they were compiled.
-    """
-    places: dict[int, Site] = {}
-    sizes: dict[Site, list[int]] = {}
-    for block in blocks:
-        # The same stack is the same list for every block that has it.
-        key = id(block.frames) if block.seen else 0
-        if key not in places:
-            places[key] = place_of(block.frames if block.seen else None, cells)
-        sizes.setdefault(places[key], []).append(block.size)
+def sites_of(found: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
+    """Return what was live at the peak by the places of its stacks, biggest first."""
+    sizes: dict[Site, list[int]] = defaultdict(list)
+    for row in found.live.tolist():
+        sizes[places[found.table.stacks[row]]].append(int(found.table.sizes[row]))
     sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
     return tuple(sorted(sites, key=lambda site: -site.bytes))
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
-    """Return where a block with a stack was allocated, as a site without bytes; None is unknown."""
+    """Return where a block with a stack was allocated, as a site without bytes; None is unknown.
+
+    `cells` has the numbers of the notebook's cells by the file names under which they were compiled.
+    """
     if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
     frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]

@@ -75,10 +75,7 @@ def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
 
 
 def _drawn(points: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
-    """Yield what follows the first point: a height stays until the next moment.
-
-    Where that is but a few pixels on, a slope leads there: else a short spike could not be seen.
-    """
+    """Yield what follows the first point: a height stays until the next moment, or slopes to it if near."""
     near = (points[-1][0] - points[0][0]) / COLUMNS
     for (since, before), (at, after) in pairwise(points):
         if before != after and at - since > near:

@@ -9,14 +9,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hfmem_widget.features.stacks.call_sites import sites_of
 from hfmem_widget.features.stacks.dispatch_tracker import (
     OperatorTracker,
     Tracked,
     without_frames_of_ours,
 )
 from hfmem_widget.features.stacks.live_at_peak import Snapshot, replay
-from hfmem_widget.features.stacks.over_time import over_time
+from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
@@ -25,10 +24,8 @@ from hfmem_widget.session import Peak, Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, StackRecording, Stacks
 from hfmem_widget.sources import open_allocators
-from hfmem_widget.sources.heap.roots import cells_of
 from hfmem_widget.sources.torch_history import Recorded
 from hfmem_widget.text import format_bytes, format_duration
-from hfmem_widget.view.front_end import running_shell
 
 MOST_KEPT = 128 * 1024**2  # bytes of a compressed snapshot that a session keeps
 
@@ -42,8 +39,7 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 class StacksCompanion(Companion):
     """Records while the code runs, and reports what was live at the peak.
 
-    Until a device whose allocator keeps a history is up, the operators of the thread that watches are
-    followed. From then on, that history is recorded instead.
+    Operators of the watching thread are followed until a device is up whose allocator keeps a history.
     """
 
     def __init__(self, options: WatchOptions) -> None:
@@ -91,7 +87,11 @@ class StacksCompanion(Companion):
         )
         from hfmem_widget.features.stacks.html import stacks_bundle
 
-        return stacks_bundle(_since(span.start, session.stacks))
+        stacks = session.stacks
+        # The session may have several cells.
+        recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - span.start))
+        peaks = tuple(_since(peak, span.start) for peak in stacks.peaks)
+        return stacks_bundle(stacks.with_peaks(peaks, recording))
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         self._look()
@@ -158,39 +158,21 @@ def _live_peak(
     snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
     """Return a device's peak; `began` is None if older events had to make room."""
-    at_peak = replay(snapshot, device)
+    found = replay(snapshot, device)
+    peak = live_peak(found, key)
+    if found.first_us is not None:
+        peak = _since(peak, session.started_at - found.first_us / 1e6)
+    return replace(peak, wrapped=True) if began is None else replace(peak, since=began)
 
-    def seconds(time_us: int | None) -> float:
-        return NOT_AVAILABLE if time_us is None else max(0.0, time_us / 1e6 - session.started_at)
 
-    cells = cells_of(running_shell())
-    held = over_time(at_peak, cells) if at_peak.events else None
-    return LivePeak(
-        device=key,
-        bytes=at_peak.bytes,
-        highest=at_peak.active,
-        sites=sites_of(at_peak.blocks, cells),
-        over_time=held and held.since(-seconds(at_peak.first_us)),
-        time=seconds(at_peak.time_us),
-        entries=at_peak.events,
-        wrapped=began is None,
-        since=max(0.0, seconds(at_peak.first_us)) if began is None else began,
+def _since(peak: LivePeak, start: float) -> LivePeak:
+    """Return it with its times since another instant."""
+    return replace(
+        peak,
+        time=max(peak.time - start, 0.0),  # NaN stays
+        since=max(0.0, peak.since - start),
+        over_time=peak.over_time and peak.over_time.since(start),
     )
-
-
-def _since(start: float, stacks: Stacks) -> Stacks:
-    """Return the stacks with their times since a second of the session: it may have several cells."""
-    peaks = (
-        replace(
-            peak,
-            time=peak.time - start,
-            since=max(0.0, peak.since - start),
-            over_time=peak.over_time and peak.over_time.since(start),
-        )
-        for peak in stacks.peaks
-    )
-    recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - start))
-    return stacks.with_peaks(tuple(peaks), recording)
 
 
 def _with_exact_peaks(live: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:

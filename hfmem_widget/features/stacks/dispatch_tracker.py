@@ -51,9 +51,8 @@ _LIFTED = "aten::lift_fresh"  # how `torch.tensor` brings in tensors that were m
 class EventRing:
     """Keeps the newest events; the oldest make room.
 
-    They are packed. A tuple for each would be an object that Python's garbage collector goes through: it
-    would collect far more often than the user's code alone makes it, and an interrupt that comes while it
-    collects can get lost.
+    They are packed: tuples would have Python's garbage collector run far more often than the user's code
+    does, and an interrupt that comes while it collects can get lost.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,7 +63,6 @@ class EventRing:
         self._places: dict[tuple[str, Stack], int] = {("", ()): NOWHERE}
 
     def __len__(self) -> int:
-        """Return how many are kept."""
         return min(self.seen, self._most)
 
     def place(self, operator: str, stack: Stack) -> int:
@@ -82,8 +80,7 @@ class EventRing:
     def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
         """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
 
-        `live` are the blocks that are live after it: address, bytes and place of each. Each is a segment of
-        its own: how the host's allocator lays them out is unknown.
+        `live` are the blocks after it: address, bytes and place of each, which is a segment of its own.
         """
         # One list for all that share a stack, as the allocator's snapshot has it.
         frames = [_frames(operator, stack) for operator, stack in self._places]
@@ -136,29 +133,27 @@ def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
 def mode_class(torch: Any) -> Any:
     """Return the mode: a class of torch's, which exists only once torch does.
 
-    It calls `before(func, args, kwargs)` before each operator, which returns the operator's name, and
-    `after(name, result)` after it.
+    It has the values `seen` that an operator takes and makes.
     """
     base: Any = torch.utils._python_dispatch.TorchDispatchMode
 
     class FollowOperators(base):  # type: ignore[misc]  # torch is the user's own: no type to be had
-        def __init__(
-            self, before: Callable[[Any, Any, Any], str], after: Callable[[str, Any], None]
-        ) -> None:
+        def __init__(self, seen: Callable[[Any, Any, str], str]) -> None:
             super().__init__()
-            self.before, self.after = before, after
+            self.seen = seen
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             __tracebackhide__ = True  # IPython leaves out frames that have this
-            name = self.before(func, args, kwargs)
+            name = self.seen(func, (*args, *(kwargs or {}).values()), "")
             try:
                 result = func(*args, **(kwargs or {}))
             except BaseException as error:
                 _without_our_frame(error)
                 raise
-            self.after(name, result)
+            if name:
+                self.seen(func, (result,), name)
             return result
 
         @classmethod
@@ -186,10 +181,7 @@ def _without_our_frame(error: BaseException) -> None:
 
 
 def remove(mode: Any) -> int:
-    """Take our mode off the thread's stack, and leave those above it; return how many are below.
-
-    -1 if it was not there.
-    """
+    """Take our mode off the thread's stack; return how many are below it, or -1 if it was not there."""
     depth = next((at for at, other in enumerate(_modes()) if other is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
@@ -255,7 +247,7 @@ class OperatorTracker:
         torch: Any = self._modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return False
-        self._mode = mode_class(torch)(self.before, self.after)
+        self._mode = mode_class(torch)(self.seen)
         self._thread = threading.get_ident()
         self._following = True
         self._mode.__enter__()
@@ -308,17 +300,20 @@ class OperatorTracker:
             self._left_at = None
             _without_those_above(self._depth, self._mode.__enter__)
 
-    def before(self, func: Any, args: Any, kwargs: Any) -> str:
-        """Note what an operator takes that was never made; return its name, empty if nothing is followed."""
+    def seen(self, func: Any, values: Any, made_by: str) -> str:
+        """Note what an operator takes that was never made, or has made, if it is named by `made_by`.
+
+        Return its name, which is empty if nothing is followed.
+        """
         if not self._following:
             return ""
         began = time.thread_time()
-        name = ""
+        name = made_by
         try:
             self._note_gone()
-            name = _name_of(func)
-            if name != _LIFTED:
-                self._look((*args, *(kwargs or {}).values()), None)
+            name = name or _name_of(func)
+            if made_by or name != _LIFTED:
+                self._look(values, made_by)
         except RecursionError:
             pass  # the user's own frames leave no room for ours here
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
@@ -326,27 +321,13 @@ class OperatorTracker:
         self._seconds += time.thread_time() - began
         return name
 
-    def after(self, name: str, result: Any) -> None:
-        """Note what an operator made."""
-        if not name or not self._following:
-            return
-        began = time.thread_time()
-        try:
-            self._note_gone()
-            self._look((result,), name)
-        except RecursionError:
-            pass
-        except Exception as error:  # noqa: BLE001
-            self._give_up(error)
-        self._seconds += time.thread_time() - began
-
     def _give_up(self, error: Exception) -> None:
         if raised_by_handler(error):
             raise error
         self._following = False
         warn(f"stacks are no longer recorded ({type(error).__name__}: {error})")
 
-    def _look(self, values: Any, made_by: str | None) -> None:
+    def _look(self, values: Any, made_by: str) -> None:
         """Note the storages among some values that are new: made by an operator, or there before."""
         tensor = self._modules["torch"].Tensor
         for value in values:
@@ -355,7 +336,7 @@ class OperatorTracker:
             elif isinstance(value, (list, tuple)):
                 self._look(value, made_by)
 
-    def _note(self, tensor: Any, made_by: str | None) -> None:
+    def _note(self, tensor: Any, made_by: str) -> None:
         try:
             storage = tensor.untyped_storage()
             address, size = storage._cdata, storage.nbytes()
@@ -370,12 +351,11 @@ class OperatorTracker:
         # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
         noted = self._live[address] = _Storage(storage, self._gone.append)
         noted.address, noted.size, noted.place = address, size, NOWHERE
-        if made_by is not None:
+        if made_by:
             noted.place = self._events.place(made_by, self._stack())
             self._events.add(ALLOC, address, size, time.time(), noted.place)
 
     def _note_gone(self) -> None:
-        """Note which storages are gone since the last operator."""
         while self._gone:
             self._free(self._gone.popleft())
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hfmem_widget.features.stacks.call_sites import NO_NAMES
 from hfmem_widget.features.stacks.chart import chart_html, colours_of
 from hfmem_widget.features.stacks.over_time import OTHERS
-from hfmem_widget.session.stacks import By, LivePeak, Row, Site, StackRecording, Stacks
+from hfmem_widget.session.stacks import By, LivePeak, Row, StackRecording, Stacks
 from hfmem_widget.text import (
     MIB,
     format_bytes,
@@ -216,17 +215,16 @@ def _size(size: float) -> str:
 
 
 def icicle_html(peak: LivePeak) -> str:
-    """Return the picture and its key; empty if nothing was live.
+    """Return the picture and its key, in plain HTML; empty if nothing was live.
 
-    The boxes are plain HTML, which survives without script and kernel. Those that are too narrow to be read
-    are one grey box at the right of their parent, so that widths always add up.
+    Boxes that are too narrow to be read are one grey box, so that widths always add up.
     """
     if not peak.bytes:
         return ""
     kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]
     keys = [kit.marked(TINTS[kind][1], TINTS[kind][0]) for kind in kinds]
     keys.append(kit.shown("line \u203a module \u203a operator"))
-    drawn = _boxes(peak.sites, peak.bytes, peak.bytes, 0)
+    drawn = _boxes(peak, peak.bytes, 0)
     return (
         f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below list the same" '
         f'style="margin:4px 0 0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(HEADS)}px;'
@@ -236,29 +234,23 @@ def icicle_html(peak: LivePeak) -> str:
     )
 
 
-def _boxes(sites: Sequence[Site], parent: int, whole: int, level: int) -> str:
+def _boxes(parent: LivePeak, whole: int, level: int) -> str:
     """Return the boxes of one level within their parent, and theirs within them."""
     if level == len(HEADS):
         return ""
-    groups: dict[str, list[Site]] = {}
-    for site in sites:
-        groups.setdefault(getattr(site, HEADS[level][0]), []).append(site)
-    sizes = {name: sum(site.bytes for site in group) for name, group in groups.items()}
-    boxes, narrow = [], 0
-    for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
-        if size < NARROWEST * whole:
-            narrow += size
-            continue
-        group = groups[name]
-        inside = "" if group[0].kind == "before" else _boxes(group, size, whole, level + 1)
-        label = name if size >= LEGIBLE * whole else ""
-        kinds: Counter[str] = Counter()
-        for site in group:
-            kinds[site.kind] += site.bytes
-        kind = max(kinds, key=kinds.__getitem__)
-        boxes.append(_box(label, _tip(name, size), 100 * size / parent, kind, inside))
+    by = HEADS[level][0]
+    boxes, narrow = [], parent.bytes
+    for row in parent.rows(by):
+        if row.bytes < NARROWEST * whole:
+            break
+        narrow -= row.bytes
+        sites = tuple(site for site in parent.sites if getattr(site, by) == row.name)
+        within = replace(parent, bytes=row.bytes, sites=sites)
+        inside = "" if row.kind == "before" else _boxes(within, whole, level + 1)
+        label = row.name if row.bytes >= LEGIBLE * whole else ""
+        boxes.append(_box(label, _tip(row.name, row.bytes), 100 * row.share, row.kind, inside))
     if narrow:
-        boxes.append(_box("", _tip("smaller", narrow), 100 * narrow / parent, "", ""))
+        boxes.append(_box("", _tip("smaller", narrow), 100 * narrow / parent.bytes, "", ""))
     return "".join(boxes)
 
 

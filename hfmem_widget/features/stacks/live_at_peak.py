@@ -25,17 +25,6 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class LiveBlock:
-    """One block that was live at the peak."""
-
-    address: int
-    size: int  # bytes, as requested
-    frames: Frames  # filename, line and name of each, innermost first; empty if none were recorded
-    # False if it is older than the first event that is retained, and its stack is unknown.
-    seen: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Blocks:
     """All blocks of a history, a row each. A moment is a number of events."""
 
@@ -51,9 +40,9 @@ class Blocks:
 class Replay:
     """A device's history and its highest moment; bytes, and microseconds since the epoch."""
 
-    bytes: int  # allocated then, as requested: the sum of `blocks`
+    bytes: int  # allocated then, as requested
     active: int  # the most that was active at any moment, which may be another
-    blocks: tuple[LiveBlock, ...]
+    live: Ints  # the rows of `table` that were allocated then
     time_us: int | None  # of that moment; None if unknown, or if it was at the beginning
     first_us: int | None  # of the first event that is retained
     events: int
@@ -63,10 +52,7 @@ class Replay:
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
-    """Return what was live on one device at the first of the highest moments that a snapshot retains.
-
-    The snapshot is as `torch.cuda.memory._snapshot` returns it.
-    """
+    """Return what was live on one device at the highest moment of a `torch.cuda.memory._snapshot`."""
     traces = snapshot.get("device_traces", ())
     events = events_of(traces[device]) if device < len(traces) else ()
     segments = snapshot.get("segments", ())
@@ -82,7 +68,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     return Replay(
         bytes=int(allocated[position]),
         active=_most_active(events, int(allocated[-1]) + pending),
-        blocks=_live(table, position),
+        live=np.flatnonzero((table.born <= position) & (table.gone > position)),
         time_us=time,
         first_us=events[0].time_us if events else None,
         events=len(events),
@@ -162,13 +148,3 @@ def _most_active(events: Sequence[Event], at_the_end: int) -> int:
             active += size
             most = max(most, active)
     return most
-
-
-def _live(table: Blocks, moment: int) -> tuple[LiveBlock, ...]:
-    rows = np.flatnonzero((table.born <= moment) & (table.gone > moment))
-    live = []
-    for row in rows.tolist():
-        frames = table.frames[table.stacks[row]]
-        size = int(table.sizes[row])
-        live.append(LiveBlock(table.addresses[row], size, frames or (), seen=frames is not None))
-    return tuple(live)

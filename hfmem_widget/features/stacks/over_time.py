@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from hfmem_widget.features.stacks.call_sites import BEFORE, place_of
+from hfmem_widget.features.stacks.call_sites import BEFORE, place_of, sites_of
 from hfmem_widget.features.stacks.live_at_peak import Blocks, Ints, Replay
-from hfmem_widget.session.stacks import BY, Band, By, OverTime, Site
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import BY, Band, By, LivePeak, OverTime, Site
+from hfmem_widget.sources.heap.roots import cells_of
+from hfmem_widget.view.front_end import running_shell
 
 MOST_MOMENTS = 480
 MOST_BANDS = 12  # with the rest as one, and with what was there before
 OTHERS = "others"
 
 
-def over_time(
-    found: Replay,
-    cells: Mapping[str, int],
-    most_moments: int = MOST_MOMENTS,
-) -> OverTime:
-    """Return the allocated bytes of a history by what held them.
+def live_peak(found: Replay, device: str) -> LivePeak:
+    """Return what was live at a device's peak, and what held it over time; seconds since the first event."""
+    cells, first, at = cells_of(running_shell()), found.first_us, found.time_us
+    places = [place_of(frames, cells) for frames in found.table.frames]
+    return LivePeak(
+        device=device,
+        bytes=found.bytes,
+        highest=found.active,
+        sites=sites_of(found, places),
+        time=NOT_AVAILABLE if at is None or first is None else (at - first) / 1e6,
+        entries=found.events,
+        over_time=over_time(found, places) if found.events else None,
+    )
 
-    The bands add up to what was allocated at each moment, to the byte. Of more moments than asked for, the
-    highest, the lowest, the first and the last of equal stretches of time remain. Seconds are since the first
-    event.
+
+def over_time(found: Replay, places: Sequence[Site], most_moments: int = MOST_MOMENTS) -> OverTime:
+    """Return the allocated bytes of a history by what held them; `places` are those of its stacks.
+
+    The bands add up to the byte. Of more moments than asked for, the highest, lowest, first and last of equal
+    stretches of time remain. Seconds are since the first event.
     """
     times, is_timed = _times(found)
     moments = _chosen(found.allocated, times, most_moments)
-    places = [place_of(frames, cells) for frames in found.table.frames]
     allocated = found.allocated[moments]
     return OverTime(
         moments=tuple((times[moments] / (1e6 if is_timed else 1)).tolist()),

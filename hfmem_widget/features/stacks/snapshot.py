@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.stacks.call_sites import READ_AS, sites_of
+from hfmem_widget.features.stacks.call_sites import READ_AS
 from hfmem_widget.features.stacks.html import peaks_shown
 from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import over_time
+from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.recording.file import open_regular
 from hfmem_widget.session.segments import NO_POOL, Event, MemoryMap, segments_of
 from hfmem_widget.session.stacks import LivePeak, Snapshot, StackRecording, Stacks
-from hfmem_widget.sources.heap.roots import cells_of
 from hfmem_widget.sources.plain_pickle import NotPlainError, load
 from hfmem_widget.text import format_bytes, format_counted, format_share, plain
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.front_end import running_shell
 
 LARGEST = 4 << 30  # bytes of a file
 MOST_DEVICES = 256
@@ -29,9 +26,9 @@ NOT_TORCHS = "it is no snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Return what a snapshot has, as ``torch.cuda.memory._dump_snapshot`` writes it, or its segments alone.
+    """Return a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
 
-    Nothing of it is run, and no file is opened that it names. Raises `OptionError` if it is something else.
+    Nothing of it is run, and no file is opened that it names.
     """
     try:
         return _read(path)
@@ -53,24 +50,11 @@ def _read(path: Path) -> Snapshot:
         raise NotPlainError(NOT_TORCHS) from None
     own = {each["device"] for each in snapshot["segments"]}
     own |= {at for at, trace in enumerate(snapshot["device_traces"]) if trace}
-    peaks = sorted((_peak(snapshot, device) for device in own), key=lambda peak: -peak.bytes)
+    peaks = [live_peak(replay(snapshot, device), f"cuda:{device}") for device in own]
+    peaks.sort(key=lambda peak: -peak.bytes)
     devices = tuple(f"cuda:{device}" for device in sorted(own))
     stacks = Stacks(tuple(peaks), StackRecording("allocator"))
     return Snapshot(plain(path.name), stacks, MemoryMap(devices, segments))
-
-
-def _peak(snapshot: Mapping[str, Any], device: int) -> LivePeak:
-    found, cells = replay(snapshot, device), cells_of(running_shell())
-    first, at = found.first_us, found.time_us
-    return LivePeak(
-        device=f"cuda:{device}",
-        bytes=found.bytes,
-        highest=found.active,
-        sites=sites_of(found.blocks, cells),
-        time=math.nan if at is None or first is None else (at - first) / 1e6,
-        entries=found.events,
-        over_time=over_time(found, cells) if found.events else None,
-    )
 
 
 def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:
@@ -147,7 +131,6 @@ def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _lead(peaks: Sequence[LivePeak]) -> str:
-    """Return what matters most, in a sentence."""
     rows = peaks[0].rows() if peaks else ()
     if not rows:
         return "Nothing was allocated."

@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_written_fails_the_run(
 ) -> None:
     """A disk that is full costs the update, and the exit code says so."""
 
-    def refuses(_self: Baseline) -> None:
+    def refuses(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Baseline, "write", refuses)

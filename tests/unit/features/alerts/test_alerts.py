@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -18,9 +17,7 @@ from hfmem_widget.features.alerts import companion
 from hfmem_widget.features.alerts.companion import Alerts
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding
-from tests.scenes.stage import Stage
-
-NO_MONITOR: Any = None
+from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Watched:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features import companions_for
 from hfmem_widget.features.budget.companion import (
     NO_STEP_LEFT,
     NONE_TO_STOP,
@@ -22,10 +21,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Finding, Guide, Recorder, Sample, Series, SpanKind
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
-from tests.scenes.stage import Stage
-
-NO_MONITOR: Any = None
-"""The companion asks nothing of it."""
+from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Watched:
@@ -254,17 +250,6 @@ def test_why_nothing_was_ended_is_told() -> None:
     several.hold(22.0)
     assert not should_end(1, alone=False)
     assert several.end()[0].advice == (NOT_ALONE,)
-
-
-def test_who_asked_for_no_budget_has_none() -> None:
-    """The companion goes along only where a budget was given."""
-
-    def budgets(**options: Any) -> list[Any]:
-        found = companions_for(WatchOptions(**options))
-        return [one for one in found if isinstance(one, Budget)]
-
-    assert budgets() == []
-    assert len(budgets(budget=1e9)) == 1
 
 
 def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:

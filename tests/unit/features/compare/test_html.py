@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
 from hfmem_widget.features.compare.html import (
-    build_scene,
     step_ticks,
     svg,
     table_bundle,
     whole_bundle,
 )
-from hfmem_widget.features.compare.model import Comparison, Difference, difference
+from hfmem_widget.features.compare.model import Comparison, difference
 from hfmem_widget.features.compare.text import (
     change_text,
-    of_something,
     part_columns,
     percent_text,
 )
@@ -86,8 +85,7 @@ def test_many_cells_are_rows() -> None:
 )
 def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
     """0.07 MiB less is 45 % of what no figure speaks of."""
-    change = Difference(-0.7 * before, -70.0)
-    assert change_text(of_something(change, before + change.value), format_bytes) == told
+    assert change_text(difference(0.3 * before, before, NEXT_TO_NOTHING), format_bytes) == told
 
 
 def test_plain_text_has_the_same_figures() -> None:
@@ -120,7 +118,7 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
     comparison = of_runs({"a": [kept(run, "a")]})
     assert peak in text(table_bundle(comparison)["text/html"])
-    assert peak in text(svg(build_scene(comparison)))
+    assert peak in text(svg(comparison))
 
 
 def test_columns_that_nobody_fills_are_not_there() -> None:
@@ -154,7 +152,7 @@ def test_the_output_stays_small(run: str, by: str) -> None:
     base = kept(run, "x" * 10_000)
     runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
 
-    assert len(svg(build_scene(of_runs(runs, by=by))).encode()) < 120_000
+    assert len(svg(of_runs(runs, by=by)).encode()) < 120_000
 
 
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:

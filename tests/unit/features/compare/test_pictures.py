@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.compare.api import of_runs
-from hfmem_widget.features.compare.html import ComparisonScene, build_scene, svg
+from hfmem_widget.features.compare.html import frame_of, parts_of, stroke_of, svg
 from hfmem_widget.features.compare.model import Comparison
+from hfmem_widget.session import Peak
 from hfmem_widget.view import palette
+from hfmem_widget.view.line import peak_text
 from tests.data.svg import Drawing
 from tests.unit.features.compare.test_html import kept, two
 from tests.unit.view.chart.test_still_svg import PLOT, check_run
@@ -38,22 +40,20 @@ EACH = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
 class Shown:
-    """A comparison, its scene and its picture."""
+    """A comparison and its picture."""
 
     def __init__(self, comparison: Comparison) -> None:
-        self.scene: ComparisonScene = build_scene(comparison)
+        self.cells, self.frame = comparison.cells, frame_of(comparison)
         self.lines = [one.line for one in comparison.cells if one.line is not None]
-        self.html = svg(self.scene)
+        self.html = svg(comparison)
         self.drawing = Drawing(self.html)
+        self.rows = self.html.split('<div style="margin:5px 4px 0')[1:]
 
     def x(self, at: float) -> float:
-        scene = self.scene
-        return (
-            self.drawing.width * (at - scene.frame.start) / (scene.frame.stop - scene.frame.start)
-        )
+        return self.drawing.width * self.frame.share(at)
 
     def y(self, value: float) -> float:
-        return PLOT * (1 - value / self.scene.frame.top)
+        return PLOT * (1 - value / self.frame.top)
 
 
 @cache
@@ -79,19 +79,19 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
     assert len(drawn) == 2
-    for cell, line, path in zip(shown.scene.cells, shown.lines, drawn, strict=True):
-        assert (path.stroke, path.dash) == (cell.stroke.colour, palette.STROKES[cell.stroke.dash])
+    for at, (line, path) in enumerate(zip(shown.lines, drawn, strict=True)):
+        stroke = stroke_of(at)
+        assert (path.stroke, path.dash) == (stroke.colour, palette.STROKES[stroke.dash])
         runs = broken(line.at, line.middle)
         assert len(path.runs) == len(runs)
         for run, corners in zip(runs, path.runs, strict=True):
-            check_run([(shown.x(at), shown.y(value)) for at, value in run], corners)
+            check_run([(shown.x(x), shown.y(value)) for x, value in run], corners)
 
 
 @EACH
 def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
     """One part after the other, from zero; the longest bar takes the whole width."""
     shown = shown_of(make)
-    scene = shown.scene
     rows = [
         [
             (float(left), float(width), colour)
@@ -99,19 +99,19 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
                 r'<rect x="([\d.]+)%" width="([\d.]+)%" height="12" fill="([^"]+)"', row
             )
         ]
-        for row in shown.html.split('<div style="margin:5px 4px 0')[1:]
+        for row in shown.rows
     ]
 
-    assert len(rows) == len(scene.cells)
+    longest = max(sum(parts_of(cell).values()) for cell in shown.cells)
     assert max(left + width for row in rows for left, width, _ in row) == pytest.approx(
         100, abs=0.1
     )
-    for cell, row in zip(scene.cells, rows, strict=True):
-        assert len(row) == len(cell.parts) > 0
-        end = 0.0
-        for (name, size), (left, width, colour) in zip(cell.parts, row, strict=True):
+    for cell, row in zip(shown.cells, rows, strict=True):
+        end, parts = 0.0, parts_of(cell)
+        assert parts
+        for (name, size), (left, width, colour) in zip(parts.items(), row, strict=True):
             assert left == pytest.approx(end, abs=0.02)
-            assert width == pytest.approx(100 * size / scene.longest, abs=0.01)
+            assert width == pytest.approx(100 * size / longest, abs=0.01)
             assert colour == palette.PARTS.get(name, "#7D8794")
             end = left + width
 
@@ -120,14 +120,14 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
     """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
     shown = shown_of(repeated)
     (area,) = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
-    cell, line = shown.scene.cells[0], shown.lines[0]
+    line = shown.lines[0]
     low, high = line.low[::-1], line.high
 
     edge = [*zip(line.at, high, strict=True), *zip(line.at[::-1], low, strict=True)]
     (corners,) = area.runs
     check_run([(shown.x(at), shown.y(value)) for at, value in edge], corners)
     assert shown.drawing.frames()[0].index(area) == 0
-    assert area.fill == cell.stroke.colour
+    assert area.fill == stroke_of(0).colour
     assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
 
 
@@ -135,20 +135,18 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
 def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
     """With its name and peak behind a piece of its line."""
     shown = shown_of(make)
-    cells = shown.scene.cells
-    rows = shown.html.split('<div style="margin:5px 4px 0')[1:]
-
-    assert len(rows) == len(cells) > 0
-    for cell, row in zip(cells, rows, strict=True):
-        assert f'stroke="{cell.stroke.colour}"' in row.partition("<strong")[0]
+    assert shown.rows
+    for at, (cell, row) in enumerate(zip(shown.cells, shown.rows, strict=True)):
+        peak = peak_text(Peak(cell.figures["peak"].middle, cell.certainty))
+        assert f'stroke="{stroke_of(at).colour}"' in row.partition("<strong")[0]
         assert f">{cell.name}</strong>" in row
-        assert f">{cell.peak}</span>" in row
+        assert f">{peak}</span>" in row
 
 
 def test_what_the_lines_are_is_said() -> None:
     """By step or since the beginning, one run or several."""
-    said = {name: build_scene(make()).what for name, make in MADE.items()}
+    said = {name: shown_of(make).html for name, make in MADE.items()}
 
-    assert said["by step"] == "allocated, highest of each step"
-    assert said["by time"] == "allocated since the start of the cell"
-    assert said["repeats"] == "allocated, highest of each step, median and range"
+    assert ">allocated, highest of each step<" in said["by step"]
+    assert ">allocated since the start of the cell<" in said["by time"]
+    assert ">allocated, highest of each step, median and range<" in said["repeats"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +20,7 @@ from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.text import MIB
 from tests.scenes import scripted_run
-from tests.scenes.stage import Stage
-
-if TYPE_CHECKING:
-    from hfmem_widget.monitor.monitor import Monitor
+from tests.scenes.stage import NO_MONITOR, Stage
 
 GPU = "cuda:0"
 
@@ -166,7 +163,7 @@ def test_what_is_held_is_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "__main__", module)
     references = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
     session, leaks = leaking(), Leaks()
-    leaks.begin(cast("Monitor", None), Stage("train", gpus=0).recorder, session.spans[0])
+    leaks.begin(NO_MONITOR, Stage("train", gpus=0).recorder, session.spans[0])
     kept = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
     module.cache = [torch.ones(2**20) for _ in range(10)]
     on_the_host = {**session.findings[0].evidence, "device": "cpu", "grown": 36 * MIB}
@@ -190,7 +187,7 @@ def test_a_quiet_watch_looks_for_nobody(scans: list[dict[str, Any]]) -> None:
     """There is no card to tell it on."""
     session, stage = leaking(), Stage("train", gpus=0)
     before, quiet = tuple(session.findings), Leaks(WatchOptions(quiet=True))
-    quiet.begin(cast("Monitor", None), stage.recorder, session.spans[0])
+    quiet.begin(NO_MONITOR, stage.recorder, session.spans[0])
     quiet.end(stage.recorder, session.spans[0], None)
     quiet.report(session, session.spans[0])
 
@@ -216,7 +213,7 @@ class Live:
     def run(self, ticks: int, *, with_steps: bool) -> None:
         recorder, session = self.stage.recorder, self.stage.session
         with self.stage.span("cell", "train") as span:
-            self.leaks.begin(cast("Monitor", None), recorder, span)
+            self.leaks.begin(NO_MONITOR, recorder, span)
             for _ in range(ticks):
                 if with_steps:
                     with self.stage.span("step", "step"):
@@ -252,7 +249,7 @@ def test_growth_is_drawn_while_the_code_runs() -> None:
     leaks = Leaks(clock=lambda: 20 * stage.clock.now)
     lines = []
     with stage.span("cell", "train") as span:
-        leaks.begin(cast("Monitor", None), stage.recorder, span)
+        leaks.begin(NO_MONITOR, stage.recorder, span)
         for step in range(1, 41):
             with stage.span("step", f"step {step}"):
                 stage.hold({GPU: 12 * step * MIB}, 0.1)

@@ -21,10 +21,7 @@ from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.text import GIB, MIB
-from tests.scenes.stage import Stage
-
-NO_MONITOR: Any = None
-"""The companion asks nothing of it."""
+from tests.scenes.stage import NO_MONITOR, Stage
 
 NONE = dict.fromkeys(HELD, 0.0)
 DEVICE = "cuda:0"

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from hfmem_widget.features import companions_for
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
@@ -124,17 +123,6 @@ def growing(rig: Rig) -> Callable[[int], None]:
         rig.reader.found = map_of(100, tick + 1)
 
     return grow
-
-
-def test_it_goes_along_where_it_is_asked_for() -> None:
-    """The live map is part of a watch with `--map`, unless that is quiet."""
-
-    def kinds(options: WatchOptions) -> list[str]:
-        return [type(one).__name__ for one in companions_for(options)]
-
-    assert "LiveMemoryMap" in kinds(OPTIONS)
-    assert "LiveMemoryMap" not in kinds(WatchOptions())
-    assert "LiveMemoryMap" not in kinds(replace(OPTIONS, quiet=True))
 
 
 def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:

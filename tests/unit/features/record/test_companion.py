@@ -25,10 +25,7 @@ from hfmem_widget.recording.file import GrowingFile, read
 from hfmem_widget.recording.reader import GROWS
 from hfmem_widget.session import Finding, Guide, Rank, Session
 from tests.scenes import FakeClock
-from tests.scenes.stage import Stage
-
-NO_MONITOR: Any = None
-"""The companion asks nothing of it."""
+from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Disk(GrowingFile):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from hfmem_widget.features import companions_for
 from hfmem_widget.features.shortage.companion import LITTLE, STALLED, Shortage
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Finding, Recorder, Sample, Series
 from hfmem_widget.view.card import card_bundle
 from tests.data.unified import GB10_FROZE_WITH, GB10_TOTAL, GIB
-
-NO_MONITOR: Any = None
+from tests.scenes.stage import NO_MONITOR
 
 
 class Cell:
@@ -94,8 +90,3 @@ def test_the_card_has_it() -> None:
 
     assert "ran short of memory" in html
     assert not cell.recorder.subscribers
-
-
-def test_it_goes_along_with_every_watch() -> None:
-    """Without an option."""
-    assert any(isinstance(each, Shortage) for each in companions_for(WatchOptions()))

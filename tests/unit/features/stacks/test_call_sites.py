@@ -6,6 +6,7 @@ import json
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,13 @@ from hfmem_widget.features.stacks.call_sites import (
     MOVED,
     OUTSIDE,
     TORCHS_OWN,
+    place_of,
     qualified,
-    sites_of,
 )
-from hfmem_widget.features.stacks.live_at_peak import LiveBlock
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.session.stacks import OPERATOR, Site
+from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
 PACKAGES = "/somewhere/.venv/lib/python3.12/site-packages"
@@ -37,14 +40,12 @@ BACKWARD_CALL = (f"{PACKAGES}/torch/autograd/graph.py", 800, "_engine_run_backwa
 Frame = tuple[str, int, str]
 
 
-def block(*frames: Frame, size: int = 8, seen: bool = True) -> LiveBlock:
-    names = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
-    return LiveBlock(0, size, names, seen=seen)
+def named(*frames: Frame) -> list[dict[str, Any]]:
+    return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
 
 
 def site(*frames: Frame, seen: bool = True) -> Site:
-    (found,) = sites_of([block(*frames, seen=seen)], {CELL: 3})
-    return found
+    return place_of(named(*frames) if seen else None, {CELL: 3})
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +129,16 @@ def test_what_was_there_before_is_said_to_be() -> None:
     assert site(seen=False).kind == "before"
 
 
-def test_nothing_is_lost_when_places_are_put_together() -> None:
-    """The sum of the sites is the sum of the blocks."""
-    blocks = [block(LINEAR, IN_CELL, size=5), block(LINEAR, IN_CELL, size=6), block(size=7)]
-    found = sites_of(blocks, {})
-    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (7, 1)]
+def test_places_are_put_together_and_the_biggest_comes_first() -> None:
+    """Nothing is lost: the sum of the sites is that of the blocks, in whatever order they came."""
+    made = Allocations()
+    made.alloc(9, IN_CELL)
+    made.forget()
+    for size, stack in ((5, (LINEAR, IN_CELL)), (7, (IN_CELL,)), (6, (LINEAR, IN_CELL))):
+        made.alloc(size, *stack)
+    found = live_peak(replay(made.snapshot(), 0), "cpu").sites
+
+    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
 
 
 def test_a_file_that_is_no_python_costs_nothing(tmp_path: Path) -> None:
@@ -169,13 +175,6 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
     """The user's own, else a library's that is not torch, else what torch was doing."""
     assert site(*frames).line == line
-
-
-def test_the_biggest_place_comes_first() -> None:
-    """Whatever the order of the blocks."""
-    blocks = [block(IN_CELL, size=5), block(LINEAR, IN_CELL, size=7), block(seen=False, size=6)]
-
-    assert [one.bytes for one in sites_of(blocks, {})] == [7, 6, 5]
 
 
 CODE = """

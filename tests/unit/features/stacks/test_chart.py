@@ -9,15 +9,17 @@ import pytest
 from hfmem_widget.features.stacks.chart import chart_html, colours_of
 from hfmem_widget.features.stacks.html import stacks_bundle
 from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import over_time
-from hfmem_widget.session.stacks import BY, By, LivePeak, OverTime, StackRecording, Stacks
+from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.session.stacks import BY, By, OverTime, StackRecording, Stacks
 from tests.data.torch_snapshots import Allocations, training
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def held(made: Allocations) -> OverTime:
-    return over_time(replay(made.snapshot(), 0), {})
+    over_time = live_peak(replay(made.snapshot(), 0), "cuda:0").over_time
+    assert over_time is not None
+    return over_time
 
 
 @pytest.mark.parametrize("by", BY)
@@ -51,8 +53,7 @@ def test_names_from_outside_stay_text() -> None:
 
 def test_a_table_has_what_was_gone_at_the_peak() -> None:
     """With the most it held; plain text, which has no heads, has the peak alone."""
-    found = replay(training().snapshot(), 0)
-    peak = LivePeak("cuda:0", found.bytes, found.active, (), entries=9, over_time=held(training()))
+    peak = live_peak(replay(training().snapshot(), 0), "cuda:0")
     bundle = stacks_bundle(Stacks((peak,), StackRecording("allocator")))
     modules = bundle["text/html"].split("by module")[-1]
 

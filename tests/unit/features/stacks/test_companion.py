@@ -6,11 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from hfmem_widget.features import companions_for
 from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions
@@ -19,9 +17,7 @@ from hfmem_widget.sources.torch_history import TorchHistory
 from tests.fakes import accelerators
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.fakes.torch_history import FakeTorch
-
-NO_MONITOR: Any = None
-"""The companion asks nothing of it."""
+from tests.scenes.stage import NO_MONITOR
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +53,6 @@ class Watched:
         of_cuda = {f"cuda:0/{name}": Peak(size, certainty) for name, size in peaks.items()}
         shown = self.companion.report(self.session, replace(self.span, peaks=of_cuda))
         return shown.get("text/plain", "")
-
-
-def test_only_who_asks_for_stacks_gets_them() -> None:
-    """Stacks are recorded in a watch with `--stacks`, and in no other."""
-    assert not any(isinstance(one, StacksCompanion) for one in companions_for(WatchOptions()))
-    assert any(
-        isinstance(one, StacksCompanion) for one in companions_for(WatchOptions(stacks=True))
-    )
 
 
 def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:

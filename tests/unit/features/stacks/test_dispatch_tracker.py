@@ -20,6 +20,7 @@ from hfmem_widget.features.stacks.dispatch_tracker import (
     without_frames_of_ours,
 )
 from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from tests.unit.features.stacks.test_live_at_peak import live
 
 torch = pytest.importorskip("torch")
 dispatch = pytest.importorskip("torch.utils._python_dispatch")
@@ -70,7 +71,7 @@ def floats(kib: int) -> Any:
 
 
 def sizes(found: Replay) -> list[int]:
-    return sorted(block.size for block in found.blocks)
+    return sorted(size for size, _ in live(found).values())
 
 
 def of_two_at_a_time() -> list[Any]:
@@ -118,7 +119,7 @@ def test_a_step_of_training_is_counted_to_the_byte() -> None:
     weights, inputs, activations = 64 * 32 * 4, 16 * 64 * 4, 16 * 32 * 4
     expected = weights + inputs + activations + 4 + weights + 4
     assert following.peak.bytes == expected
-    before = [block.size for block in following.peak.blocks if not block.seen]
+    before = [size for size, frames in live(following.peak).values() if frames is None]
     assert sorted(before) == sorted([weights, inputs])
 
 
@@ -127,7 +128,7 @@ def test_the_backward_pass_is_followed() -> None:
     weight = torch.ones(64, 64, requires_grad=True)
     with Following() as following:
         (weight * 2).sum().backward()
-    names = {block.frames[0]["name"] for block in following.peak.blocks if block.seen}
+    names = {frames[0]["name"] for _, frames in live(following.peak).values() if frames}
     assert "aten::mul" in names
     assert weight.grad is not None
 
@@ -136,19 +137,20 @@ def test_what_python_brings_in_was_made_here() -> None:
     """`torch.tensor` makes its storage out of sight, and lifts it in."""
     with Following() as following:
         kept = torch.tensor([1.0, 2.0])
-    (block,) = following.peak.blocks
-    assert block.seen
-    assert block.frames[0]["name"] == "aten::lift_fresh"
-    assert block.size == kept.untyped_storage().nbytes()
+    ((size, frames),) = live(following.peak).values()
+    assert frames
+    assert frames[0]["name"] == "aten::lift_fresh"
+    assert size == kept.untyped_storage().nbytes()
 
 
 def test_the_stack_ends_in_the_code_that_ran() -> None:
     """Innermost first: the operator, then the function that called it."""
     with Following() as following:
         kept = floats(4)
-    (block,) = following.peak.blocks
-    assert [frame["name"] for frame in block.frames[:2]] == ["aten::empty", "floats"]
-    assert block.frames[1]["filename"] == __file__
+    ((_, frames),) = live(following.peak).values()
+    assert frames
+    assert [frame["name"] for frame in frames[:2]] == ["aten::empty", "floats"]
+    assert frames[1]["filename"] == __file__
     del kept
 
 

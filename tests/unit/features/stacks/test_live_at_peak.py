@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from hfmem_widget.session.segments import Frames
 from tests.data import DATA
 
 
@@ -89,6 +90,15 @@ def histories(draw: st.DrawFn) -> Allocator:
     return allocator
 
 
+def live(found: Replay) -> dict[int, tuple[int, Frames | None]]:
+    """Return the size and the stack of each block that was live at the peak, by its address."""
+    table = found.table
+    return {
+        table.addresses[row]: (int(table.sizes[row]), table.frames[table.stacks[row]])
+        for row in found.live
+    }
+
+
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
     """Of what the ring retains: the peak, its live blocks with the stacks that made them, the active peak.
@@ -106,13 +116,13 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
         if event["action"] == "alloc"
     }
 
+    blocks = live(found)
+    stacks = {address: frames for address, (_, frames) in blocks.items() if frames is not None}
     assert found.bytes == sums[position]
-    assert {block.address: block.size for block in found.blocks} == allocator.retained[position][0]
+    assert {at: size for at, (size, _) in blocks.items()} == allocator.retained[position][0]
     assert found.active == max(active for _, active in allocator.retained)
-    assert {one.address for one in found.blocks if one.seen} == made.keys() & {
-        one.address for one in found.blocks
-    }
-    assert all(one.frames[0]["line"] == made[one.address] for one in found.blocks if one.seen)
+    assert stacks.keys() == made.keys() & blocks.keys()
+    assert all(frames[0]["line"] == made[address] for address, frames in stacks.items())
 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
@@ -131,7 +141,7 @@ def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     segment = {"device": 0, "address": 0, "blocks": blocks}
     found = replay({"segments": [segment], "device_traces": [events]}, 0)
     assert found.bytes == found.active == recorded["requested_peak"]
-    assert sum(block.size for block in found.blocks) == found.bytes
+    assert sum(size for size, _ in live(found).values()) == found.bytes
     assert 0 <= recorded["allocated_peak"] - found.bytes < 1 << 20
 
 
@@ -142,8 +152,11 @@ def test_a_block_of_which_the_event_is_gone_keeps_its_stack() -> None:
     allocator.alloc(2, 10)
     snapshot = allocator.snapshot()
     snapshot["segments"][0]["blocks"][0]["frames"] = [{"filename": "b.py", "line": 7, "name": "f"}]
-    found = replay(snapshot, 0)
-    assert {block.address: block.frames[0]["line"] for block in found.blocks} == {1: 7, 2: 1}
+    stacks = {address: frames for address, (_, frames) in live(replay(snapshot, 0)).items()}
+    assert {address: frames and frames[0]["line"] for address, frames in stacks.items()} == {
+        1: 7,
+        2: 1,
+    }
 
 
 @pytest.mark.parametrize("action", ["segment_alloc", "segment_map", "oom", "snapshot", "annotate"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.stacks.call_sites import BEFORE
+from hfmem_widget.features.stacks.call_sites import BEFORE, place_of
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import MOST_BANDS, MOST_MOMENTS, OTHERS, over_time
 from hfmem_widget.session.stacks import BY, OverTime
@@ -20,7 +20,8 @@ WHOLE = 10**6
 
 
 def drawn(snapshot: dict[str, Any], moments: int = WHOLE) -> OverTime:
-    return over_time(replay(snapshot, 0), {}, moments)
+    found = replay(snapshot, 0)
+    return over_time(found, [place_of(frames, {}) for frames in found.table.frames], moments)
 
 
 def sums(held: OverTime) -> list[list[int]]:
