@@ -218,19 +218,3 @@ report([first, watched(whole)])
     assert holes == pytest.approx(on_the_map, rel=0.02)
     assert "lay in holes between tensors" in title
     assert whole[0] == []
-
-
-def test_forty_thousand_blocks_are_all_read(run_python: Run) -> None:
-    """Every block that is left of them is on the map, whose sums are the allocator's."""
-    asked: int = run_python(
-        LOOK
-        + """
-small = [torch.empty(1000, device="cuda") for _ in range(40_000)]
-del small[0::2]
-look()
-segments = hfmem_widget.memory_map("cuda:0").segments
-report(sum(block.requested == 4000 for one in segments for block in one.blocks))
-"""
-    )
-
-    assert asked == 20_000

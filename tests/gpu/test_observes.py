@@ -90,20 +90,6 @@ report([before, after, initialized, session.latest("cuda:0/device_used"), sessio
     assert device_used == after
 
 
-def test_a_forked_child_can_use_cuda(run_python: Run) -> None:
-    """A process that is being watched and has not used CUDA can fork children that do."""
-    answer = run_python(
-        QUIET_CHECK
-        + """
-import hfmem_widget, torch
-with hfmem_widget.watch("fork", interval=0.02, quiet=True):
-    report(child_can_use_cuda())
-"""
-    )
-
-    assert answer == "4.0"
-
-
 def test_dataloader_workers_come_and_go_under_a_watch(run_python: Run) -> None:
     """Twenty rounds of eight forked workers with pinned memory end, while CUDA is in use and polled."""
     rounds = run_python(
