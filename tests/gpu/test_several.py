@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.gpu.conftest import Run
@@ -12,18 +9,7 @@ from tests.gpu.notebook import execute, plain
 from tests.gpu.scenarios import MODEL
 from tests.ranks.launch import free_port
 
-COUNT = "import torch; print(torch.cuda.device_count())"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def two_gpus() -> None:
-    """Skip everything here where there is one GPU only."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT], capture_output=True, text=True, check=False
-    )
-    if not done.stdout.strip().isdigit() or int(done.stdout) < 2:
-        pytest.skip("needs two GPUs")
-
+pytestmark = pytest.mark.usefixtures("two_gpus")
 
 LOOK = """
 import time, torch, hfmem_widget
