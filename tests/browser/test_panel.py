@@ -190,23 +190,6 @@ def test_both_commands_are_in_the_palette(lab: Lab) -> None:
     assert lab.errors == []
 
 
-def test_a_button_puts_the_magic_above_the_selected_cell(lab: Lab) -> None:
-    """Once puts `%%memwatch` there, and once more takes it away; text has no use for it."""
-    lab.open("train()")
-    button = lab.page.locator("[data-jp-item-name=memwatch]").get_by_role("button")
-    button.click()
-    watched = lab.source(0)
-    lab.screenshot("toolbar-button")
-    button.click()
-    bare = lab.source(0)
-    lab.command("notebook:change-cell-to-markdown")
-    enabled = lab.page.evaluate("() => jupyterapp.commands.isEnabled('hfmem-widget:watch-cell')")
-
-    assert [watched, bare] == ["%%memwatch\ntrain()", "train()"]
-    assert not enabled
-    assert lab.errors == []
-
-
 def test_the_button_is_enough_and_a_short_cell_is_told_at_its_end(lab: Lab) -> None:
     """A kernel that loaded nothing knows the magic as the cell runs; the panel has what no chart shows."""
     fill = "filled = bytearray(40_000_000)"

@@ -94,15 +94,6 @@ def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: st
     assert said in card["text/plain"]
 
 
-def test_every_cell_is_told_why(notebook: Kernel) -> None:
-    """Under ``%memwatch on`` the card stands below the cell's line, and the next cell has none."""
-    notebook.run("%memwatch on --min 0 --no-chart")
-    result = notebook.run(TOO_BIG)
-    assert result.status == "error"
-    assert len(cards(result)) == 1
-    assert not cards(notebook.run("x = 1"))
-
-
 def test_quiet_keeps_the_finding(notebook: Kernel) -> None:
     """With --quiet nothing is shown; the session has the finding."""
     result = notebook.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
