@@ -18,7 +18,7 @@ from transformers import Trainer
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers import install as attaching
-from hfmem_widget.drivers.trainer import _Following, callback_of
+from hfmem_widget.drivers.trainer import _Following
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
@@ -353,13 +353,6 @@ def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
             del callbacks[0]
 
     assert callbacks == (["a", "b"] if removed else before)
-
-
-def test_of_several_callbacks_of_ours_the_first_follows() -> None:
-    """The others are told nothing."""
-    first, second = MemoryCallback(), MemoryCallback()
-
-    assert callback_of(Given("a", first, second)) is first
 
 
 @pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])
