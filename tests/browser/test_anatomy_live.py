@@ -13,12 +13,10 @@ PARTS = ["weights", "buffers", "optimizer", "gradients", "activations"]
 
 
 def legend(chart: Locator) -> list[str]:
-    """Return the parts that a legend names."""
     return chart.locator(".hfmem-legend-part:visible").all_inner_texts()
 
 
 def areas(chart: Locator) -> int:
-    """Return how many areas are painted."""
     return chart.locator(".hfmem-plot .fills path.js-fill").count()
 
 

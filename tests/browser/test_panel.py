@@ -13,7 +13,6 @@ OVER_BUDGET = busy('--label "over its budget" --budget 40MiB')
 
 
 def wait_for_panel(lab: Lab) -> Panel:
-    """Wait until the panel is open and has drawn."""
     panel = Panel(lab)
     panel.element.wait_for()
     panel.wait_for_draws(2)

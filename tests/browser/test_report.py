@@ -36,7 +36,6 @@ class Opened:
         page.goto(path.as_uri())
 
     def shows(self, selector: str) -> bool:
-        """Return whether an element is to be seen."""
         return self.page.locator(selector).is_visible()
 
 

@@ -36,24 +36,20 @@ def wait_for_still_chart(lab: Lab, index: int) -> None:
 
 
 def draws(lab: Lab) -> int:
-    """Return how often the live chart has been drawn; 0 if there is none."""
     element = lab.page.locator(LIVE).first
     return int(element.get_attribute("data-hfmem-draws") or 0) if element.count() else 0
 
 
 def rows(lab: Lab) -> int:
-    """Return how many rows the live chart holds."""
     element = lab.page.locator(LIVE).first
     return int(element.get_attribute("data-hfmem-rows") or 0) if element.count() else 0
 
 
 def is_busy(lab: Lab) -> bool:
-    """Return whether a cell is running."""
     return bool(lab.page.evaluate("() => window.running"))
 
 
 def wait_for_draws(lab: Lab, count: int) -> None:
-    """Wait until the live chart has been drawn so often."""
     script = """([selector, count]) => {
         const element = document.querySelector(selector);
         return element !== null && Number(element.dataset.hfmemDraws) >= count;

@@ -116,7 +116,6 @@ def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
 
 
 def kept() -> dict[str, list[str]]:
-    """Return the pieces as they are kept."""
     found: dict[str, list[str]] = {}
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("== "):

@@ -287,8 +287,6 @@ def sorted_lengths(loop: Loop) -> object:
 
 @dataclass(frozen=True)
 class Case:
-    """One loop."""
-
     name: str
     leaks: bool  # something in it keeps ever more memory
     run: Callable[[Loop], object]  # returns what outlives it

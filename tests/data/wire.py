@@ -71,7 +71,6 @@ class Wire:
         self.sent.append(Sent(self.clock.now, message, buffers))
 
     def values(self) -> tuple[float, ...]:
-        """Return what is read now."""
         return (1.0,) * len(self.session.series)
 
     def run(self, seconds: float, interval: float = 0.1) -> None:

@@ -50,5 +50,4 @@ class FakeSource(Source):
         return self.known
 
     def close(self) -> None:
-        """Remember that it was closed."""
         self.closed = True

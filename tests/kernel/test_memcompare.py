@@ -19,7 +19,6 @@ time.sleep(0.1)
 
 @pytest.fixture
 def watched(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with torch."""
     assert reloaded.run("import torch").status == "ok"
     return reloaded
 

@@ -21,7 +21,6 @@ HEAD = "out of memory"
 
 @pytest.fixture
 def notebook(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with torch."""
     assert reloaded.run("import torch").status == "ok"
     return reloaded
 

@@ -312,7 +312,6 @@ BOOK = '%%memwatch --label "a whole book"'
 
 
 def without_colours(text: str) -> str:
-    """Return a text without a terminal's colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 

@@ -230,7 +230,6 @@ class TrainsByItself(InOrder):
     """Has a loop of its own, which sends the usual events."""
 
     def train(self, *_: Any, **__: Any) -> None:
-        """Train without a call of `Trainer.train`."""
         handler, model = self.callback_handler, self.model
         handler.on_train_begin(self.args, self.state, self.control)
         for step, batch in enumerate(self.get_train_dataloader()):

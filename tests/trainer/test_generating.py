@@ -370,8 +370,6 @@ def test_on_a_thread_of_its_own_it_is_followed() -> None:
     """As with a streamer, which the notebook's thread reads meanwhile."""
 
     class Words:
-        """Stands in for a tokenizer."""
-
         def decode(self, ids: Any, **_: Any) -> str:
             return " ".join(map(str, torch.as_tensor(ids).tolist()))
 

@@ -32,8 +32,6 @@ from hfmem_widget.sources.procfs import ProcFile
 
 
 class Raises:
-    """Raises whatever is asked of it."""
-
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
 
@@ -85,23 +83,17 @@ def test_a_number_is_a_number_whoever_made_it(value: Any) -> None:
 
 
 class Odd(dict[str, Any]):
-    """A mapping whose `get` raises."""
-
     def get(self, *_: Any) -> Any:
         raise RuntimeError("get")
 
 
 class Shapeless:
-    """Has a shape that raises."""
-
     @property
     def shape(self) -> Any:
         raise RuntimeError("shape")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked here
-    """Notes every operation."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
@@ -112,8 +104,6 @@ class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
 
 class Takes(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
-    """Takes what it is given."""
-
     def forward(self, *_: Any, attention_mask: Any = None, **__: Any) -> Any:
         return torch.zeros(1) if attention_mask is None else attention_mask + 1
 

@@ -78,13 +78,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    """Return where a module stands in the package."""
     return path.relative_to(PACKAGE).as_posix()
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return a module's syntax tree."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
