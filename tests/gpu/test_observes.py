@@ -8,13 +8,7 @@ import sys
 import pytest
 
 from tests.gpu.conftest import Run
-from tests.gpu.scenarios import QUIET_CHECK, SETUP, TRAIN
-
-WITH_US = """
-import hfmem_widget
-watch = hfmem_widget.watch("outer", interval=0.02, quiet=True)
-watch.__enter__()
-"""
+from tests.gpu.scenarios import QUIET_CHECK, SETUP
 
 USERS_VIEW = (
     SETUP
@@ -126,10 +120,3 @@ time.sleep(random.random() * 0.1)
         )
 
         assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_results_are_the_same_with_us(run_python: Run) -> None:
-    """A seeded training gives the same loss, bit for bit."""
-    end = TRAIN + "report(model(**batch_of(50)).loss.item().hex())\n"
-
-    assert run_python(WITH_US + SETUP + end) == run_python(SETUP + end)
