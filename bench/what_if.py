@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 import transformers
 from common.architectures import TEXT
+from common.moves_cases import STEADY_BERT, STEADY_GPT2
 from transformers import Trainer, TrainingArguments
 
 import hfmem_widget
@@ -28,19 +29,17 @@ from hfmem_widget.text import checkpointing_option
 Point = tuple[int, int, bool, str]
 """Rows, tokens of a row, checkpointing, precision."""
 
-STATES: Final = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "eos_token_id": None}
-ENCODER: Final = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MODELS: Final[tuple[tuple[str, str, dict[str, Any], tuple[Point, ...]], ...]] = (
     (
         "BertForMaskedLM",
         "BertConfig",
-        {**ENCODER, "max_position_embeddings": 2048},
+        {**STEADY_BERT, "max_position_embeddings": 2048},
         ((6, 640, False, "fp32"), (12, 256, True, "fp32"), (5, 1024, False, "bf16"), (3, 384, True, "bf16")),
     ),
     (
         "GPT2LMHeadModel",
         "GPT2Config",
-        STATES,
+        STEADY_GPT2,
         ((3, 768, False, "fp32"), (13, 320, False, "fp32"), (10, 896, True, "fp32"), (7, 448, False, "bf16")),
     ),
     (

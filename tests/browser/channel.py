@@ -108,7 +108,6 @@ class Channel:
         return self.read() if is_there else None
 
     def read(self) -> dict[str, Any]:
-        """Return the next message."""
         assert self._socket is not None
         data = self._socket.recv()
         if isinstance(data, bytes):

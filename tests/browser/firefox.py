@@ -72,7 +72,6 @@ class Firefox:
         self.close()
 
     def close(self) -> None:
-        """End the browser."""
         if self._socket is not None:
             self._socket.close()
         self._process.terminate()

@@ -168,7 +168,6 @@ class JupyterLab:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
         return self._process.pid
 
     @property
@@ -200,7 +199,6 @@ class JupyterLab:
         return source.name
 
     def read_notebook(self, path: str) -> Any:
-        """Return a notebook as it is on disk."""
         return nbformat.read(self.folder / path, as_version=4)
 
     def write_setting(self, extension: str, plugin: str, values: dict[str, Any]) -> None:
@@ -236,7 +234,6 @@ class JupyterLab:
             time.sleep(0.05)
 
     def shut_kernels_down(self) -> None:
-        """Shut all kernels down."""
         for session in self.get("api/sessions"):
             url = f"{self.url}api/sessions/{session['id']}"
             request = urllib.request.Request(url, method="DELETE")
@@ -252,7 +249,6 @@ class JupyterLab:
         self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
 
     def stop(self) -> None:
-        """End the server and its kernels."""
         self._process.terminate()
         try:
             self._process.wait(10)

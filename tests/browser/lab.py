@@ -258,13 +258,11 @@ class Lab:
         return found
 
     def source(self, index: int) -> str:
-        """Return a cell's code as it stands in the editor."""
         script = "index => notebook().content.widgets[index].model.sharedModel.getSource()"
         found: str = self.page.evaluate(script, index)
         return found
 
     def cell(self, index: int) -> Locator:
-        """Return a cell's element."""
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
 
     def theme(self, name: Theme) -> None:
@@ -282,7 +280,6 @@ class Lab:
         self.wait_until_idle()
 
     def interrupt(self) -> None:
-        """Interrupt the kernel."""
         self.page.evaluate("() => kernel().interrupt()")
 
     def restart_kernel(self) -> None:
@@ -295,7 +292,6 @@ class Lab:
         self.wait_until_idle()
 
     def shutdown_kernel(self) -> None:
-        """Shut the notebook's kernel down."""
         self.page.evaluate("() => notebook().sessionContext.shutdown()")
         self.wait_for("() => !kernel()")
 

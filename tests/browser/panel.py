@@ -24,7 +24,6 @@ class Panel:
 
     @property
     def shown(self) -> bool:
-        """Whether a person sees it."""
         return self.element.is_visible()
 
     @property
@@ -45,12 +44,10 @@ class Panel:
 
     @property
     def rows(self) -> int:
-        """How many rows its chart holds."""
         return self._number("hfmemRows")
 
     @property
     def draws(self) -> int:
-        """How often its chart was drawn."""
         return self._number("hfmemDraws")
 
     @property
@@ -59,26 +56,21 @@ class Panel:
         return self._number("hfmemSeq")
 
     def wait_for_draws(self, count: int = 1) -> None:
-        """Wait until the chart was drawn so often."""
         self._wait_for("hfmemDraws", count)
 
     def wait_for_rows(self, count: int) -> None:
-        """Wait until the chart holds so many rows."""
         self._wait_for("hfmemRows", count)
 
     def wait_for_seq(self, seq: int) -> None:
-        """Wait until the chart shows that message or a later one."""
         self._wait_for("hfmemSeq", seq)
 
     def wait_for_path(self, text: str) -> None:
-        """Wait until the open spans read so."""
         self._lab.wait_for(
             "text => document.querySelector('#hfmem-panel .hfmem-path')?.title.includes(text)",
             arg=text,
         )
 
     def wait_for_cell(self, label: str) -> None:
-        """Wait until a cell is among the last ones."""
         self.element.locator(".hfmem-cell-label").filter(has_text=label).wait_for()
 
     def close(self) -> None:

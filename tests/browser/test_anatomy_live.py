@@ -13,12 +13,10 @@ PARTS = ["weights", "buffers", "optimizer", "gradients", "activations"]
 
 
 def legend(chart: Locator) -> list[str]:
-    """Return the parts that a legend names."""
     return chart.locator(".hfmem-legend-part:visible").all_inner_texts()
 
 
 def areas(chart: Locator) -> int:
-    """Return how many areas are painted."""
     return chart.locator(".hfmem-plot .fills path.js-fill").count()
 
 
@@ -66,38 +64,6 @@ def look_at_parts(charts: list[Locator]) -> None:
         tip.wait_for()
         assert "optimizer" in tip.inner_text()
         assert "GiB" in tip.inner_text()
-
-
-LOOP = """
-%%memwatch --label loop
-import os, torch
-torch.set_num_threads(1)
-model = torch.nn.Sequential(*[torch.nn.Linear(1536, 1536) for _ in range(6)])
-optimizer = torch.optim.AdamW(model.parameters())
-while not os.path.exists("enough"):
-    loss = model(torch.ones(256, 1536)).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-@pytest.mark.slow
-def test_a_loop_by_hand_shows_its_parts_while_it_is_busy(lab: Lab, training: str) -> None:
-    """In a real kernel weights, optimizer states and gradients are told apart before the cell has ended."""
-    lab.open(LOAD, LOOP, kernel=training)
-    lab.run_all(wait=False)
-    chart = lab.cell(1).locator(".hfmem-root")
-    for part in ("weights", "optimizer", "activations"):
-        chart.locator(".hfmem-legend-part:visible", has_text=part).wait_for()
-    told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
-    lab.screenshot("anatomy-loop-busy")
-    assert "running" in chart.inner_text()
-    assert "weights" in told
-
-    lab.let_end()
-    lab.screenshot("anatomy-loop-done")
-    assert lab.errors == []
 
 
 GENERATE = """

@@ -13,7 +13,6 @@ OVER_BUDGET = busy('--label "over its budget" --budget 40MiB')
 
 
 def wait_for_panel(lab: Lab) -> Panel:
-    """Wait until the panel is open and has drawn."""
     panel = Panel(lab)
     panel.element.wait_for()
     panel.wait_for_draws(2)
@@ -187,23 +186,6 @@ def test_both_commands_are_in_the_palette(lab: Lab) -> None:
     lab.command("hfmem-widget:clear")
     panel.element.get_by_text("at the top of a cell").wait_for()
 
-    assert lab.errors == []
-
-
-def test_a_button_puts_the_magic_above_the_selected_cell(lab: Lab) -> None:
-    """Once puts `%%memwatch` there, and once more takes it away; text has no use for it."""
-    lab.open("train()")
-    button = lab.page.locator("[data-jp-item-name=memwatch]").get_by_role("button")
-    button.click()
-    watched = lab.source(0)
-    lab.screenshot("toolbar-button")
-    button.click()
-    bare = lab.source(0)
-    lab.command("notebook:change-cell-to-markdown")
-    enabled = lab.page.evaluate("() => jupyterapp.commands.isEnabled('hfmem-widget:watch-cell')")
-
-    assert [watched, bare] == ["%%memwatch\ntrain()", "train()"]
-    assert not enabled
     assert lab.errors == []
 
 

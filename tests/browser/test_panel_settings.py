@@ -69,23 +69,6 @@ def test_a_panel_that_has_shown_nothing_says_how_to_begin(lab: Lab) -> None:
     assert lab.errors == []
 
 
-@pytest.mark.new_page
-def test_who_has_read_it_sees_it_no_more(lab: Lab) -> None:
-    """One click, for every later page."""
-    lab.open("1 + 1")
-    lab.command("hfmem-widget:show")
-    panel = Panel(lab)
-    panel.element.get_by_role("button", name="OK").click()
-    lab.wait_for(HINT_IS_OFF)
-    lab.reload()
-    lab.command("hfmem-widget:show")
-    panel.element.get_by_text("at the top of a cell").wait_for()
-    lab.screenshot("panel-hint-read")
-
-    assert not panel.element.get_by_role("note").is_visible()
-    assert lab.errors == []
-
-
 def test_the_settings_editor_has_them(lab: Lab) -> None:
     """Each with its title, under Memory."""
     lab.open("1 + 1")

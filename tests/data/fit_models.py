@@ -34,7 +34,6 @@ def one_layer() -> Any:
 
 
 def gpt2(dropout: float = 0.0) -> Any:
-    """Return a GPT-2."""
     return transformers.GPT2Config(
         architectures=["GPT2LMHeadModel"], n_embd=128, n_layer=3, n_head=4, vocab_size=VOCABULARY,
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, bos_token_id=1, eos_token_id=2,
@@ -42,7 +41,6 @@ def gpt2(dropout: float = 0.0) -> Any:
 
 
 def bert(kind: str = "BertForMaskedLM", dropout: float = 0.0) -> Any:
-    """Return a BERT."""
     return transformers.BertConfig(
         architectures=[kind], hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
         intermediate_size=256, vocab_size=VOCABULARY, hidden_dropout_prob=dropout,
@@ -71,7 +69,6 @@ CONFIGS: Mapping[str, Any] = {
 
 
 def built(config: Any) -> Any:
-    """Return the model on the host."""
     return getattr(transformers, config.architectures[0])._from_config(config)
 
 

@@ -41,6 +41,9 @@ CRIES: Mapping[str, frozenset[str]] = {
 WIDTH, HIDDEN, BATCH, LARGE = 128, 640, 128, 400
 MIB = 2**20
 
+Rows = int | Callable[[int], int]
+"""How many rows the batch of a step has."""
+
 
 class Loop:
     """A small model, its optimizer and its batches."""
@@ -55,13 +58,12 @@ class Loop:
         )
         self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters())
 
-    def steps(
-        self, count: int, rows: Callable[[int], int] = lambda _: BATCH
-    ) -> Iterator[torch.Tensor]:
+    def steps(self, count: int, rows: Rows = BATCH) -> Iterator[torch.Tensor]:
         """Yield a batch for each step, within its span."""
         for step in range(count):
-            with span("step", tokens=rows(step)) if self._spans else nullcontext():
-                yield torch.randn(rows(step), WIDTH)
+            size = rows if isinstance(rows, int) else rows(step)
+            with span("step", tokens=size) if self._spans else nullcontext():
+                yield torch.randn(size, WIDTH)
 
     def workspace(self) -> None:
         """Let cuBLAS take a workspace, where there is a GPU."""
@@ -82,39 +84,18 @@ class Loop:
         return float(loss)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One loop."""
-
-    name: str
-    leaks: bool  # something in it keeps ever more memory
-    run: Callable[[Loop], object]  # returns what outlives it
-    what: str = "a step"  # the finding should call it
-
-
-CASES: list[Case] = []
-
-
-def leak(
-    name: str, what: str = "a step"
-) -> Callable[[Callable[[Loop], object]], Callable[[Loop], object]]:
-    """Enter a loop that leaks."""
-
-    def enter(run: Callable[[Loop], object]) -> Callable[[Loop], object]:
-        CASES.append(Case(name, leaks=True, run=run, what=what))
-        return run
-
-    return enter
-
-
-def no_leak(name: str) -> Callable[[Callable[[Loop], object]], Callable[[Loop], object]]:
-    """Enter a loop that does not leak."""
-
-    def enter(run: Callable[[Loop], object]) -> Callable[[Loop], object]:
-        CASES.append(Case(name, leaks=False, run=run))
-        return run
-
-    return enter
+def train(
+    loop: Loop,
+    steps: int,
+    keep: Callable[[int, torch.Tensor], object] = lambda _step, _batch: None,
+    rows: Rows = BATCH,
+) -> object:
+    """Train, and return what is kept of each step."""
+    kept = []
+    for step, batch in enumerate(loop.steps(steps, rows)):
+        loop.train(batch)
+        kept.append(keep(step, batch))
+    return kept
 
 
 def evaluate(loop: Loop, batches: int = 3) -> list[torch.Tensor]:
@@ -123,17 +104,7 @@ def evaluate(loop: Loop, batches: int = 3) -> list[torch.Tensor]:
         return [loop.model(torch.randn(2 * BATCH, WIDTH)) for _ in range(batches)]
 
 
-def train(loop: Loop, steps: int, keep: Callable[[torch.Tensor], object] | None = None) -> object:
-    """Train, and keep something of each step."""
-    kept = []
-    for batch in loop.steps(steps):
-        loop.train(batch)
-        if keep is not None:
-            kept.append(keep(batch))
-    return kept
-
-
-def train_on(loop: Loop, steps: int, rows: Callable[[int], int]) -> object:
+def train_on(loop: Loop, steps: int, rows: Rows) -> object:
     """Train on batches of any size, and keep the last output."""
     output = None
     for batch in loop.steps(steps, rows):
@@ -142,41 +113,24 @@ def train_on(loop: Loop, steps: int, rows: Callable[[int], int]) -> object:
     return output
 
 
-@leak("a list of losses with their graphs")
 def losses_with_graphs(loop: Loop) -> object:
     losses = []
-    for batch in loop.steps(80, lambda _: LARGE):
+    for batch in loop.steps(80, LARGE):
         loss = loop.loss(batch)
         losses.append(loss + loop.loss(batch))
         loop.update(loss)
     return losses
 
 
-@leak("a running total of losses")
 def total_of_losses(loop: Loop) -> object:
     total: Any = 0
-    for batch in loop.steps(80, lambda _: LARGE):
+    for batch in loop.steps(80, LARGE):
         loss = loop.loss(batch)
         total = total + (loop.model(batch) - batch).abs().mean()
         loop.update(loss)
     return total
 
 
-@leak("a cache by batch that never lets go")
-def growing_cache(loop: Loop) -> object:
-    return train(loop, 90, lambda batch: loop.model[1](loop.model[0](batch)).detach())
-
-
-@leak("hooks that capture activations")
-def hooks(loop: Loop) -> object:
-    captured: list[torch.Tensor] = []
-    loop.model[1].register_forward_hook(lambda _m, _i, output: captured.append(output.detach()))
-    for batch in loop.steps(90):
-        loop.train(batch)
-    return captured
-
-
-@leak("a hook registered anew at every step")
 def hooks_registered_again(loop: Loop) -> object:
     for batch in loop.steps(60):
         kept = torch.zeros(256, 1024)
@@ -185,16 +139,6 @@ def hooks_registered_again(loop: Loop) -> object:
     return loop.model
 
 
-@leak("a global list of batches")
-def list_of_batches(loop: Loop) -> object:
-    seen = []
-    for batch in loop.steps(100, lambda _: 1024):
-        seen.append(batch)
-        loop.train(batch)
-    return seen
-
-
-@leak("parameter groups that are added again")
 def parameter_groups(loop: Loop) -> object:
     for batch in loop.steps(60):
         fresh = nn.Parameter(torch.zeros(100, 1024))
@@ -204,7 +148,6 @@ def parameter_groups(loop: Loop) -> object:
     return loop.optimizer
 
 
-@leak("past keys and values of all conversations")
 def past_key_values(loop: Loop) -> object:
     past: list[torch.Tensor] = []
     with torch.no_grad():
@@ -213,14 +156,13 @@ def past_key_values(loop: Loop) -> object:
     return past
 
 
-@leak("a chain of exceptions")
 def exceptions(loop: Loop) -> object:
     def check(batch: torch.Tensor, before: BaseException | None) -> None:
         hidden = loop.model[0](batch)
         raise ValueError(hidden.shape) from before
 
     last: BaseException | None = None
-    for batch in loop.steps(80, lambda _: LARGE):
+    for batch in loop.steps(80, LARGE):
         try:
             check(batch, last)
         except ValueError as error:
@@ -229,44 +171,6 @@ def exceptions(loop: Loop) -> object:
     return last
 
 
-@leak("closures over activations")
-def closures(loop: Loop) -> object:
-    later = []
-    for batch in loop.steps(90, lambda _: LARGE):
-        hidden = loop.model[0](batch)
-        later.append(lambda hidden=hidden: hidden.mean())
-        loop.train(batch)
-    return later
-
-
-@leak("a callback that stores logits")
-def callback(loop: Loop) -> object:
-    class Recorder:
-        def __init__(self) -> None:
-            self.history: list[dict[str, Any]] = []
-
-        def on_step_end(self, **logs: Any) -> None:
-            self.history.append(logs)
-
-    recorder = Recorder()
-    for batch in loop.steps(90, lambda _: 1024):
-        output = loop.model(batch)
-        loop.update(output.square().mean())
-        recorder.on_step_end(logits=output.detach())
-    return recorder
-
-
-@leak("checks that are kept every tenth step")
-def every_tenth(loop: Loop) -> object:
-    kept = []
-    for step, batch in enumerate(loop.steps(150)):
-        loop.train(batch)
-        if step % 10 == 9:
-            kept.append(torch.randn(4 * MIB // 4))
-    return kept
-
-
-@leak("0.1 MiB a step among batches of any size")
 def slow_in_noise(loop: Loop) -> object:
     kept = []
     last: list[torch.Tensor] = []
@@ -277,77 +181,6 @@ def slow_in_noise(loop: Loop) -> object:
     return kept, last
 
 
-@leak("outputs of every evaluation", "an evaluation")
-def in_evaluations(loop: Loop) -> object:
-    outputs: list[torch.Tensor] = []
-    for step, batch in enumerate(loop.steps(96)):
-        loop.train(batch)
-        if step % 8 == 7:
-            outputs += evaluate(loop, 48)
-    return outputs
-
-
-@leak("a leak that begins after a third of the run")
-def begins_late(loop: Loop) -> object:
-    kept = []
-    for step, batch in enumerate(loop.steps(150)):
-        loop.train(batch)
-        if step >= 50:
-            kept.append(loop.model[0](batch))
-    return kept
-
-
-@leak("a list of losses while batches get longer")
-def among_longer_batches(loop: Loop) -> object:
-    kept = []
-    for batch in loop.steps(100, lambda step: 32 * (1 + step // 10)):
-        output = loop.model(batch)
-        loop.update(output.square().mean())
-        kept.append(torch.randn(MIB // 8))
-    return kept
-
-
-@leak("snapshots of the weights")
-def snapshots(loop: Loop) -> object:
-    return train(loop, 70, lambda _: copy.deepcopy(loop.model.state_dict()))
-
-
-@no_leak("warm-up alone")
-def warm_up(loop: Loop) -> object:
-    return train(loop, 60)
-
-
-@no_leak("a short run, the warm-up most of it")
-def short_warm_up(loop: Loop) -> object:
-    return train(loop, 12)
-
-
-@no_leak("batches of any length")
-def variable_lengths(loop: Loop) -> object:
-    return train_on(loop, 100, lambda _: loop.chance.randrange(16, 1024))
-
-
-@no_leak("a curriculum: batches in buckets of rising length")
-def curriculum(loop: Loop) -> object:
-    return train_on(loop, 120, lambda step: 128 * (1 + step // 12))
-
-
-@no_leak("batches sorted by length")
-def sorted_lengths(loop: Loop) -> object:
-    lengths = sorted(loop.chance.randrange(16, 1500) for _ in range(100))
-    return train_on(loop, 100, lengths.__getitem__)
-
-
-@no_leak("workspaces of cuBLAS")
-def workspaces(loop: Loop) -> object:
-    for step, batch in enumerate(loop.steps(80)):
-        loop.train(batch)
-        if step in {0, 11, 40}:
-            loop.workspace()
-    return loop
-
-
-@no_leak("the allocator's rounding")
 def rounding(loop: Loop) -> object:
     kept: list[torch.Tensor] = []
     for batch in loop.steps(100, lambda _: loop.chance.randrange(60, 68)):
@@ -356,16 +189,6 @@ def rounding(loop: Loop) -> object:
     return kept
 
 
-@no_leak("an evaluation in between")
-def evaluations(loop: Loop) -> object:
-    for step, batch in enumerate(loop.steps(90)):
-        loop.train(batch)
-        if step % 15 == 14:
-            evaluate(loop)
-    return loop
-
-
-@no_leak("gradient accumulation")
 def accumulation(loop: Loop) -> object:
     for step, batch in enumerate(loop.steps(90)):
         loop.loss(batch).backward()
@@ -375,7 +198,6 @@ def accumulation(loop: Loop) -> object:
     return loop
 
 
-@no_leak("cycles that only the collector frees")
 def cycles(loop: Loop) -> object:
     gc.disable()
     try:
@@ -390,17 +212,6 @@ def cycles(loop: Loop) -> object:
     return loop
 
 
-@no_leak("an average of the weights from step 100 on")
-def moving_average(loop: Loop) -> object:
-    average = None
-    for step, batch in enumerate(loop.steps(150)):
-        loop.train(batch)
-        if step == 100:
-            average = copy.deepcopy(loop.model)
-    return average
-
-
-@no_leak("another optimizer from the middle on")
 def other_optimizer(loop: Loop) -> object:
     loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
     for step, batch in enumerate(loop.steps(100)):
@@ -410,16 +221,6 @@ def other_optimizer(loop: Loop) -> object:
     return loop
 
 
-@no_leak("a cache that fills and is full")
-def full_cache(loop: Loop) -> object:
-    cache: dict[int, torch.Tensor] = {}
-    for batch in loop.steps(160):
-        loop.train(batch)
-        cache[loop.chance.randrange(16)] = torch.zeros(4 * MIB)
-    return cache
-
-
-@no_leak("an LRU cache")
 def lru(loop: Loop) -> object:
     @functools.lru_cache(maxsize=24)
     def mask(size: int) -> torch.Tensor:
@@ -431,16 +232,6 @@ def lru(loop: Loop) -> object:
     return mask
 
 
-@no_leak("batches fetched ahead")
-def fetched_ahead(loop: Loop) -> object:
-    ahead: deque[torch.Tensor] = deque(maxlen=12)
-    for batch in loop.steps(90):
-        ahead.append(torch.randn(loop.chance.randrange(200, 800), WIDTH))
-        loop.train(batch)
-    return ahead
-
-
-@no_leak("checkpoints, each made and written")
 def checkpoints(loop: Loop) -> object:
     for step, batch in enumerate(loop.steps(90)):
         loop.train(batch)
@@ -451,7 +242,6 @@ def checkpoints(loop: Loop) -> object:
     return loop
 
 
-@no_leak("metrics that are cleared after each epoch")
 def cleared_by_epoch(loop: Loop) -> object:
     outputs: list[torch.Tensor] = []
     for step, batch in enumerate(loop.steps(125)):
@@ -462,7 +252,6 @@ def cleared_by_epoch(loop: Loop) -> object:
     return outputs
 
 
-@no_leak("a window over the last losses")
 def window_of_losses(loop: Loop) -> object:
     recent: deque[torch.Tensor] = deque(maxlen=20)
     for batch in loop.steps(120):
@@ -472,16 +261,110 @@ def window_of_losses(loop: Loop) -> object:
     return recent
 
 
-@no_leak("three models, loaded one after another")
-def three_models(loop: Loop) -> object:
-    models = []
-    for step, batch in enumerate(loop.steps(120)):
-        loop.train(batch)
-        if step % 35 == 20:
-            models.append(nn.Parameter(torch.zeros(16, MIB)))
-    return models
+def hooks(loop: Loop) -> object:
+    captured: list[torch.Tensor] = []
+    loop.model[1].register_forward_hook(lambda _m, _i, output: captured.append(output.detach()))
+    train(loop, 90)
+    return captured
 
 
-@no_leak("numbers of losses, kept")
-def numbers(loop: Loop) -> object:
-    return [loop.train(batch) for batch in loop.steps(120)]
+def full_cache(loop: Loop) -> object:
+    cache: dict[int, torch.Tensor] = {}
+    train(loop, 160, lambda *_: cache.update({loop.chance.randrange(16): torch.zeros(4 * MIB)}))
+    return cache
+
+
+def fetched_ahead(loop: Loop) -> object:
+    ahead: deque[torch.Tensor] = deque(maxlen=12)
+    train(loop, 90, lambda *_: ahead.append(torch.randn(loop.chance.randrange(200, 800), WIDTH)))
+    return ahead
+
+
+def sorted_lengths(loop: Loop) -> object:
+    lengths = sorted(loop.chance.randrange(16, 1500) for _ in range(100))
+    return train_on(loop, 100, lengths.__getitem__)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    leaks: bool  # something in it keeps ever more memory
+    run: Callable[[Loop], object]  # returns what outlives it
+    what: str = "a step"  # the finding should call it
+
+
+LEAKS: dict[str, Callable[[Loop], object]] = {
+    "a list of losses with their graphs": losses_with_graphs,
+    "a running total of losses": total_of_losses,
+    "a cache by batch that never lets go": lambda loop: train(
+        loop, 90, lambda _, batch: loop.model[1](loop.model[0](batch)).detach()
+    ),
+    "hooks that capture activations": hooks,
+    "a hook registered anew at every step": hooks_registered_again,
+    "a global list of batches": lambda loop: train(loop, 100, lambda _, batch: batch, rows=1024),
+    "parameter groups that are added again": parameter_groups,
+    "past keys and values of all conversations": past_key_values,
+    "a chain of exceptions": exceptions,
+    "closures over activations": lambda loop: train(
+        loop, 90, lambda _, batch: loop.model[0](batch).mean, rows=LARGE
+    ),
+    "a callback that stores logits": lambda loop: train(
+        loop, 90, lambda _, batch: {"logits": loop.model(batch).detach()}, rows=1024
+    ),
+    "checks that are kept every tenth step": lambda loop: train(
+        loop, 150, lambda step, _: torch.randn(MIB) if step % 10 == 9 else None
+    ),
+    "0.1 MiB a step among batches of any size": slow_in_noise,
+    "outputs of every evaluation": lambda loop: train(
+        loop, 96, lambda step, _: evaluate(loop, 48) if step % 8 == 7 else None
+    ),
+    "a leak that begins after a third of the run": lambda loop: train(
+        loop, 150, lambda step, batch: loop.model[0](batch) if step >= 50 else None
+    ),
+    "a list of losses while batches get longer": lambda loop: train(
+        loop, 100, lambda *_: torch.randn(MIB // 8), rows=lambda step: 32 * (1 + step // 10)
+    ),
+    "snapshots of the weights": lambda loop: train(
+        loop, 70, lambda *_: copy.deepcopy(loop.model.state_dict())
+    ),
+}
+STILL: dict[str, Callable[[Loop], object]] = {
+    "warm-up alone": lambda loop: train(loop, 60),
+    "a short run, the warm-up most of it": lambda loop: train(loop, 12),
+    "batches of any length": lambda loop: train_on(
+        loop, 100, lambda _: loop.chance.randrange(16, 1024)
+    ),
+    "a curriculum: batches in buckets of rising length": lambda loop: train_on(
+        loop, 120, lambda step: 128 * (1 + step // 12)
+    ),
+    "batches sorted by length": sorted_lengths,
+    "workspaces of cuBLAS": lambda loop: train(
+        loop, 80, lambda step, _: loop.workspace() if step in {0, 11, 40} else None
+    ),
+    "the allocator's rounding": rounding,
+    "an evaluation in between": lambda loop: train(
+        loop, 90, lambda step, _: evaluate(loop).clear() if step % 15 == 14 else None
+    ),
+    "gradient accumulation": accumulation,
+    "cycles that only the collector frees": cycles,
+    "an average of the weights from step 100 on": lambda loop: train(
+        loop, 150, lambda step, _: copy.deepcopy(loop.model) if step == 100 else None
+    ),
+    "another optimizer from the middle on": other_optimizer,
+    "a cache that fills and is full": full_cache,
+    "an LRU cache": lru,
+    "batches fetched ahead": fetched_ahead,
+    "checkpoints, each made and written": checkpoints,
+    "metrics that are cleared after each epoch": cleared_by_epoch,
+    "a window over the last losses": window_of_losses,
+    "three models, loaded one after another": lambda loop: train(
+        loop, 120, lambda step, _: nn.Parameter(torch.zeros(16, MIB)) if step % 35 == 20 else None
+    ),
+    "numbers of losses, kept": lambda loop: [loop.train(batch) for batch in loop.steps(120)],
+}
+WHAT = {"outputs of every evaluation": "an evaluation"}
+
+CASES = [
+    *(Case(name, True, run, WHAT.get(name, "a step")) for name, run in LEAKS.items()),
+    *(Case(name, False, run) for name, run in STILL.items()),
+]

@@ -21,10 +21,6 @@ def _noise(rng: np.random.Generator, n: int) -> Any:
     return rng.normal(0, _scale(rng), n)
 
 
-def _heavy(rng: np.random.Generator, n: int) -> Any:
-    return np.clip(rng.standard_t(2, n), -50, 50) * _scale(rng)
-
-
 def _alike(rng: np.random.Generator, n: int) -> Any:
     """Return readings that remember the one before."""
     share, noise = rng.uniform(0.5, 0.95), rng.normal(0, _scale(rng), n)
@@ -32,10 +28,6 @@ def _alike(rng: np.random.Generator, n: int) -> Any:
     for at in range(1, n):
         row[at] = share * row[at - 1] + noise[at]
     return row
-
-
-def _walk(rng: np.random.Generator, n: int) -> Any:
-    return np.cumsum(rng.normal(0, _scale(rng) / 3, n))
 
 
 def _steps(rng: np.random.Generator, n: int) -> Any:
@@ -50,11 +42,6 @@ def _plateau(rng: np.random.Generator, n: int) -> Any:
     return rng.uniform(10, 500) * np.minimum(np.arange(n) / full, 1) + _noise(rng, n) / 30
 
 
-def _filling(rng: np.random.Generator, n: int) -> Any:
-    """Return a cache that meets ever fewer new keys."""
-    return rng.uniform(10, 500) * (1 - np.exp(-np.arange(n) * rng.uniform(3, 12) / n))
-
-
 def _teeth(rng: np.random.Generator, n: int) -> Any:
     period, at = rng.integers(3, max(4, n // 3)), np.arange(n) + rng.integers(0, 50)
     return rng.uniform(0.1, 5) * (at % period) + rng.normal(0, rng.uniform(0, 1), n)
@@ -66,21 +53,6 @@ def _leak(rng: np.random.Generator, n: int) -> Any:
     return noise + np.arange(n) / n * max(8 * noise.std(), rng.uniform(5, 500))
 
 
-def _rare(rng: np.random.Generator, n: int) -> Any:
-    every = int(rng.integers(1, max(2, n // 10)))
-    return (np.arange(n) // every) * rng.uniform(1, 50)
-
-
-def _uneven(rng: np.random.Generator, n: int) -> Any:
-    """Return growth by sizes drawn anew at each step, as of batches that are kept."""
-    return np.cumsum(rng.uniform(0, 2, n)) * rng.uniform(0.3, 20)
-
-
-def _late(rng: np.random.Generator, n: int) -> Any:
-    begins = rng.uniform(0, 0.4) * n
-    return np.maximum(0, np.arange(n) - begins) * rng.uniform(0.5, 20)
-
-
 def _after_drop(rng: np.random.Generator, n: int) -> Any:
     """Return growth in the course of which what was there before is freed."""
     freed, slope = rng.uniform(0.1, 0.5) * n, rng.uniform(0.5, 20)
@@ -89,17 +61,25 @@ def _after_drop(rng: np.random.Generator, n: int) -> Any:
 
 _SHAPES: dict[str, Draw] = {
     "noise": _noise,
-    "noise with far outliers": _heavy,
+    "noise with far outliers": lambda rng, n: np.clip(rng.standard_t(2, n), -50, 50) * _scale(rng),
     "noise that remembers": _alike,
-    "a random walk": _walk,
+    "a random walk": lambda rng, n: np.cumsum(rng.normal(0, _scale(rng) / 3, n)),
     "one to three steps up": _steps,
     "a plateau": _plateau,
-    "a cache that fills": _filling,
+    "a cache that fills": lambda rng, n: (  # it meets ever fewer new keys
+        rng.uniform(10, 500) * (1 - np.exp(-np.arange(n) * rng.uniform(3, 12) / n))
+    ),
     "teeth": _teeth,
     "a leak among noise": _leak,
-    "a leak by rare steps": _rare,
-    "a leak of batches": _uneven,
-    "a leak that begins late": _late,
+    "a leak by rare steps": lambda rng, n: (
+        np.arange(n) // int(rng.integers(1, max(2, n // 10))) * rng.uniform(1, 50)
+    ),
+    "a leak of batches": lambda rng, n: (  # of sizes drawn anew at each step
+        np.cumsum(rng.uniform(0, 2, n)) * rng.uniform(0.3, 20)
+    ),
+    "a leak that begins late": lambda rng, n: (
+        np.maximum(0, np.arange(n) - rng.uniform(0, 0.4) * n) * rng.uniform(0.5, 20)
+    ),
     "a leak, and something else is freed": _after_drop,
 }
 

@@ -19,8 +19,6 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Played:
-    """What was said of a case."""
-
     case: Case
     on_gpu: Trend | None  # what we say of the mirrored GPU
     on_host: Trend | None  # and of this process' heap
@@ -30,7 +28,6 @@ class Played:
 
 
 def played(case: Case) -> Played:
-    """Play a case."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

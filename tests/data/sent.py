@@ -112,7 +112,6 @@ EVERY: dict[str, Callable[[], Lines]] = {
 
 
 def kept() -> dict[str, list[str]]:
-    """Return what is kept, by name."""
     blocks = FILE.read_text(encoding="utf-8").strip().split("\n\n")
     return {head.removeprefix("== "): lines for head, *lines in map(str.splitlines, blocks)}
 

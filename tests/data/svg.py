@@ -34,7 +34,6 @@ class Path:
 
     @property
     def style(self) -> tuple[str, float, str, float]:
-        """What a stroke looks like."""
         return self.stroke, self.width, self.dash, self.opacity
 
 

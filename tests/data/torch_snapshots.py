@@ -46,7 +46,6 @@ class Allocations:
         self.live = {address: (size, []) for address, (size, _) in self.live.items()}
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += int(seconds * 1e6)
 
     def snapshot(self) -> dict[str, Any]:

@@ -164,8 +164,6 @@ def in_a_loop(bench: Bench) -> str:
 
 
 class Handler:
-    """Holds a Trainer's callbacks."""
-
     def __init__(self) -> None:
         self.callbacks: list[Any] = []
 

@@ -133,7 +133,6 @@ EVERY: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def kept() -> dict[str, list[str]]:
-    """Return what is kept, by name."""
     blocks = FILE.read_text(encoding="utf-8").strip().split("\n\n")
     return {head.removeprefix("== "): lines for head, *lines in map(str.splitlines, blocks)}
 

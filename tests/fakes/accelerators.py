@@ -23,7 +23,6 @@ GIB = 1 << 30
 
 
 def cuda(allocator: FakeAllocator) -> FakeTorch:
-    """Return a build for NVIDIA's GPUs."""
     return FakeTorch(allocator)
 
 
@@ -57,7 +56,6 @@ class AmdSmi:
         return f"processor {index}"
 
     def amdsmi_get_gpu_process_list(self, handle: str) -> list[Any]:
-        """Return the processes on a device."""
         assert handle == "processor 0"
         self.asked += 1
         if self.fault is not None:

@@ -84,7 +84,6 @@ class Script:
     garbage: float = 0.0  # the share of lines that are followed by one that is none
 
     def host(self, rank: int) -> str:
-        """Return the name of a rank's node."""
         return f"node{rank // self.per_node:04d}"
 
 
@@ -247,7 +246,6 @@ class SimulatedRank:
         return self._written(stop)
 
     def end(self, now: float, outcome: str = "done") -> bytes:
-        """Return the last lines."""
         if self._is_over or not self._has_begun:
             return b""
         self._is_over = True

@@ -52,7 +52,6 @@ class FakeSource(Source):
         return self.known
 
     def close(self) -> None:
-        """Remember that it was closed."""
         self.closed = True
 
 

@@ -210,7 +210,6 @@ class FakeAllocator(Allocator):
         return self._through[0](self.stats, device)
 
     def user_reset(self, device: int) -> None:
-        """Reset the peaks as the user does through `torch.cuda`."""
         if self._through is None or not self.initialized:
             self.reset_peak(device)
         else:

@@ -153,7 +153,6 @@ class Training:
             self.act(action)
 
     def ends(self) -> Session:
-        """End it all."""
         self.run.ended()
         self.bench.monitor.end(self.session)
         return self.session

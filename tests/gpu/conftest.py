@@ -79,3 +79,10 @@ def run_python() -> Run:
         return json.loads(lines[-1][2:])
 
     return run
+
+
+@pytest.fixture
+def two_gpus(run_python: Run) -> None:
+    """Skip the test where there is one GPU only."""
+    if run_python("import torch\nreport(torch.cuda.device_count())") < 2:
+        pytest.skip("needs two GPUs")

@@ -196,13 +196,10 @@ dist.destroy_process_group()
 )
 
 
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("how", ["ddp", "views", "fsdp2"])
 def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) -> None:
     """Under DDP its buckets are told to the byte, under FSDP what it has gathered."""
-    code = "import torch; print(torch.cuda.device_count())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if not done.stdout.strip().isdigit() or int(done.stdout) < 2:
-        pytest.skip("needs two GPUs")
     script, place = tmp_path / "ranks.py", tmp_path / "said.json"
     script.write_text(RANKS)
     command = [sys.executable, *TORCHRUN, free_port(), str(script), how, str(place)]

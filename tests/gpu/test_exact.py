@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.gpu.conftest import Run
 from tests.gpu.scenarios import MODEL, SETUP, TRAIN
 
@@ -68,75 +66,6 @@ report([span.peaks["cuda:0/allocated"].value, float(session.timeline.high[:, col
 
     assert peak == start + (8 << 30)
     assert sampled < 1 << 20
-
-
-REPLAY = """
-def replayed_peaks(entries, marks, start):
-    # Requested bytes: alloc entries of the trace carry what was asked for, not the rounded block.
-    peaks, now, highest, place = [], start, start, 0
-    for position, entry in enumerate(entries):
-        while place < len(marks) and position == marks[place]:
-            peaks.append(highest)
-            highest = now
-            place += 1
-        if entry["action"] == "alloc":
-            now += entry["size"]
-        elif entry["action"] == "free_requested":
-            now -= entry["size"]
-        highest = max(highest, now)
-    while place < len(marks):
-        peaks.append(highest)
-        highest = now
-        place += 1
-    return peaks
-"""
-
-
-@pytest.mark.parametrize("outer", [False, True])
-def test_peaks_of_sixteen_steps_equal_a_replay_of_the_trace(
-    run_python: Run, *, outer: bool
-) -> None:
-    """Each of 16 windows, nested in another or not, is 0 bytes off the allocator's own trace."""
-    nest = "with spanned('train'):\n    " if outer else "if True:\n    "
-    ours, truth, certainties = run_python(
-        "import contextlib, hfmem_widget\nfrom hfmem_widget.monitor.shared import shared_monitor\n"
-        + SETUP
-        + REPLAY
-        + """
-monitor = shared_monitor()
-session = monitor.begin(hfmem_widget.WatchOptions(interval=0.05))
-@contextlib.contextmanager
-def spanned(kind):
-    span = monitor.open_span(session, kind)
-    yield
-    monitor.close_span(session, span.id)
-torch.cuda.memory._record_memory_history(max_entries=1_000_000, context=None)
-start = torch.cuda.memory_stats()["requested_bytes.all.current"]
-count = lambda: len(torch.cuda.memory._snapshot()["device_traces"][0])
-marks = []
-"""
-        + nest
-        + """
-    marks.append(count())
-    for number in range(16):
-        with spanned("step"):
-            step(model, optimizer, 40 + (number * 137) % 470, size=16)
-        marks.append(count())
-trace = torch.cuda.memory._snapshot()["device_traces"][0]
-torch.cuda.memory._record_memory_history(enabled=None)
-steps = [span for span in session.spans if span.kind == "step"]
-peaks = [span.peaks["cuda:0/requested"].value for span in steps]
-whole = [span.peaks["cuda:0/requested"].value for span in session.spans if span.kind == "train"]
-truth = replayed_peaks(trace, marks, start)[1:]
-monitor.end(session)
-report([peaks + whole, truth + ([max(truth)] if whole else []),
-        sorted({span.peaks["cuda:0/allocated"].certainty for span in steps})])
-"""
-    )
-
-    assert ours == truth
-    assert certainties == ["exact"]
-    assert len(set(ours)) > 8
 
 
 def test_figures_agree_with_nvml_and_torch(run_python: Run) -> None:

@@ -160,36 +160,6 @@ report([shown.getvalue(), [len(found.segments), found.notes["cuda:0"]]])
         assert "100.0 MiB in use" in told
 
 
-def test_before_cuda_is_up_the_map_is_of_the_heap_and_brings_nothing_up(run_python: Run) -> None:
-    """And a child can still be forked that uses CUDA."""
-    devices, initialized = run_python(
-        "import torch, hfmem_widget\nfound = hfmem_widget.memory_map()\n"
-        "report([found.devices, torch.cuda.is_initialized()])\n"
-    )
-
-    assert devices == ["cpu"]
-    assert initialized is False
-
-
-def test_a_watch_leaves_the_end_and_the_highest(run_python: Run) -> None:
-    """What was reserved for a second and a half is shown though it is gone."""
-    text = run_python(
-        LOOK
-        + """
-one = torch.ones(1, device="cuda")
-shown = io.StringIO()
-with contextlib.redirect_stdout(shown), hfmem_widget.watch("map", memory_map=True):
-    big = tensor(2048); time.sleep(2.2)
-    del big; torch.cuda.empty_cache(); time.sleep(0.3)
-report(shown.getvalue())
-"""
-    )
-
-    end, _, highest = text.partition("when most was reserved")
-    assert "cuda:0 at the end \u00b7 2.00 MiB reserved" in end
-    assert "2.00 GiB reserved in 2 segments" in highest
-
-
 def test_holes_that_made_a_cell_need_more_are_a_finding(run_python: Run) -> None:
     """With the figure that the map gives; the same cell without them has none."""
     cut, whole = run_python(
@@ -218,19 +188,3 @@ report([first, watched(whole)])
     assert holes == pytest.approx(on_the_map, rel=0.02)
     assert "lay in holes between tensors" in title
     assert whole[0] == []
-
-
-def test_forty_thousand_blocks_are_all_read(run_python: Run) -> None:
-    """Every block that is left of them is on the map, whose sums are the allocator's."""
-    asked: int = run_python(
-        LOOK
-        + """
-small = [torch.empty(1000, device="cuda") for _ in range(40_000)]
-del small[0::2]
-look()
-segments = hfmem_widget.memory_map("cuda:0").segments
-report(sum(block.requested == 4000 for one in segments for block in one.blocks))
-"""
-    )
-
-    assert asked == 20_000

@@ -9,9 +9,10 @@ from tests.gpu.conftest import Run
 MOST_UNATTRIBUTED = 0.05
 
 LLAMA = """
-import gc, torch, transformers, hfmem_widget
+import torch, transformers, hfmem_widget
 from hfmem_widget.drivers.install import attach, detach
-from transformers import Cache, LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteriaList
+from tests.data.caches import Look, alive, owned
 transformers.logging.set_verbosity_error()
 
 def llama(layers=16, hidden=2048):
@@ -21,34 +22,6 @@ def llama(layers=16, hidden=2048):
         num_attention_heads=16, num_key_value_heads=8, max_position_embeddings=4096,
         bos_token_id=1, eos_token_id=None, pad_token_id=0, dtype=torch.bfloat16)
     return LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
-
-def owned(device):
-    sizes, seen = {}, set()
-    todo = [one for one in gc.get_objects() if issubclass(type(one), Cache)]  # a weak proxy may be dead
-    while todo:
-        one = todo.pop()
-        if id(one) in seen or isinstance(one, (type, torch.nn.Module, transformers.PretrainedConfig)):
-            continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            storage = one.untyped_storage()
-            if str(storage.device) == device:
-                sizes[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(one, (list, tuple, dict)) or hasattr(one, "__dict__"):
-            todo += gc.get_referents(one)
-    return sum(sizes.values())
-
-class Look(StoppingCriteria):
-    def __init__(self, device="cuda:0"):
-        self.ours, self.theirs, self.device, self.session = [], [], device, None
-    def __call__(self, ids, scores, **_):
-        with hfmem_widget.span("look"):
-            pass
-        self.theirs.append(owned(self.device))
-        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    def read(self):
-        key = f"{self.device}/kv_cache"
-        return [self.session.value(span.before, key) for span in self.session.spans if span.label == "look"]
 
 def generate(model, look=None, new=256, rows=4, prompt=128, **options):
     ids = torch.randint(3, 32000, (rows, prompt), generator=torch.Generator().manual_seed(0)).cuda()
@@ -76,14 +49,12 @@ def test_the_cache_is_told_to_the_byte_at_every_step(run_python: Run, options: s
         + f"""
 attach()
 model = llama()
-device = "cuda:0"
-look = Look(device)
+look = Look("cuda:0")
 with hfmem_widget.watch(quiet=True) as session:
     look.session = session
     generate(model, look, {options})
-ours = look.read()
-wrong = [[at, *pair] for at, pair in enumerate(zip(ours, look.theirs, strict=True)) if pair[0] != pair[1]]
-report([wrong[:5], len(ours), session.latest("cuda:0/kv_cache") - owned(device)])
+wrong = [[at, *pair] for at, pair in enumerate(zip(look.ours, look.theirs)) if pair[0] != pair[1]]
+report([wrong[:5], len(look.ours), session.latest("cuda:0/kv_cache") - owned(*alive(), device="cuda:0")])
 """
     )
 
@@ -208,13 +179,12 @@ except Exception as error:
     report([f"{type(error).__name__}: {error}"[:300], [], 0, False, []])
     raise SystemExit(0)
 attach()
-look = Look()
+look = Look("cuda:0")
 with hfmem_widget.watch(quiet=True) as session:
     look.session = session
     watched = generate(model, look, **options)
-ours = look.read()
-wrong = [[at, *pair] for at, pair in enumerate(zip(ours, look.theirs, strict=True)) if pair[0] != pair[1]]
-report(["", wrong[:5], len(ours), torch.equal(bare, watched),
+wrong = [[at, *pair] for at, pair in enumerate(zip(look.ours, look.theirs)) if pair[0] != pair[1]]
+report(["", wrong[:5], len(look.ours), torch.equal(bare, watched),
         [[span.kind, dict(span.counts)] for span in session.spans if span.kind in ("prefill", "decode")]])
 """
     )
@@ -244,7 +214,7 @@ with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
         del output
         with hfmem_widget.span("look"):
             pass
-        pairs.append([session.latest("cuda:0/kv_cache"), owned("cuda:0")])
+        pairs.append([session.latest("cuda:0/kv_cache"), owned(*alive(), device="cuda:0")])
 peak = session.anatomy("peak", device="cuda:0")
 wrong = [pair for pair in pairs if pair[0] != pair[1]]
 report([wrong[:5], len(pairs), peak.bytes("unattributed") / peak.allocated])

@@ -56,28 +56,6 @@ report([told(session), one_graph])
     assert " a step since step 6: " in title
 
 
-def test_a_loop_without_spans_is_told_by_its_optimizer(run_python: Run) -> None:
-    """Nothing names the steps; what stands after the optimizer's is compared."""
-    trend, title = run_python(
-        LOOP
-        + """
-kept = []
-with hfmem_widget.watch("leak", quiet=True, interval=0.02) as session:
-    began = time.monotonic()
-    while time.monotonic() - began < 6:
-        train(256)
-        kept.append(torch.zeros(2 << 20, device="cuda"))
-        torch.cuda.synchronize()
-        time.sleep(0.02)
-report(told(session))
-"""
-    )
-
-    assert trend[0] == "a step"
-    assert trend[1:4] == [8 * 2**20] * 3
-    assert "Allocated memory grows by" in title
-
-
 def test_a_healthy_training_has_no_trend(run_python: Run) -> None:
     """Warm-up, batches of any length, cuBLAS' workspaces, a cache that fills, a model that comes later."""
     assert (

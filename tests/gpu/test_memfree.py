@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 
-from tests.gpu.conftest import Run
 from tests.kernel.culprits import begin_anew, printed
 from tests.kernel.drive import Kernel, Result
 
@@ -102,74 +101,3 @@ def test_who_holds_the_rest_is_told(fresh: Kernel) -> None:
     """After a release, the GPU's remaining bytes are told with the model that holds them."""
     fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
     assert "still held: 64.0 MiB by model" in told(fresh, "%memholders --free spare")
-
-
-def test_it_leaves_cuda_alone_where_it_is_not_up(run_python: Run) -> None:
-    """`free()` does not initialise CUDA."""
-    assert (
-        run_python(
-            """
-import sys, hfmem_widget, torch
-kept = [1]
-hfmem_widget.free("kept", "all")
-report(torch.cuda.is_initialized())
-"""
-        )
-        is False
-    )
-
-
-BUDGET = """
-import hfmem_widget, torch, time
-torch.zeros(1, device="cuda")
-base = torch.cuda.memory_allocated()
-with hfmem_widget.watch(budget=base + (256 << 20), stop=True, quiet=True, interval=INTERVAL) as session:
-    kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
-    HOW
-(finding,) = [one for one in session.findings if one.kind == "budget"]
-report([finding.title, finding.evidence["peak"] - base, finding.evidence["seen"], finding.advice,
-        [[one.device, one.first - base] for one in session.guides if one.kind == "budget"]])
-"""
-
-
-@pytest.mark.parametrize(
-    ("interval", "how", "seen"),
-    [
-        ("0.02", "more = kept.clone(); time.sleep(0.5); del more", "in a sample"),
-        ("60", "more = kept.clone(); del more", "between samples"),
-    ],
-)
-def test_a_budget_that_is_crossed_is_told_to_the_byte(
-    run_python: Run, interval: str, how: str, seen: str
-) -> None:
-    """By a sample, or by the allocator's exact peak that no sample shows."""
-    title, over, how_seen, advice, guides = run_python(
-        BUDGET.replace("INTERVAL", interval).replace("HOW", how)
-    )
-
-    assert title.startswith("cuda:0 exceeded its budget of 256.0 MiB")
-    assert title.endswith("by 144.0 MiB at its peak")
-    assert over == 400 * MIB
-    assert how_seen == seen
-    assert "no Trainer was training" in advice[0]
-    assert ["cuda:0", 256 * MIB] in guides
-
-
-LEFT_BEHIND = """
-import hfmem_widget, torch
-import hfmem_widget.features.leaks.left_behind as left_behind
-left_behind.LEAST_SHARE = 0.0
-weight = torch.nn.Parameter(torch.ones(1 << 22, device="cuda"))
-with hfmem_widget.watch(chart=False) as session:
-    losses = [weight.exp().sum() for _ in range(16)]
-torch.cuda.synchronize()
-report([[one.title, one.evidence["left_behind"]] for one in session.findings])
-"""
-
-
-def test_the_card_names_who_holds_what_was_left(run_python: Run) -> None:
-    """A list of losses with their graphs, in a script as in a notebook."""
-    ((title, left),) = run_python(LEFT_BEHIND)
-
-    assert title == ("256.0 MiB left behind is held by losses[0..15] (the graphs of 16 tensors)")
-    assert left == 16 * (16 * MIB + 512)

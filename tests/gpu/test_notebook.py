@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gpu.scenarios import MODEL, QUIET_CHECK, SETUP, TRAIN
+from tests.gpu.notebook import execute, plain, printed
+from tests.gpu.scenarios import MODEL, QUIET_CHECK
 
 pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
@@ -42,23 +42,6 @@ SAYS = {
 """What a notebook is there to show, and must say on a GPU too."""
 
 
-def execute(*cells: str) -> Any:
-    """Run some cells in a new kernel and return the notebook with its outputs."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    return notebook
-
-
-def plain(cell: Any) -> str:
-    """Return what a cell displays, as plain text."""
-    return "\n".join(one.data.get("text/plain", "") for one in cell.outputs if "data" in one)
-
-
-def printed(cell: Any) -> str:
-    """Return what a cell prints."""
-    return "".join(one.text for one in cell.outputs if one.get("name") == "stdout").strip()
-
-
 @pytest.mark.whole_card
 def test_memwatch_on_leaves_cuda_alone() -> None:
     """`%load_ext` and `%memwatch on` leave CUDA down, NVML's figure as it was, a fork able to use CUDA."""
@@ -71,24 +54,6 @@ def test_memwatch_on_leaves_cuda_alone() -> None:
     )
 
     assert printed(notebook.cells[-1]) == "False 0 4.0"
-
-
-def test_the_card_says_what_the_bare_cell_says() -> None:
-    """The exact peak on the card of a training cell is that of the same cell in a kernel without us."""
-    bare = execute(
-        SETUP + "torch.cuda.reset_peak_memory_stats()",
-        TRAIN,
-        "print(torch.cuda.max_memory_allocated())",
-    )
-    watched = execute(
-        "%load_ext hfmem_widget",
-        SETUP,
-        "%%memwatch -o session\n" + TRAIN,
-        'print(int(session.peak("cuda:0/allocated")))',
-    )
-
-    assert printed(watched.cells[-1]) == printed(bare.cells[-1])
-    assert " GiB exact" in plain(watched.cells[2])
 
 
 def test_out_of_memory_fails_the_cell_and_frees_the_memory() -> None:

@@ -8,13 +8,7 @@ import sys
 import pytest
 
 from tests.gpu.conftest import Run
-from tests.gpu.scenarios import QUIET_CHECK, SETUP, TRAIN
-
-WITH_US = """
-import hfmem_widget
-watch = hfmem_widget.watch("outer", interval=0.02, quiet=True)
-watch.__enter__()
-"""
+from tests.gpu.scenarios import QUIET_CHECK, SETUP
 
 USERS_VIEW = (
     SETUP
@@ -90,20 +84,6 @@ report([before, after, initialized, session.latest("cuda:0/device_used"), sessio
     assert device_used == after
 
 
-def test_a_forked_child_can_use_cuda(run_python: Run) -> None:
-    """A process that is being watched and has not used CUDA can fork children that do."""
-    answer = run_python(
-        QUIET_CHECK
-        + """
-import hfmem_widget, torch
-with hfmem_widget.watch("fork", interval=0.02, quiet=True):
-    report(child_can_use_cuda())
-"""
-    )
-
-    assert answer == "4.0"
-
-
 def test_dataloader_workers_come_and_go_under_a_watch(run_python: Run) -> None:
     """Twenty rounds of eight forked workers with pinned memory end, while CUDA is in use and polled."""
     rounds = run_python(
@@ -140,10 +120,3 @@ time.sleep(random.random() * 0.1)
         )
 
         assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_results_are_the_same_with_us(run_python: Run) -> None:
-    """A seeded training gives the same loss, bit for bit."""
-    end = TRAIN + "report(model(**batch_of(50)).loss.item().hex())\n"
-
-    assert run_python(WITH_US + SETUP + end) == run_python(SETUP + end)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hfmem_widget
+from tests.gpu.notebook import execute, printed
 from tests.ranks.launch import free_port
 
 torch = pytest.importorskip("torch")
@@ -125,11 +126,8 @@ def test_a_trainer_with_fsdp_has_every_ranks_peak_and_steps(tmp_path: Path) -> N
 
 def test_a_notebooks_own_launch_has_every_ranks_peak(tmp_path: Path) -> None:
     """In a real kernel, with accelerate's notebook_launcher, which forks."""
-    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
-    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
-    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
     launch = f"notebook_launcher(train, num_processes={WORLD}, use_port={free_port()!r})"
-    cells = [
+    notebook = execute(
         "%load_ext hfmem_widget\nfrom accelerate import notebook_launcher",
         IN_A_NOTEBOOK.format(folder=str(tmp_path), script=SCRIPT),
         f"%%memwatch -o s\n{launch}",
@@ -137,10 +135,8 @@ def test_a_notebooks_own_launch_has_every_ranks_peak(tmp_path: Path) -> None:
             "import json, torch\n"
             "print(json.dumps([torch.cuda.is_initialized(), [row.peak for row in s.run.ranks.values()]]))"
         ),
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
-    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
-    initialised, peaks = json.loads(notebook.cells[-1].outputs[-1]["text"])
+    )
+    initialised, peaks = json.loads(printed(notebook.cells[-1]))
 
     assert peaks == [one["peak"] for one in what_was_said(tmp_path)]
     assert len(peaks) == WORLD

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.gpu.conftest import Run
+from tests.gpu.notebook import execute, plain
 from tests.gpu.scenarios import MODEL
 from tests.ranks.launch import free_port
 
-COUNT = "import torch; print(torch.cuda.device_count())"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def two_gpus() -> None:
-    """Skip everything here where there is one GPU only."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT], capture_output=True, text=True, check=False
-    )
-    if not done.stdout.strip().isdigit() or int(done.stdout) < 2:
-        pytest.skip("needs two GPUs")
-
+pytestmark = pytest.mark.usefixtures("two_gpus")
 
 LOOK = """
 import time, torch, hfmem_widget
@@ -213,54 +200,10 @@ report([counted, [bytes_of(model.parameters(), index) for index in range(2)],
     assert fits == [True, True]
 
 
-def test_ranks_of_a_notebook_launcher_train_beside_a_watch() -> None:
-    """Under `%memwatch on`, notebook_launcher forks two ranks, which bring CUDA up and train with NCCL."""
-    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
-    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
-    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
-    cells = [
-        "%load_ext hfmem_widget\n%memwatch on --min 0",
-        """
-import os, tempfile, torch
-from accelerate import Accelerator, notebook_launcher
-folder = tempfile.mkdtemp()
-
-def train():
-    accelerator = Accelerator()
-    torch.manual_seed(0)
-    model = torch.nn.Linear(512, 512)
-    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-    for _ in range(3):
-        loss = model(torch.ones(8, 512, device=accelerator.device)).square().mean()
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-    with open(os.path.join(folder, str(accelerator.process_index)), "w") as file:
-        file.write(f"{accelerator.device} {loss.item():.6f}")
-""",
-        f"notebook_launcher(train, num_processes=2, use_port={free_port()!r})",
-        """
-ranks = [open(os.path.join(folder, str(rank))).read().split() for rank in range(2)]
-print(torch.cuda.is_initialized(), ranks)
-""",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
-    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
-    said = "".join(one.text for one in notebook.cells[-1].outputs if one.get("name") == "stdout")
-    cards = [one for cell in notebook.cells for one in cell.outputs if "memwatch" in str(one)]
-
-    assert said.startswith("False [['cuda:0', ")
-    assert "['cuda:1', " in said
-    assert cards
-
-
 @pytest.mark.whole_card
 def test_the_ranks_of_a_notebook_launcher_are_named_as_children() -> None:
     """The card of the cell leads with the devices that they filled; of this process there is nothing."""
-    nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
-    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
-    pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
-    cells = [
+    notebook = execute(
         "%load_ext hfmem_widget",
         """
 import time, torch
@@ -275,14 +218,10 @@ def fill():
             "%%memwatch --label ranks --no-chart\n"
             f"notebook_launcher(fill, num_processes=2, use_port={free_port()!r})"
         ),
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
-    nbclient.NotebookClient(notebook, timeout=110, kernel_name="python3").execute()
-    texts = [
-        out["data"].get("text/plain", "") for out in notebook.cells[-1].outputs if "data" in out
-    ]
-    told = next(text for text in texts if text.startswith('memwatch "ranks"'))
+    )
+    lines = plain(notebook.cells[-1]).splitlines()
+    told = next(line for line in lines if line.startswith('memwatch "ranks"'))
 
     # 2 GiB and a CUDA context each, by the driver's own process list.
-    assert "2 devices rose by 2." in told.splitlines()[0]
-    assert "by 2 child processes; this process used no GPU" in told.splitlines()[0]
+    assert "2 devices rose by 2." in told
+    assert "by 2 child processes; this process used no GPU" in told

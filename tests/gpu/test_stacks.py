@@ -146,24 +146,6 @@ report([len(_memory_viz.segsum(snapshot)), len(snapshot["device_traces"][0]),
     assert live > 1000
 
 
-def test_under_cuda_malloc_async_one_sentence_says_that_there_are_none(run_python: Run) -> None:
-    """It keeps no history, and is not asked."""
-    stacks, notes = run_python(
-        """
-import os
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "backend:cudaMallocAsync"
-import torch, hfmem_widget
-torch.ones(1, device="cuda")
-with hfmem_widget.watch(stacks=True, quiet=True) as session:
-    second = torch.empty(1 << 20, device="cuda")
-report([session.stacks is None, session.notes])
-"""
-    )
-
-    assert stacks
-    assert any("cudaMallocAsync" in note for note in notes)
-
-
 def test_after_an_out_of_memory_error_what_was_live_is_told(run_python: Run) -> None:
     """And the error is the user's own, with memory free again once it is let go."""
     found = run_python(

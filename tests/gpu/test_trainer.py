@@ -168,59 +168,6 @@ report([*compared, session.polling.limited, [block.certainty, block.value - max(
     assert block == ["exact", 0]
 
 
-def test_a_longer_batch_is_the_worst_step_with_its_tokens(run_python: Run) -> None:
-    """The one long batch among short ones is named, with its number and its token count."""
-    worst = run_python(
-        TRAINER
-        + """
-trainer = make_trainer([64] * 9 + [511] + [64] * 6)
-with hfmem_widget.watch("train", quiet=True, steps="each") as session:
-    trainer.train()
-groups = list(session.steps)
-worst = max((group.devices["cuda:0"] for group in groups), key=lambda device: device.peak)
-report([worst.worst, worst.worst_tokens, worst.certainty, len(groups)])
-"""
-    )
-
-    assert worst == [10, 4 * 511, "exact", 16]
-
-
-def test_a_training_that_runs_out_of_memory_ends_cleanly(run_python: Run) -> None:
-    """The phases are closed, the error is torch's own, and the memory is free after the user's `del`."""
-    kind, outcomes, still_open, steps, freed, callbacks = run_python(
-        TRAINER
-        + """
-class Greedy(TrainerCallback):
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 6:
-            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
-
-torch.ones(1, device="cuda")
-trainer = make_trainer([128] * 10, callbacks=[Greedy])
-before = torch.cuda.memory_allocated()
-with hfmem_widget.watch("train", quiet=True) as session:
-    try:
-        trainer.train()
-    except torch.OutOfMemoryError as error:
-        kind = type(error).__module__ + "." + type(error).__name__
-    still_open = [span.kind for span in session.open_spans]
-outcomes = {span.kind: span.outcome for span in session.spans if span.outcome != "done"}
-callbacks = [type(one).__name__ for one in trainer.callback_handler.callbacks]
-trainer.model.cpu()
-del trainer
-gc.collect()
-report([kind, outcomes, still_open, session.steps.count, torch.cuda.memory_allocated() - before, callbacks])
-"""
-    )
-
-    assert kind == "torch.OutOfMemoryError"
-    assert outcomes == dict.fromkeys(("train", "epoch", "step"), "raised OutOfMemoryError")
-    assert still_open == ["block"]
-    assert steps == 7
-    assert freed <= 16 << 20
-    assert "MemoryCallback" not in callbacks
-
-
 def test_attempts_of_auto_find_batch_size_are_told_apart(run_python: Run) -> None:
     """A batch that does not fit at first shows as an attempt of its own, and the next one as another."""
     attempts, certainties = run_python(

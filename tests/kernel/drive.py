@@ -87,7 +87,6 @@ class Kernel:
 
     @property
     def alive(self) -> bool:
-        """True while the kernel's process lives."""
         return bool(self._manager.is_alive())
 
     @property
@@ -97,7 +96,6 @@ class Kernel:
 
     @property
     def pid(self) -> int:
-        """The kernel's process."""
         provisioner = self._manager.provisioner
         assert isinstance(provisioner, LocalProvisioner)
         assert provisioner.pid is not None
@@ -171,7 +169,6 @@ class Kernel:
                 return str(reply["content"]["subshell_id"])
 
     def collect(self, running: Running, *, timeout: float = CELL_TIMEOUT) -> Result:
-        """Wait for a cell that was sent."""
         deadline = time.monotonic() + timeout
         self._until(lambda one: self._is_state(one, running, "idle"), running.first, deadline)
         messages = tuple(self.published[running.first :])
@@ -214,7 +211,6 @@ class Kernel:
         return str(message["header"]["msg_id"])
 
     def interrupt(self) -> None:
-        """Interrupt what runs, as the stop button does."""
         self._manager.interrupt_kernel()
 
     def restart(self) -> None:

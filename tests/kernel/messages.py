@@ -20,8 +20,6 @@ OUTPUTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message the kernel published."""
-
     kind: str  # its ``msg_type``
     parent: str  # the id of its request; empty if it names none
     content: Mapping[str, Any]
@@ -31,8 +29,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one cell."""
-
     request: str  # the id of its execute request
     reply: Mapping[str, Any]  # the content of the execute reply
     messages: tuple[Message, ...]  # until the cell was idle, whoever they belong to
@@ -55,7 +51,6 @@ class Result:
 
     @property
     def errors(self) -> tuple[Message, ...]:
-        """The errors shown under this cell."""
         return self.of("error")
 
     @property

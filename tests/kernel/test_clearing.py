@@ -38,7 +38,6 @@ THE_CELL = {
 
 @pytest.fixture(scope="module")
 def loaded(shared_kernel: Kernel) -> Kernel:
-    """Return the file's kernel with the extension and some widgets."""
     assert shared_kernel.run(SETUP).status == "ok"
     return shared_kernel
 

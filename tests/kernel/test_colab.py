@@ -74,8 +74,6 @@ def colab(python: str) -> Iterator[Kernel]:
 
 
 def scripts(result: Result) -> list[str | None]:
-    """Return by which script each widget is shown."""
-
     def script(metadata: Mapping[str, Any]) -> str | None:
         manager: Mapping[str, Any] = metadata.get(WIDGET, {}).get("colab", {})
         url: str | None = manager.get("custom_widget_manager", {}).get("url")

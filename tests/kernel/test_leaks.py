@@ -14,13 +14,11 @@ WITH_TORCH = True
 
 @pytest.fixture
 def ready(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with torch."""
     assert reloaded.run("import torch").status == "ok"
     return reloaded
 
 
 def card(result: Result) -> str:
-    """Return all plain text that a cell shows."""
     return "\n".join(
         message.content.get("data", {}).get("text/plain", "") for message in result.displays
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.kernel.drive import Kernel, Result
 
+WITH_TORCH = True
 WATCH = """%%memwatch --label blocks --no-chart --interval 0.02 --output session
 import time
 def be_seen():
@@ -20,8 +21,6 @@ be_seen()
 # A session with steps and parts, in the place of a watched one.
 SCRIPTED = """
 from tests.scenes import scripted_run
-
-WITH_TORCH = True
 from hfmem_widget.analysis.history import HISTORY
 HISTORY.latest = scripted_run({name!r})
 """

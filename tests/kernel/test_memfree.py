@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 from tests.kernel.culprits import printed
-from tests.kernel.drive import Kernel, Result
+from tests.kernel.drive import Kernel
 
 WITH_TORCH = True
 FAIL = """
@@ -102,37 +101,6 @@ def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
     )
 
 
-def test_without_gc_a_cycle_stays(fresh: Kernel) -> None:
-    """`--no-gc` lets go of the name alone: what its cycle keeps goes with the next collection."""
-    fresh.run("gc.disable(); cycle = [block()]; cycle.append(cycle)")
-    text = told(fresh, "%memholders --free cycle --no-gc")
-    assert "collected" not in text
-    assert change(text) == pytest.approx(0, abs=NEAR)
-    assert change(told(fresh, "%memholders --free garbage")) == pytest.approx(-4, abs=NEAR)
-    fresh.run("gc.enable()")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("%memholders --free loses", "no variable 'loses'; did you mean losses?"),
-        ("%memholders --free losses Out[99]", "no variable 'Out[99]'"),
-        ("%memholders --free losses[0]", "losses[0] is a part of the variable losses"),
-        ("%memholders --free get_ipython", "no variable 'get_ipython'"),
-        ("%memholders --free torch", "torch is a module, not a variable"),
-        ("%memholders --free --everything", "no option --everything"),
-    ],
-)
-def test_what_it_cannot_do_is_refused_in_a_sentence(fresh: Kernel, line: str, said: str) -> None:
-    """And nothing is released then."""
-    fresh.run("losses = [block()]")
-    result = fresh.run(line)
-    assert said in printed(result)
-    assert "Traceback" not in printed(result)
-    assert not result.displays
-    assert printed(fresh.run("print(len(losses))")) == "1\n"
-
-
 INTERRUPTED_AS_IT_GOES = """
 import _thread, operator, time
 class Stop(weakref.ref):
@@ -164,20 +132,6 @@ def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
     assert "--no-cache" in manual
     completed = fresh.run("print(get_ipython().complete('', '%memholders --free ', 19)[1])")
     assert "outputs" in printed(completed)
-
-
-def test_in_code_it_returns_the_figures(fresh: Kernel) -> None:
-    """`free()` returns bytes to reckon with, and reads as the magic's table when shown."""
-    fresh.run("import hfmem_widget; losses = [block() for _ in range(5)]")
-    freed: Result = fresh.run(
-        "freed = hfmem_widget.free('losses')\n"
-        "print(round(freed.together['cpu'] / 2**20), freed.freed('cpu') / 2**20, freed.done)"
-    )
-    foretold, measured, done = printed(freed).split()
-    assert (foretold, done) == ("20", "True")
-    assert float(measured) == pytest.approx(20, abs=NEAR)
-    shown: Any = fresh.run("freed")
-    assert "losses freed" in shown.of("execute_result")[0].content["data"]["text/plain"]
 
 
 def test_the_name_of_before_does_the_same_and_says_the_new_one(fresh: Kernel) -> None:

@@ -37,7 +37,6 @@ def grown(shared_kernel: Kernel) -> tuple[Result, float]:
 
 
 def is_map(message: Message) -> bool:
-    """Return whether a message shows a map."""
     return str(message.content.get("data", {}).get("text/plain", "")).startswith("cpu")
 
 

@@ -21,7 +21,6 @@ HEAD = "out of memory"
 
 @pytest.fixture
 def notebook(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with torch."""
     assert reloaded.run("import torch").status == "ok"
     return reloaded
 
@@ -92,15 +91,6 @@ def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: st
     assert result.reply["ename"] == name
     (card,) = cards(result)
     assert said in card["text/plain"]
-
-
-def test_every_cell_is_told_why(notebook: Kernel) -> None:
-    """Under ``%memwatch on`` the card stands below the cell's line, and the next cell has none."""
-    notebook.run("%memwatch on --min 0 --no-chart")
-    result = notebook.run(TOO_BIG)
-    assert result.status == "error"
-    assert len(cards(result)) == 1
-    assert not cards(notebook.run("x = 1"))
 
 
 def test_quiet_keeps_the_finding(notebook: Kernel) -> None:

@@ -6,7 +6,6 @@ There need be no torch: here a cell holds plain bytes. `make test-hosts` runs al
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -34,21 +33,6 @@ kept = bytearray(50_000_000)
 for _ in range(8):
     print('step')
     time.sleep(0.25)
-"""
-WITHIN_OUTPUT = """
-import ipywidgets
-from hfmem_widget import watch
-out = ipywidgets.Output()
-with out:
-    with watch('block'): time.sleep(0.5)
-"""
-LEFT = """
-from ipywidgets import Widget
-from ipywidgets.widgets import widget
-there = list((getattr(widget, '_instances', None) or Widget.widgets).values())
-owned = {id(each.layout) for each in there if hasattr(each, 'layout')}
-lost = [each for each in there if type(each).__name__ == 'Layout' and id(each) not in owned]
-print(len(lost), [each for each in there if type(each).__name__ == 'MemoryWidget'])
 """
 
 
@@ -108,65 +92,9 @@ def test_the_chart_is_live_while_the_cell_runs(watched: Result) -> None:
     assert sum(one.kind == "comm_msg" and bool(one.buffers) for one in meanwhile) >= 2
 
 
-def test_no_widget_is_left(loaded: Kernel, watched: Result) -> None:
-    """The chart's goes with its cell, and so does its layout."""
-    assert watched.status == "ok"
-    assert loaded.run(LEFT).text().strip() == "0 []"
-
-
 def test_a_figure_can_be_made(loaded: Kernel, watched: Result) -> None:
     """Plotly 5 reads no base64, so the figure has arrays."""
     result = loaded.run("figure = session.figure()\nprint(len(figure.data), len(figure.data[0].x))")
 
     assert watched.status == result.status == "ok"
     assert all(int(count) > 1 for count in result.text().split())
-
-
-def test_within_an_output_widget_a_card_stands_once(loaded: Kernel) -> None:
-    """What is shown there cannot be replaced later, so nothing is shown before the end."""
-    result = loaded.run(WITHIN_OUTPUT)
-
-    assert [one.kind for one in result.displays] == ["display_data"]
-    assert '"block"' in result.displays[0].content["data"]["text/plain"]
-
-
-def test_an_error_is_the_cells_own(loaded: Kernel) -> None:
-    """The card says how it ended; the traceback has the user's line."""
-    result = loaded.run("%%memwatch\nkept = 1\nkept / 0")
-
-    assert result.status == "error"
-    assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
-    assert "kept / 0" in re.sub(
-        r"\x1b\[[\d;]*m", "", "".join(result.errors[0].content["traceback"])
-    )
-    assert any("ZeroDivisionError" in str(one.content["data"]) for one in result.displays)
-
-
-def test_what_an_error_holds_is_named_by_its_cell(loaded: Kernel) -> None:
-    """The number stands in the prompt, whichever IPython counts it."""
-    failed = loaded.run(
-        "import numpy\n"
-        "def train():\n    held = numpy.ones(20_000_000)\n    raise ValueError(held.size)\ntrain()"
-    )
-    number = failed.reply["execution_count"]
-    shown = loaded.run("%memholders")
-
-    assert f"the error of cell [{number}]" in shown.displays[-1].content["data"]["text/plain"]
-
-
-def test_options_are_offered(loaded: Kernel) -> None:
-    """With the Tab key, on the line of a magic."""
-    assert "--label" in loaded.complete("%%memwatch --la")
-    assert {"on", "off", "status"} <= {*loaded.complete("%memwatch ")}
-
-
-def test_every_cell_can_be_watched(loaded: Kernel) -> None:
-    """A cell of a second has a card of its own, with its number."""
-    loaded.run("%memwatch on --min 0")
-    result = loaded.run("more = bytearray(20_000_000); time.sleep(1.2)")
-    loaded.run("%memwatch off")
-    number = result.reply["execution_count"]
-
-    assert any(
-        f"[{number}]" in str(one.content["data"].get("text/plain")) for one in result.displays
-    )

@@ -64,7 +64,6 @@ def tells_of_ranks(message: Message) -> bool:
 
 
 def is_card(message: Message) -> bool:
-    """Return whether a message shows the card of some ranks."""
     return "worst peak" in message.content.get("data", {}).get("text/plain", "")
 
 

@@ -162,15 +162,6 @@ def test_an_empty_body_is_ipythons_own_error(reloaded: Kernel) -> None:
     assert "cell body is empty" in reloaded.run("%%memwatch").text("stderr")
 
 
-def test_the_manual_is_a_question_mark_away(reloaded: Kernel) -> None:
-    """`%%memwatch?` shows every option."""
-    reply = reloaded.run("%%memwatch?")
-    manual = reply.reply["payload"][0]["data"]["text/plain"]
-
-    assert "--label" in manual
-    assert "--no-peak-reset" in manual
-
-
 def test_options_complete(reloaded: Kernel) -> None:
     """Tab after the magic offers its options and actions."""
     assert "--label" in reloaded.complete("%%memwatch --la")
@@ -321,7 +312,6 @@ BOOK = '%%memwatch --label "a whole book"'
 
 
 def without_colours(text: str) -> str:
-    """Return a text without a terminal's colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 

@@ -32,7 +32,6 @@ def shown(result: Result) -> str:
 
 
 def value(kernel: Kernel, expression: str) -> str:
-    """Return what an expression prints as."""
     streams = kernel.run(f"print({expression})").of("stream")
     return "".join(str(one.content["text"]) for one in streams).strip()
 

@@ -38,7 +38,6 @@ class Own(torch.nn.Module):  # type: ignore[misc]  # torch is Any here
         self.inner = library_model()
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return what the layers within return."""
         result: torch.Tensor = self.inner(batch)
         return result
 
@@ -49,12 +48,10 @@ def library_model() -> torch.nn.Module:
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
-    """Return an optimizer of a model."""
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def trained(call: Compiled, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
-    """Train a few steps."""
     for _ in range(steps):
         call(BATCH).sum().backward()
         optimizer.step()
@@ -62,7 +59,6 @@ def trained(call: Compiled, optimizer: torch.optim.Optimizer, steps: int = 3) ->
 
 
 def evaluated_before(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Compile a model that was set to evaluate."""
     call = compiler(model.eval())
     with torch.no_grad():
         call(BATCH)
@@ -70,7 +66,6 @@ def evaluated_before(model: torch.nn.Module, compiler: Compiler) -> Compiled:
 
 
 def evaluated_after(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Set to evaluate what was compiled."""
     call: Any = compiler(model)
     call.eval()
     with torch.no_grad():
@@ -79,14 +74,12 @@ def evaluated_after(model: torch.nn.Module, compiler: Compiler) -> Compiled:
 
 
 def trained_as_compiled(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Train what was compiled."""
     call = compiler(model)
     trained(call, optimizer_of(call))
     return call
 
 
 def trained_by_its_parameters(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Make the optimizer before the model is compiled."""
     optimizer = optimizer_of(model)
     call = compiler(model)
     trained(call, optimizer)
@@ -94,7 +87,6 @@ def trained_by_its_parameters(model: torch.nn.Module, compiler: Compiler) -> Com
 
 
 def trained_and_evaluated(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Evaluate after each epoch."""
     call, optimizer = compiler(model), optimizer_of(model)
     for _ in range(2):
         model.train()
@@ -106,15 +98,12 @@ def trained_and_evaluated(model: torch.nn.Module, compiler: Compiler) -> Compile
 
 
 def compiled_step(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Compile a function that calls the model."""
     call = compiler(lambda batch: model(batch).sum())
     trained(call, optimizer_of(model))
     return call
 
 
 def compiled_method(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Compile a method of an object that has the model."""
-
     class Task:
         def __init__(self) -> None:
             self.model = model
@@ -129,7 +118,6 @@ def compiled_method(model: torch.nn.Module, compiler: Compiler) -> Compiled:
 
 
 def compiled_loss(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    """Compile the loss alone."""
     loss = compiler(torch.sum)
     trained(lambda batch: loss(model(batch)), optimizer_of(model))
     return loss

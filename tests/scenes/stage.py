@@ -166,7 +166,6 @@ class Stage:
         self._due = self.clock.now
 
     def sample(self) -> Sample:
-        """Take a sample now."""
         for gpu in self._gpus:
             ours, key = self._now[f"{gpu}/reserved"] + _CONTEXT, f"{gpu}/allocated"
             peak = max((known.get(key, 0.0) for known in self._peaks.values()), default=0.0)
@@ -181,7 +180,6 @@ class Stage:
         return self.recorder.append(Sample(self.clock.now, values))
 
     def finish(self) -> Session:
-        """End the session."""
         self.recorder.stop(STARTED_AT + self.clock.now)
         return judge(self.session)
 

@@ -110,3 +110,17 @@ def test_without_steps_there_is_no_forecast(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match=r"steps|no longer exists"):
         hfmem_widget.fit(session)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_the_model_of_an_evaluation_is_counted(tmp_path: Path, method: str) -> None:
+    """Its weights are a part from the first batch on."""
+    trainer = make_trainer(tmp_path)
+    given = (trainer.eval_dataset,) if method == "predict" else ()
+    with hfmem_widget.watch(quiet=True) as session:
+        getattr(trainer, method)(*given)
+
+    weights = sum(one.nbytes for one in trainer.model.parameters())
+    assert session.latest("cpu/weights") == weights
+    span = next(span for span in session.spans if span.kind == method)
+    assert session.value(span.before, "cpu/weights") == weights

@@ -18,7 +18,7 @@ from transformers import Trainer
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers import install as attaching
-from hfmem_widget.drivers.trainer import _Following, callback_of
+from hfmem_widget.drivers.trainer import _Following
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.options import WatchOptions
@@ -230,7 +230,6 @@ class TrainsByItself(InOrder):
     """Has a loop of its own, which sends the usual events."""
 
     def train(self, *_: Any, **__: Any) -> None:
-        """Train without a call of `Trainer.train`."""
         handler, model = self.callback_handler, self.model
         handler.on_train_begin(self.args, self.state, self.control)
         for step, batch in enumerate(self.get_train_dataloader()):
@@ -353,13 +352,6 @@ def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
             del callbacks[0]
 
     assert callbacks == (["a", "b"] if removed else before)
-
-
-def test_of_several_callbacks_of_ours_the_first_follows() -> None:
-    """The others are told nothing."""
-    first, second = MemoryCallback(), MemoryCallback()
-
-    assert callback_of(Given("a", first, second)) is first
 
 
 @pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])

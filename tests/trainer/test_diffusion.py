@@ -75,12 +75,10 @@ class Steered(diffusers.StableDiffusionPipeline):  # type: ignore[misc]  # diffu
     """A user's own pipeline around another."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the other does."""
         return super().__call__(*args, **kwargs)
 
 
 def own() -> Any:
-    """Return a user's own pipeline around another, which calls the one that it is made of."""
     return Steered(**tiny.stable_diffusion().components, requires_safety_checker=False)
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers
 from transformers import (
-    Cache,
     DynamicCache,
     GPT2Config,
     GPT2LMHeadModel,
@@ -23,7 +22,6 @@ from transformers import (
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    StaticCache,
     StoppingCriteria,
     StoppingCriteriaList,
     T5Config,
@@ -38,6 +36,7 @@ from hfmem_widget.drivers import install as attaching
 from hfmem_widget.session import Session
 from hfmem_widget.view.tokens import kv_cache_text
 from tests.data.breadth import some_of
+from tests.data.caches import Look, alive, owned
 from tests.trainer.tiny import of_kind, outline
 
 WORDS = 99
@@ -74,67 +73,25 @@ def t5() -> Any:
     return T5ForConditionalGeneration(T5Config(**SIZES, **shape, decoder_start_token_id=0))
 
 
+def whisper() -> Any:
+    """Return a model with a `generate` of its own, which calls the usual one for each piece of a sound."""
+    both = {
+        f"{side}_{name}": size
+        for side in ("encoder", "decoder")
+        for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
+    }
+    both |= {"d_model": 16, "num_mel_bins": 8}
+    both |= {"max_source_positions": 20, "max_target_positions": 40}
+    special = {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
+    return WhisperForConditionalGeneration(WhisperConfig(**SIZES, **both, **special))
+
+
 def made(model: Callable[[], Any]) -> Any:
     torch.manual_seed(0)
     return model().eval()
 
 
-def owned(*roots: object) -> int:
-    """Return the bytes of all tensors that some objects own, found by what the collector can reach."""
-    sizes: dict[int, int] = {}
-    seen: set[int] = set()
-    todo: list[Any] = list(roots)
-    elsewhere = (type, torch.nn.Module, transformers.PretrainedConfig)
-    while todo:
-        one = todo.pop()
-        if id(one) in seen or isinstance(one, elsewhere):
-            continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            storage = one.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(one, (list, tuple, dict)) or hasattr(one, "__dict__"):
-            todo += gc.get_referents(one)
-    return sum(sizes.values())
-
-
-class Look(StoppingCriteria):  # type: ignore[misc]  # transformers is not checked here
-    """After every step, reads what we say of the KV caches, and what they own."""
-
-    def __init__(self) -> None:
-        self.ours: list[float] = []
-        self.theirs: list[int] = []
-
-    def __call__(self, ids: Any, _scores: Any, **_: Any) -> Any:
-        with hfmem_widget.span("look"):
-            pass
-        look = [span for span in self.session.spans if span.label == "look"][-1]
-        self.ours.append(self.session.value(look.before, "cpu/kv_cache"))
-        self.theirs.append(owned(*alive()))
-        return torch.zeros(len(ids), dtype=torch.bool)
-
-    session: Session
-    left: int
-
-
-def caches() -> set[type]:
-    """Return all types of caches."""
-    older = getattr(transformers.models.mamba.modeling_mamba, "MambaCache", None)
-    found, todo = set(), [Cache, *([older] if older else [])]
-    while todo:
-        kind = todo.pop()
-        found.add(kind)
-        todo += kind.__subclasses__()
-    return found
-
-
-def alive() -> list[object]:
-    """Return all caches there are."""
-    kinds = caches()
-    return [one for one in gc.get_objects() if type(one) in kinds]
-
-
-def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look, Any]:
+def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look, Any, int]:
     """Generate in a watched block, and look at every step."""
     gc.collect()
     look = Look()
@@ -144,8 +101,7 @@ def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look,
         result = model.generate(
             ids, stopping_criteria=StoppingCriteriaList([look]), **(usual | options)
         )
-    look.left = owned(*alive())
-    return session, look, result
+    return session, look, result, owned(*alive())
 
 
 def quantized() -> dict[str, Any]:
@@ -168,10 +124,14 @@ HABITS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "prefill in pieces": (llama, {"prefill_chunk_size": 5}),
     "prompt lookup": (llama, {"ids": IDS[:1], "prompt_lookup_num_tokens": 3}),
     "state space": (mamba, {}),
+    "a generate of its own": (whisper, {"ids": torch.zeros(1, 8, 40)}),
 }
 
 
-USUAL = ("grouped queries", "sliding window", "encoder and decoder", "static", "quantized", "beams")
+USUAL = (
+    *("grouped queries", "sliding window", "encoder and decoder", "static", "quantized", "beams"),
+    "a generate of its own",
+)
 
 
 @pytest.mark.parametrize("habit", some_of(HABITS, USUAL))
@@ -179,19 +139,19 @@ def test_at_every_step_the_figure_is_what_the_cache_owns(habit: str) -> None:
     """To the byte, whatever implements it; older releases keep a static one in the model."""
     kind, options = HABITS[habit]
     try:
-        session, look, _ = generate(made(kind), **options)
+        session, look, _, left = generate(made(kind), **options)
     except (ImportError, ValueError, TypeError) as error:
         pytest.skip(f"not in this release of transformers: {error}")
 
     assert look.ours == look.theirs
     assert len(look.ours) >= 4
     assert min(look.ours) > 0
-    assert session.latest("cpu/kv_cache") == look.left
+    assert session.latest("cpu/kv_cache") == left
 
 
 def test_with_an_assistant_both_caches_count() -> None:
     """And the assistant's own calls are no spans: they would be one for each few tokens."""
-    session, look, _ = generate(made(llama), IDS[:1], assistant_model=made(llama))
+    session, look, *_ = generate(made(llama), IDS[:1], assistant_model=made(llama))
 
     assert look.ours == look.theirs
     assert [span.label for span in session.spans if span.label == "generate"] == ["generate"]
@@ -234,7 +194,7 @@ def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
 
 def test_what_comes_on_top_within_a_generation_is_no_riddle() -> None:
     """Neither weights nor cache nor there before: activations and temporaries."""
-    session, _, _ = generate(made(llama))
+    session, *_ = generate(made(llama))
     block = next(span for span in session.spans if span.label == "generate")
     inside = of_kind(session, "decode")[0]
 
@@ -245,7 +205,7 @@ def test_what_comes_on_top_within_a_generation_is_no_riddle() -> None:
 
 def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
     """Keys and values, two layers, two heads of eight, four bytes each, three sequences."""
-    session, _, _ = generate(made(llama))
+    session, *_ = generate(made(llama))
     cache = session.kv_cache()
 
     assert cache is not None
@@ -260,7 +220,7 @@ def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
 
 def test_a_sliding_window_stops_growing() -> None:
     """So the sentence says where."""
-    session, look, _ = generate(made(mistral))
+    session, look, *_ = generate(made(mistral))
     cache = session.kv_cache()
 
     assert cache is not None
@@ -271,7 +231,7 @@ def test_a_sliding_window_stops_growing() -> None:
 
 def test_a_static_cache_says_its_most() -> None:
     """It is allocated at once."""
-    session, look, _ = generate(made(llama), cache_implementation="static")
+    session, look, *_ = generate(made(llama), cache_implementation="static")
     cache = session.kv_cache()
 
     assert cache is not None
@@ -308,9 +268,9 @@ def test_a_cache_that_was_never_seen_at_work_is_found_in_a_variable(
     assert session.latest("cpu/kv_cache") == owned(output.past_key_values)
 
 
-def steps_by_hand(model: Any, session: Session, past: Any = None) -> Iterator[tuple[float, int]]:
+def steps_by_hand(model: Any, session: Session) -> Iterator[tuple[float, int]]:
     """Decode as one would without `generate`, and yield what we say and what is there."""
-    ids = IDS
+    ids, past = IDS, None
     with torch.no_grad():
         for _ in range(NEW):
             output = model(ids, past_key_values=past, use_cache=True)
@@ -331,16 +291,6 @@ def test_a_loop_by_hand_is_followed(kind: Callable[[], Any]) -> None:
     assert min(ours for ours, _ in seen) > 0
     assert session.latest("cpu/kv_cache") == 0
     assert session.latest("cpu/weights") == 0
-
-
-def test_a_loop_by_hand_with_a_static_cache_is_followed() -> None:
-    """Its bytes are all there after the first call."""
-    model = made(llama)
-    kept = StaticCache(config=model.config, max_cache_len=64)
-    with hfmem_widget.watch(quiet=True) as session:
-        seen = list(steps_by_hand(model, session, kept))
-
-    assert {*seen} == {(float(owned(kept)), owned(kept))}
 
 
 class Older(torch.nn.Module):  # type: ignore[misc]
@@ -370,27 +320,6 @@ def test_a_tuple_of_tuples_counts_while_its_tensors_are_there() -> None:
         assert session.latest("cpu/kv_cache") == 0
 
 
-def test_a_pipeline_is_followed() -> None:
-    """It calls `generate`, with a batch of its own."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, pipeline
-
-    words = Tokenizer(models.WordLevel({f"w{at}": at for at in range(WORDS)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="w0", unk_token="w0", padding_side="left"
-    )
-    writes = pipeline("text-generation", model=made(llama), tokenizer=tokenizer, device="cpu")
-    with hfmem_widget.watch(quiet=True) as session:
-        writes(["w3 w4 w5", "w6 w7"], batch_size=2, max_new_tokens=NEW)
-    cache = session.kv_cache()
-
-    assert cache is not None
-    assert (cache.sequences, cache.token_bytes) == (2, 512)
-    assert cache.bytes == 512 * cache.length
-    assert session.latest("cpu/kv_cache") == 0
-
-
 def test_a_model_that_returns_tuples_is_followed() -> None:
     """`return_dict=False` gives a tuple with the cache in it."""
     model = made(llama)
@@ -417,33 +346,6 @@ def test_a_training_s_cache_is_left_to_the_activations() -> None:
     assert session.index("cpu/kv_cache") is None
 
 
-def whisper() -> Any:
-    both = {
-        f"{side}_{name}": size
-        for side in ("encoder", "decoder")
-        for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
-    }
-    more = {
-        "d_model": 16,
-        "num_mel_bins": 8,
-        "max_source_positions": 20,
-        "max_target_positions": 40,
-    }
-    special = {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
-    return WhisperForConditionalGeneration(WhisperConfig(**SIZES, **both, **more, **special))
-
-
-def test_a_model_with_a_generate_of_its_own_is_followed() -> None:
-    """As Whisper's, which calls the usual one for each piece of the sound."""
-    model = made(whisper)
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(torch.zeros(1, 8, 40), max_new_tokens=4)
-
-    assert max(session.to_pandas()["cpu/kv_cache"].dropna()) > 0
-    assert session.latest("cpu/kv_cache") == 0
-    assert of_kind(session, "decode")
-
-
 @contextmanager
 def unattached() -> Iterator[None]:
     attaching.detach()
@@ -457,8 +359,8 @@ def test_what_is_generated_is_the_same(habit: str) -> None:
     kind, options = HABITS[habit]
     wanted = {"return_dict_in_generate": True, "output_scores": True}
     with unattached():
-        _, _, bare = generate(made(kind), **options, **wanted)
-    _, _, watched = generate(made(kind), **options, **wanted)
+        _, _, bare, _ = generate(made(kind), **options, **wanted)
+    _, _, watched, _ = generate(made(kind), **options, **wanted)
 
     assert torch.equal(bare.sequences, watched.sequences)
     assert all(map(torch.equal, bare.scores, watched.scores))
@@ -468,8 +370,6 @@ def test_on_a_thread_of_its_own_it_is_followed() -> None:
     """As with a streamer, which the notebook's thread reads meanwhile."""
 
     class Words:
-        """Stands in for a tokenizer."""
-
         def decode(self, ids: Any, **_: Any) -> str:
             return " ".join(map(str, torch.as_tensor(ids).tolist()))
 

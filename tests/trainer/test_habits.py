@@ -104,17 +104,6 @@ def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
     assert hooks == [0]
 
 
-def test_a_training_on_another_thread_is_followed(trainer: Any) -> None:
-    """All of it, and only from that thread."""
-    with hfmem_widget.watch(quiet=True) as session:
-        thread = threading.Thread(target=trainer.train)
-        thread.start()
-        thread.join()
-
-    assert session.steps.count == 2
-    assert len(of_kind(session, "forward")) == 2
-
-
 class Meets(InOrder):
     """Tells when its first step begins, and goes on from there when it is told."""
 

@@ -104,7 +104,6 @@ def test_an_evaluation_with_fewer_rows_takes_what_was_said(
 
 
 def passed(model: Any, count: int) -> object:
-    """Run the forward pass of an evaluation."""
     import torch
 
     batch = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from transformers import BertConfig, BertModel
 
-import hfmem_widget
 from hfmem_widget import MemoryCallback
 from tests.trainer.tiny import (
     VOCABULARY,
@@ -17,7 +17,6 @@ from tests.trainer.tiny import (
     make_trainer,
     of_kind,
     outline,
-    rows,
     session_of,
     tiny_model,
 )
@@ -43,14 +42,6 @@ ROLLOUT = """train
       forward
       backward
       optimizer"""
-
-
-def model_with_adapters() -> Any:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    config = peft.LoraConfig(
-        r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True
-    )
-    return peft.get_peft_model(tiny_model(), config)
 
 
 ON_ATTENTION = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
@@ -85,15 +76,6 @@ def test_a_model_with_adapters_is_followed(
     assert [group.samples for group in session.steps] == [4, 4]
 
 
-def test_generation_with_adapters_is_one_block() -> None:
-    """However many layers pass it on."""
-    model = model_with_adapters()
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(input_ids=rows((4,))[0]["input_ids"][None], max_new_tokens=2)
-
-    assert outline(session) == "generate\n  prefill\n  decode"
-
-
 def tokenizer() -> Any:
     """Return a tokenizer of single letters."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -109,12 +91,23 @@ def tokenizer() -> Any:
     )
 
 
-def of_trl(name: str, folder: Path, data: list[dict[str, str]], **options: Any) -> Any:
-    trl = pytest.importorskip("trl", reason="trl is not installed")
+def of_trl(
+    name: str,
+    folder: Path,
+    data: list[dict[str, Any]],
+    *,
+    module: str = "trl",
+    models: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+    **options: Any,
+) -> Any:
+    """Return one of TRL's Trainers with its own rows, settings and models."""
+    pytest.importorskip("trl", reason="trl is not installed")
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    trl = pytest.importorskip(module, reason=f"this trl has no {name}")
     config = arguments(folder, getattr(trl, f"{name}Config"), bf16=False, **options)
+    given = {"model": tiny_model} | dict(models)
     return getattr(trl, f"{name}Trainer")(
-        tiny_model(),
+        **{name: make() for name, make in given.items()},
         args=config,
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=tokenizer(),
@@ -145,25 +138,6 @@ def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) ->
     counted = step.counts.get("content_tokens", step.counts["tokens"])
     assert counted == trainer.state.log_history[0]["num_tokens"]
     assert trainer.state.log_history[0]["hfmem/tokens"] == step.counts["tokens"]
-
-
-def test_a_rollout_is_a_phase_of_its_step(tmp_path: Path) -> None:
-    """GRPO generates first: its KV cache and its tokens are apart from the update."""
-    trl = pytest.importorskip("trl", reason="trl is not installed")
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    sizes = {"num_generations": 2, "max_completion_length": 4, "max_steps": 1}
-    trainer = trl.GRPOTrainer(
-        tiny_model(),
-        reward_funcs=lambda completions, **_: [float(len(one)) for one in completions],
-        args=arguments(tmp_path, trl.GRPOConfig, bf16=False, **sizes),
-        train_dataset=datasets.Dataset.from_list([{"prompt": text} for text in TEXTS]),
-        processing_class=tokenizer(),
-    )
-    session = session_of(trainer)
-
-    assert outline(session) == ROLLOUT
-    assert session.peak("cpu/kv_cache") > 0
-    assert session.latest("cpu/kv_cache") == 0
 
 
 def test_sentence_embeddings_are_followed(tmp_path: Path) -> None:
@@ -219,6 +193,7 @@ OTHERS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Callable[[], Any]], 
     ),
     "DPO": ("trl", PREFERENCES, {}, {"ref_model": tiny_model}, False),
     "Reward": ("trl", PREFERENCES, {}, {"model": of_rewards}, False),
+    "GRPO": ("trl", PROMPTS, ROLLOUTS, {"reward_funcs": lambda: judged}, True),
     "RLOO": ("trl", PROMPTS, ROLLOUTS | {"beta": 0.0}, {"reward_funcs": lambda: judged}, True),
     "Distillation": (
         "trl",
@@ -244,20 +219,10 @@ OTHERS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Callable[[], Any]], 
 def test_trls_other_trainers_are_followed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step has its phases, a rollout among them, and the optimizer's states are counted."""
+    """Each step has its phases, a rollout with its KV cache among them, optimizer states are counted."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     module, data, options, models, generates = OTHERS[name]
-    pytest.importorskip("trl", reason="trl is not installed")
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    trl = pytest.importorskip(module, reason=f"this trl has no {name}")
-    config = arguments(tmp_path, getattr(trl, f"{name}Config"), bf16=False, max_steps=2, **options)
-    given = {"model": tiny_model} | models
-    trainer = getattr(trl, f"{name}Trainer")(
-        **{name: make() for name, make in given.items()},
-        args=config,
-        train_dataset=datasets.Dataset.from_list(data),
-        processing_class=tokenizer(),
-    )
+    trainer = of_trl(name, tmp_path, data, module=module, models=models, max_steps=2, **options)
     session = session_of(trainer)
     step = (ROLLOUT if generates else STEPS.partition("\n    step 2")[0]).partition("    step 1")[2]
 
@@ -265,3 +230,5 @@ def test_trls_other_trainers_are_followed(
     weights = sum(one.nbytes for one in trainer.model.parameters())
     assert session.peak("cpu/optimizer") == pytest.approx(2 * weights, rel=0.01)
     assert session.peak("cpu/weights") >= weights
+    if generates:
+        assert session.peak("cpu/kv_cache") > 0

@@ -177,20 +177,6 @@ def test_what_is_called_by_hand_is_watched(trainer: Any, tmp_path: Path) -> None
     assert outline(session) == "evaluate\npredict\nsave"
 
 
-def test_epochs_are_counted(tmp_path: Path) -> None:
-    """Each says which of how many it is; so do the training's counts."""
-    session = session_of(make_trainer(tmp_path, num_train_epochs=3))
-
-    labels = [span.label for span in of_kind(session, "epoch")]
-    assert labels == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
-    assert of_kind(session, "train")[0].counts == {
-        "steps": 6,
-        "done_before": 0,
-        "epochs": 3,
-        **A_STEP,
-    }
-
-
 class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch is not checked here
     """Has no length, and ends after eight rows each time."""
 
@@ -240,18 +226,6 @@ def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
     assert [group.first for group in session.steps] == [4]
 
 
-def test_trainings_in_one_watch_lie_side_by_side(tmp_path: Path) -> None:
-    """As a search for hyperparameters makes them; each counts its own steps."""
-    trainer = make_trainer(tmp_path)
-    with hfmem_widget.watch(quiet=True) as session:
-        trainer.train()
-        trainer.train()
-        make_trainer(tmp_path, max_steps=1).train()
-
-    assert outline(session, depth=0) == "train\ntrain\ntrain"
-    assert [group.first for group in session.steps] == [1, 2, 1, 2, 1]
-
-
 def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
     """A callback that trains another model, as in distillation, does not mix the two up."""
 
@@ -272,25 +246,13 @@ def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
 
 def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
     """Its generation during an evaluation lies in the evaluation."""
-    config = T5Config(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        decoder_start_token_id=0,
-    )
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = T5Config(vocab_size=VOCABULARY, **sizes, decoder_start_token_id=0)
+    generates = {"predict_with_generate": True, "generation_max_length": 4}
+    options = {"max_steps": 1, "eval_strategy": "epoch", **generates}
     trainer = Seq2SeqTrainer(
         T5ForConditionalGeneration(config),
-        arguments(
-            tmp_path,
-            Seq2SeqTrainingArguments,
-            max_steps=1,
-            predict_with_generate=True,
-            generation_max_length=4,
-            eval_strategy="epoch",
-        ),
+        arguments(tmp_path, Seq2SeqTrainingArguments, **options),
         data_collator=padded,
         train_dataset=rows(),
         eval_dataset=rows((5, 6)),

@@ -14,7 +14,6 @@ from tests.trainer.tiny import InOrder, make_trainer, of_kind, session_of
 
 
 def counts(trainer: Any) -> list[dict[str, float]]:
-    """Return what was counted in each step of a training."""
     session = session_of(trainer)
     return [dict(span.counts) for span in of_kind(session, "step")]
 

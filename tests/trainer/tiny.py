@@ -106,7 +106,6 @@ def make_trainer(
 
 
 def session_of(trainer: Any) -> Session:
-    """Return what a watch has seen of a training."""
     with hfmem_widget.watch(quiet=True) as session:
         trainer.train()
     return session

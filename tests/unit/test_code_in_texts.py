@@ -48,7 +48,6 @@ def missing(text: str) -> list[str]:
 
 
 def is_there(module: str, name: str) -> bool:
-    """Return whether a module of the package has a name."""
     if find_spec(module) is None:
         return False
     return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import ctypes
 import gc
 import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -20,23 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfmem_widget
 from hfmem_widget.drivers.span import NO_NUMBER_NOTE
-from hfmem_widget.guard import interrupts_deferred
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
-
-
-class Raises:
-    """Raises whatever is asked of it."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
+from tests.data.forwards import FORWARDS, Raises, Takes
 
 NO_NUMBERS: dict[str, Any] = {
     "an array": np.array([1, 2]),
@@ -84,24 +73,7 @@ def test_a_number_is_a_number_whoever_made_it(value: Any) -> None:
     assert session.spans[1].counts == {"tokens": float(value)}
 
 
-class Odd(dict[str, Any]):
-    """A mapping whose `get` raises."""
-
-    def get(self, *_: Any) -> Any:
-        raise RuntimeError("get")
-
-
-class Shapeless:
-    """Has a shape that raises."""
-
-    @property
-    def shape(self) -> Any:
-        raise RuntimeError("shape")
-
-
 class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked here
-    """Notes every operation."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
@@ -109,73 +81,6 @@ class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
-
-
-class Takes(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
-    """Takes what it is given."""
-
-    def forward(self, *_: Any, attention_mask: Any = None, **__: Any) -> Any:
-        return torch.zeros(1) if attention_mask is None else attention_mask + 1
-
-
-def nested() -> Any:
-    layer = torch.nn.Linear(4, 4)
-    return layer, lambda: layer(torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]))
-
-
-def called_with(*args: Any, **kwargs: Any) -> Any:
-    module = Takes()
-    return module, lambda: module(*args, **kwargs)
-
-
-def under_vmap() -> Any:
-    module = Takes()
-    ids, mask = torch.ones(3, 2, 4, dtype=torch.int64), torch.ones(3, 2, 4, dtype=torch.int64)
-    return module, lambda: torch.vmap(lambda i, m: module(input_ids=i, attention_mask=m))(ids, mask)
-
-
-def under_fake_tensors() -> Any:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    module = Takes()
-
-    def call() -> Any:
-        with FakeTensorMode():
-            return module(
-                input_ids=torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(2, 3)
-            )
-
-    return module, call
-
-
-def under_a_function_mode() -> Any:
-    class Refuses(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if getattr(func, "__name__", "") in {"sum", "__get__"}:
-                raise RuntimeError("only what the model does")
-            return func(*args, **(kwargs or {}))
-
-    module = Takes()
-    ids = torch.ones(2, 3, dtype=torch.int64)
-
-    def call() -> Any:
-        with Refuses():
-            return module(input_ids=ids, attention_mask=ids)
-
-    return module, call
-
-
-FORWARDS: dict[str, Callable[[], Any]] = {
-    "nested tensors": nested,
-    "a shape that raises": lambda: called_with(Shapeless()),
-    "a mapping whose get raises": lambda: called_with(Odd(input_ids=torch.ones(2, 3))),
-    "vmap": under_vmap,
-    "fake tensors": under_fake_tensors,
-    "a function mode": under_a_function_mode,
-    "an object that raises": lambda: called_with(Raises()),
-}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -304,47 +209,6 @@ def test_a_scope_may_be_entered_within_itself() -> None:
         ("x", 2),
         ("after", 1),
     ]
-
-
-def test_a_handler_in_c_stays_in_force() -> None:
-    """What a library has set by `sigaction` is neither called by us nor replaced."""
-    libc = ctypes.CDLL(None)
-    calls: list[int] = []
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(calls.append)
-    before = ctypes.create_string_buffer(512)
-    libc.sigaction(signal.SIGINT, None, before)
-    with interrupts_deferred():
-        pass
-    libc.signal.restype = ctypes.c_void_p
-    libc.signal(signal.SIGINT, handler)
-    try:
-        for _ in range(2):
-            with interrupts_deferred():
-                pass
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        libc.sigaction(signal.SIGINT, before, None)
-
-    assert calls == [signal.SIGINT, signal.SIGINT]
-
-
-def test_how_the_system_calls_a_handler_stays() -> None:
-    """`signal.siginterrupt` is kept."""
-
-    def flags() -> bytes:
-        found = ctypes.create_string_buffer(512)
-        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
-        return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
-
-    usual = signal.signal(signal.SIGUSR1, lambda *_: None)
-    signal.siginterrupt(signal.SIGUSR1, False)
-    try:
-        before = flags()
-        with interrupts_deferred():
-            pass
-        assert flags() == before
-    finally:
-        signal.signal(signal.SIGUSR1, usual)
 
 
 def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:

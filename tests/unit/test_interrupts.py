@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -264,6 +266,47 @@ def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPa
     assert done == ["the block"]
     assert not interrupts.is_deferring()
     assert signal.getsignal(signal.SIGUSR1) is raises
+
+
+def test_a_handler_in_c_stays_in_force() -> None:
+    """What a library has set by `sigaction` is neither called by us nor replaced."""
+    libc = ctypes.CDLL(None)
+    calls: list[int] = []
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(calls.append)
+    before = ctypes.create_string_buffer(512)
+    libc.sigaction(signal.SIGINT, None, before)
+    with interrupts_deferred():
+        pass
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGINT, handler)
+    try:
+        for _ in range(2):
+            with interrupts_deferred():
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        libc.sigaction(signal.SIGINT, before, None)
+
+    assert calls == [signal.SIGINT, signal.SIGINT]
+
+
+def test_how_the_system_calls_a_handler_stays() -> None:
+    """`signal.siginterrupt` is kept."""
+
+    def flags() -> bytes:
+        found = ctypes.create_string_buffer(512)
+        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
+        return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
+
+    usual = signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.siginterrupt(signal.SIGUSR1, False)
+    try:
+        before = flags()
+        with interrupts_deferred():
+            pass
+        assert flags() == before
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
 
 
 def test_an_interrupt_waits_behind_a_handler_in_c_that_passes_it_on() -> None:

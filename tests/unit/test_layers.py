@@ -78,13 +78,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    """Return where a module stands in the package."""
     return path.relative_to(PACKAGE).as_posix()
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return a module's syntax tree."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -337,3 +335,21 @@ def test_all_public_names_resolve() -> None:
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert all(hasattr(hfmem_widget, name) for name in hfmem_widget.__all__)
     assert {*hfmem_widget.__all__} == {a.asname for each in imports for a in each.names if a.asname}
+
+
+def test_the_tab_key_offers_what_one_calls() -> None:
+    """Functions, a Trainer's callback, and no class of which the package itself makes the objects."""
+    offered = {name for name in dir(hfmem_widget) if not name.startswith("_")}
+
+    assert offered < set(hfmem_widget.__all__)
+    assert {"watch", "fit", "compare", "holders", "open", "MemoryCallback"} <= offered
+    assert not offered & {"Peak", "Span", "Timeline", "OptionError"}
+    assert "__version__" in dir(hfmem_widget)
+
+
+def test_of_a_session_the_tab_key_offers_what_one_reads() -> None:
+    """Not what fills it."""
+    offered = {name for name in dir(hfmem_widget.Session()) if not name.startswith("_")}
+
+    assert not offered & {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"}
+    assert {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"} <= offered

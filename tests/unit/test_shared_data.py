@@ -29,7 +29,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(prefix: Path) -> set[str]:
-    """Return what stands under an environment's folder."""
     return {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()}
 
 

@@ -84,11 +84,9 @@ class Machine:
         make_machine(self.folder, replace(self.posted, available=left), stalled=stalled, swap=swap)
 
     def has_torch(self, torch: Any) -> None:
-        """Have the user's code import such a torch."""
         self.patch.setitem(sys.modules, "torch", torch)
 
     def has_nvml(self, nvml: Any) -> None:
-        """Have such a library of the driver's."""
         self.patch.setitem(sys.modules, "pynvml", nvml)
 
     def allocate(self, size: int, context: int = 0) -> None:
@@ -125,13 +123,11 @@ def parts_of(session: Session) -> dict[str, float]:
 
 
 def facts_in(session: Session) -> Facts:
-    """Return the facts of the cell on its GPU."""
     (facts,) = facts_of(session, session.spans[0])
     return facts
 
 
 def text_of(session: Session) -> str:
-    """Return the card as it is read."""
     return card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
 

@@ -24,14 +24,11 @@ from hfmem_widget.session import Sample
 
 
 class WithLoss(nn.Module):  # type: ignore[misc]  # torch has no types for it
-    """A model with a loss."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss."""
         return {"loss": (self.layer(x) - labels).square().mean()}
 
 
@@ -39,13 +36,11 @@ class Net(nn.Sequential):  # type: ignore[misc]  # torch has no types for it
     """A model whose forward pass is a span of its own, as in a Trainer."""
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Apply each layer."""
         with hfmem_widget.span("forward"):
             return super().forward(x)
 
 
 def parts(session: hfmem_widget.Session, sample: Sample) -> dict[str, float]:
-    """Return what a sample tells."""
     names = ("weights", "gradients", "libraries", "unattributed")
     return {name: session.value(sample, f"cpu/{name}") for name in names}
 
