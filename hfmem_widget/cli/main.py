@@ -167,4 +167,10 @@ def _parser() -> ArgumentParser:
         "hfmem_widget.cli.doctor:doctor", "hfmem doctor",
     )  # fmt: skip
     doctor.add_argument("--json", action="store_true", help="as JSON")
+
+    skill = command(
+        "skill", "print what a coding agent should know of this: a SKILL.md",
+        "hfmem_widget.cli.write:skill", "hfmem skill --install .agents/skills",
+    )  # fmt: skip
+    skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/hfmem/SKILL.md")
     return parser

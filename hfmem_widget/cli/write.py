@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from importlib.resources import files
 from pathlib import Path
 
 from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import is_pickle, place_of, read
+from hfmem_widget.recording.file import cannot_write, is_pickle, place_of, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
@@ -34,6 +35,22 @@ def explain(arguments: Namespace) -> int:
     """Say where the memory of a run went."""
     explained = session_in(place_of(arguments.RUN)).explain()
     say(json.dumps(explained.to_dict()) if arguments.json else repr(explained))
+    return FINE
+
+
+def skill(arguments: Namespace) -> int:
+    """Print what a coding agent should know, or write it where it looks for such files."""
+    text = files("hfmem_widget").joinpath("skill", "SKILL.md").read_text("utf-8")
+    if arguments.install is None:
+        say(text, end="")
+        return FINE
+    place = Path(arguments.install).expanduser() / "hfmem" / "SKILL.md"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(place, error) from None
+    write_new(place, [text.encode()])
+    say(plain(place, 4096))
     return FINE
 
 
