@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.session import Session
+from tests.unit.magics.conftest import Told
 
 HOSTILE = "a\u202e\x1b[31m b"
 
@@ -177,11 +178,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_is_wrong_with_a_line_is_said_as_it_was_typed(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], line: str
+    shell: InteractiveShell, told: Told, line: str
 ) -> None:
     """With what was meant where that can be told, and without argparse' own words."""
-    shell.run_cell(line + ("\nran = True" if line.startswith("%%") else ""))
-    said = "".join(capsys.readouterr())
+    said = told(line + ("\nran = True" if line.startswith("%%") else ""))
 
     assert said.startswith("UsageError: ")
     assert len(said.splitlines()) == 1

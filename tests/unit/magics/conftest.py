@@ -1,0 +1,23 @@
+"""Cells to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def told(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Return what runs cells, and returns all that they have printed, errors too."""
+
+    def run(*cells: str) -> str:
+        capsys.readouterr()
+        for cell in cells:
+            shell.run_cell(cell)
+        return "".join(capsys.readouterr())
+
+    return run
