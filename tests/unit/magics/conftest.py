@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from hfmem_widget.magics.memwatch import MemwatchMagics
+
 Told = Callable[..., str]
+
+
+@pytest.fixture
+def magics(shell: InteractiveShell) -> MemwatchMagics:
+    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
+    return found
 
 
 @pytest.fixture
