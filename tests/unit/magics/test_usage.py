@@ -52,13 +52,6 @@ def test_a_name_of_the_shells_is_not_given_away(
     assert shell.user_ns.get(name) is before
 
 
-@pytest.mark.parametrize("line", ["--label x", "off --quiet", "status -i 1", "'off' --output s"])
-def test_what_takes_no_options_says_so(magics: MemwatchMagics, line: str) -> None:
-    """Rather than to leave them aside; where they belong is told."""
-    with pytest.raises(UsageError, match="takes no options"):
-        magics.memwatch(line)
-
-
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
 def test_what_is_refused_leaves_every_cell_watched(
     shell: InteractiveShell, magics: MemwatchMagics, line: str
@@ -128,6 +121,10 @@ REFUSED = {
     "%memwatch onn": ("on, off, status, open or ranks, not 'onn'", "did you mean on?"),
     "%memwatch opne x": ("open or ranks, not 'opne'", "did you mean open?"),
     "%memwatch start": ("on, off, status, open or ranks, not 'start'",),
+    "%memwatch --label x": ("on its own takes no options. Put them after %%memwatch",),
+    "%memwatch off --quiet": ("%memwatch off takes no options",),
+    "%memwatch status -i 1": ("%memwatch status takes no options",),
+    "%memwatch 'off' --output s": ("%memwatch off takes no options",),
     "%memwatch on --label a b": ('quotes: --label "a b"',),
     "%memfit a b": ("one model, not 'a' and 'b'",),
     "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
