@@ -141,18 +141,6 @@ def test_every_cell_is_shown_where_that_is_asked_for(told: Told) -> None:
     assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%memwatch on --min 10MB", "did you mean 10MiB?"),
-        ("%%memwatch --min 0\n1", "--min belongs to %memwatch on"),
-    ],
-)
-def test_what_min_cannot_be_is_said(told: Told, line: str, says: str) -> None:
-    """In one line."""
-    assert says in told(line)
-
-
 FIRST = "%load_ext hfmem_widget\n"
 ON = "%memwatch on --quiet -o session\n"
 

@@ -125,6 +125,8 @@ REFUSED = {
     "%memwatch off --quiet": ("%memwatch off takes no options",),
     "%memwatch status -i 1": ("%memwatch status takes no options",),
     "%memwatch 'off' --output s": ("%memwatch off takes no options",),
+    "%memwatch on --min 10MB": ("did you mean 10MiB?",),
+    "%%memwatch --min 0": ("--min belongs to %memwatch on",),
     "%memwatch on --label a b": ('quotes: --label "a b"',),
     "%memfit a b": ("one model, not 'a' and 'b'",),
     "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
