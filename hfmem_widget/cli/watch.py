@@ -19,7 +19,6 @@ from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import Follower, place_of, session_of
 from hfmem_widget.recording.limits import MOST_STEPS
-from hfmem_widget.session import Session
 from hfmem_widget.text import plain
 from hfmem_widget.view.terminal import Glance, data, glance, line, screen
 
@@ -71,14 +70,11 @@ class _Recording:
         self._newest_steps = NEWEST_STEPS
         self.has_ended, self.broke_off = not session.running, session.broken_off
         silent = max(0.0, now - reader.last_sign) if session.running else 0.0
-        return glance(session, self._highest(session), silent)
-
-    def _highest(self, session: Session) -> dict[str, float]:
-        """Return the highest peaks: those of steps that are not looked at again are remembered."""
+        # The peaks of steps that are not looked at again are remembered.
         for device in session.devices:
             peak = session.peak(f"{device.key}/allocated")
             self._peaks[device.key] = float(np.fmax(self._peaks.get(device.key, math.nan), peak))
-        return self._peaks
+        return glance(session, self._peaks, silent)
 
 
 class _Ranks:

@@ -46,10 +46,9 @@ def asks_for_help(words: Sequence[str]) -> bool:
 
 
 def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
-    """Return words as the arguments of a magic.
+    """Return words as the arguments of a magic, which by default was written with one % sign.
 
-    `magic` is what the user wrote, such as ``%%memwatch``; by default the magic's name after one % sign.
-    Raises `UsageError` if the magic does not take the words; the message says what it takes.
+    Raises `UsageError` if it does not take the words; the message says what it takes.
     """
     _UsageLine(parser, magic or f"%{parser.prog}").check(words)
     try:

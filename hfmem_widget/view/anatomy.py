@@ -233,15 +233,10 @@ def contents_text(contents: Contents) -> str:
         plain(name) if len(types) == 1 else f"{plain(name)} {format_bytes(size)}"
         for name, size in types
     ]
-    texts.append(libraries_text(contents))
-    return " \N{MIDDLE DOT} ".join(text for text in texts if text)
-
-
-def libraries_text(contents: Contents) -> str:
-    """Return whose the buffers of libraries are, the largest first; empty where none was found."""
     sizes = sorted(contents.libraries.items(), key=lambda item: -item[1])
     buffers = _named([f"{plain(name)} {format_bytes(size)}" for name, size in sizes if size > 0])
-    return f"{LABELS['libraries']}: {', '.join(buffers)}" if buffers else ""
+    texts += [f"{LABELS['libraries']}: {', '.join(buffers)}"] if buffers else []
+    return " \N{MIDDLE DOT} ".join(text for text in texts if text)
 
 
 def _named(names: Sequence[str]) -> list[str]:

@@ -22,10 +22,7 @@ _BY_MODULE = {"google.colab": "Colab", "marimo": "marimo"}
 
 
 def host_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the host whose page shows the outputs, such as ``"VS Code"``; empty where nothing names one.
-
-    Each of these has a page of its own, to which no server brings the files of the wheel.
-    """
+    """Return the host whose page shows the outputs, such as ``"VS Code"``; empty where nothing names one."""
     # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
     if "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {}):
         return "VS Code"
@@ -35,7 +32,7 @@ def host_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def serves_labextensions() -> bool:
-    """Return False on hosts known not to serve the wheel's labextension folder to the page."""
+    """Return False on hosts with a page of their own, to which no server brings the wheel's labextension."""
     return not host_name()
 
 
@@ -86,9 +83,8 @@ def draws_widgets(request: Mapping[str, Any], environ: Mapping[str, str]) -> boo
 def _has_no_page(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether a program other than a page sent a request, which no message says outright.
 
-    It is a Python client (`jupyter_client`), which names the user and leaves the metadata empty, where pages
-    send the cell's id; its kernel was not started for a server's notebook; and nothing names a host with a
-    page.
+    It is a Python client, which names the user and leaves the metadata empty, where pages send the cell's id;
+    its kernel was not started for a server's notebook; and nothing names a host with a page.
     """
     return (
         bool(request.get("header", {}).get("username"))

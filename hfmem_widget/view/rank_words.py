@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hfmem_widget.session import Peak, RankRow, Ranks, Session
 from hfmem_widget.session.rank_records import TABLE_ROWS
@@ -103,10 +103,11 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
     def bytes_(value: float, bound: str = "") -> str:
         return f"{bound}{number(value, divisor)}" if math.isfinite(value) else ""
 
+    devices = [plain(row.device, NAME) for row in rows]
     columns = {
         "rank": [str(row.rank) for row in rows],
         "node": [plain(row.host, NAME) if ranks.nodes > 1 else "" for row in rows],
-        "device": _differing(plain(row.device, NAME) for row in rows),
+        "device": devices if len(set(devices)) > 1 else [""] * len(rows),
         f"peak, {unit}": [bytes_(row.peak, "≥ " * (row.certainty == "at least")) for row in rows],
         "weights": [bytes_(row.weights) for row in rows],
         "activations": [bytes_(row.activations) for row in rows],
@@ -116,11 +117,6 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
     }
     telling = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
     return list(telling), [list(row) for row in zip(*telling.values(), strict=True)]
-
-
-def _differing(texts: Iterable[str]) -> list[str]:
-    listed = list(texts)
-    return listed if len(set(listed)) > 1 else [""] * len(listed)
 
 
 def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:

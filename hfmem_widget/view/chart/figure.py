@@ -41,10 +41,7 @@ POINTS = 2900  # for all lines together: about 11 bytes each
 LAYER_COSTS = 1.5  # a layer's points have three figures, a line's two
 
 CONFIG = {"displayModeBar": False}
-"""Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own.
-
-JupyterLab's renderer notifies Plotly of every new width.
-"""
+"""Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own."""
 
 HOVER, ON_HOVER = "rgba(32,36,42,.94)", "#f2f4f6"  # Plotly's own is as clear as the background
 

@@ -49,30 +49,28 @@ class DrawnGuide:
 
 
 def guides_in(
-    session: Session, device: str, view: tuple[float, float], highest: float
+    session: Session,
+    device: str,
+    view: tuple[float, float],
+    highest: float,
+    others: Iterable[str] = (),
 ) -> tuple[DrawnGuide, ...]:
     """Return the lines and the newest marks over the chart of one device between two instants.
 
-    `highest` is the most that was allocated on the device, in bytes.
+    `highest` is the most that was allocated on it, in bytes. The marks of `others` have their names.
     """
-    guides = [guide for guide in session.guides if guide.device == device]
-    lines = [guide for guide in guides if guide.kind != "oom"][:MOST]
+    lines = [each for each in session.guides if each.device == device and each.kind != "oom"][:MOST]
     drawn = (_drawn(guide, view, highest, session.findings) for guide in lines)
-    marks = _marks((guide for guide in guides if guide.kind == "oom"), view)
+    ooms = [guide for guide in session.guides if guide.kind == "oom"]
+    own = [guide for guide in ooms if guide.device == device]
+    named = [
+        replace(guide, label=f"{other} {guide.label}")
+        for other in others
+        for guide in ooms
+        if guide.device == other
+    ]
+    marks = (*_marks(own, view), *_marks(named, view))
     return (*(line for line in drawn if line is not None), *marks)
-
-
-def marks_in(
-    session: Session, devices: Iterable[str], view: tuple[float, float]
-) -> tuple[DrawnGuide, ...]:
-    """Return where each of some devices ran out of memory between two instants, with the device's name."""
-    named = (
-        replace(guide, label=f"{guide.device} {guide.label}")
-        for device in devices
-        for guide in session.guides
-        if (guide.device, guide.kind) == (device, "oom")
-    )
-    return tuple(_marks(named, view))
 
 
 def _marks(guides: Iterable[Guide], view: tuple[float, float]) -> list[DrawnGuide]:

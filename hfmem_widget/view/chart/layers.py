@@ -42,9 +42,8 @@ def layers(
 ) -> tuple[Curve, ...]:
     """Return the stack of a device's parts, from the bottom to the top; empty where none is known.
 
-    All parts are drawn by the rows of the allocated line, so that those drawn at one point are of one
-    instant. The top of the stack is always the allocated line. `part` has the rows between the two
-    instants of `view`.
+    All are drawn by the rows of the allocated line, which is the top, so that those at one point are of one
+    instant. `part` has the rows between the two instants of `view`.
     """
     start, stop = view
 

@@ -68,10 +68,9 @@ _SIGNS: dict[str, Trace] = {
 
 
 def packed(values: Iterable[float]) -> dict[str, str]:
-    """Return numbers as Plotly's base64 of ``float32``.
+    """Return numbers as Plotly's base64 of ``float32``: seven digits in five bytes each.
 
-    Seven digits in five bytes each; a list costs three times that, since notebooks are saved
-    with every number on a line of its own.
+    A list costs three times that, since notebooks are saved with every number on a line of its own.
     """
     data = np.fromiter(values, dtype="<f4").tobytes()
     return {"dtype": "f4", "bdata": base64.b64encode(data).decode()}

@@ -33,7 +33,7 @@ from hfmem_widget.text import MIB, format_bytes, format_duration, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.chart.fold import fold_of, folded
-from hfmem_widget.view.chart.guides import DrawnGuide, guides_in, marks_in
+from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import layers
 from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
@@ -265,9 +265,8 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
         lines.insert(0, used)
     lines = [drawn for drawn in (*lines, *others) if drawn.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
-    guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data)
     also = dict.fromkeys(drawn.device for drawn in lines if drawn.device != primary.key)
-    guides += marks_in(session, also, (start, stop))
+    guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data, also)
     # What a sampled peak missed, the allocator reported as it ran out.
     oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
     ruling = [drawn for drawn in lines if not drawn.is_aside]

@@ -46,7 +46,8 @@ def chart_html(session: Session, span: Span | None = None) -> str:
     ]
     return (
         f'{kit.CHART}<div style="padding:2px 20px 0 {paint.GUTTER}px">'
-        f"{_svg(scene, offset + height + paint.FOOT, drawn)}</div>{_legend(scene)}</div>"
+        f"{_svg(scene, offset + height + paint.FOOT, drawn)}</div>"
+        f"{paint.legend(_lines(scene), f';margin:2px 0 0 {paint.GUTTER}px')}</div>"
     )
 
 
@@ -79,7 +80,3 @@ def _capacity(scene: Scene, offset: int) -> str:
     y = paint.number(offset + _CHART_HEIGHT * scene.frame.height(scene.capacity))
     ends = f'x1="0" x2="100%" y1="{y}" y2="{y}"'
     return f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
-
-
-def _legend(scene: Scene) -> str:
-    return paint.legend(_lines(scene), f";margin:2px 0 0 {paint.GUTTER}px")

@@ -130,7 +130,10 @@ def describe_status(session: Session) -> Message:
         "cost": _number(round(polling.cost, 7)),
         "text": polling.stopped,
     }
-    extras = {"path": _path(session), "lead": _lead(session), "limited": polling.limited}
+    newest = outermost(session.coarse_spans)[-1:]
+    # What others did to the devices while this process used none.
+    lead = "".join(plain(brief_lead(session, span)) for span in newest)
+    extras = {"path": _path(session), "lead": lead, "limited": polling.limited}
     return status | {name: value for name, value in extras.items() if value}
 
 
@@ -138,12 +141,6 @@ def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
     """Return the steps that ended after some second, for a `rows` message."""
     fits = detail.step_bytes // (8 * len(session.steps.columns))
     return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
-
-
-def _lead(session: Session) -> str:
-    """Say what others did to the devices while this process used none, in the newest outermost span."""
-    newest = next(reversed(outermost(session.coarse_spans)), None)
-    return "" if newest is None else plain(brief_lead(session, newest))
 
 
 def _path(session: Session) -> list[str]:

@@ -65,7 +65,7 @@ class MemoryWidget(anywidget.AnyWidget):
         on_interval: Callable[[float], None] | None = None,
     ) -> None:
         self._on_interval = on_interval
-        self._answers = {"seen": on_seen, "resync": on_resync, "bundle": self._send_bundle}
+        self._answers = {"seen": on_seen, "resync": on_resync}
         esm = _asset("widget.js" if serves_labextensions() else "chart.js")
         super().__init__(_esm=esm, _history=(session, run, panel))
         self.on_msg(self._receive)
@@ -93,14 +93,12 @@ class MemoryWidget(anywidget.AnyWidget):
         if not isinstance(content, dict):
             return
         kind = content.get("kind")
-        answer = self._answers.get(kind) if isinstance(kind, str) else None
-        if answer is not None:
-            answer()
+        if isinstance(kind, str) and kind in self._answers:
+            self._answers[kind]()
+        elif kind == "bundle":
+            self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])
         elif kind == "interval" and self._on_interval is not None:
             with suppress(OptionError):
                 interval = seconds(content.get("seconds"))
                 if interval is not None:
                     self._on_interval(interval)
-
-    def _send_bundle(self) -> None:
-        self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])

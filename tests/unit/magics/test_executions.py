@@ -23,12 +23,6 @@ from hfmem_widget.session import Finding, Session, Span
 WATCHED = "%%memwatch --quiet --output session\n"
 
 
-@pytest.fixture
-def magics(shell: InteractiveShell) -> MemwatchMagics:
-    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
-    return found
-
-
 def outcome(shell: InteractiveShell) -> str:
     session: Session = shell.user_ns["session"]
     assert not session.running

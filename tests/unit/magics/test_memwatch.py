@@ -22,6 +22,7 @@ from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
 from tests.data.torch_snapshots import training
+from tests.unit.magics.conftest import Told
 
 STEPS = """
 import hfmem_widget
@@ -31,15 +32,11 @@ for _ in range(5):
 """
 
 
-def test_spans_within_a_cell_are_no_cells(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spans_within_a_cell_are_no_cells(told: Told) -> None:
     """One cell with five steps is one cell."""
-    shell.run_cell("%memwatch on --quiet")
-    shell.run_cell(STEPS)
-    shell.run_cell("%memwatch status")
-
-    assert "memwatch is on: 1 cell so far," in capsys.readouterr().out
+    assert "memwatch is on: 1 cell so far," in told(
+        "%memwatch on --quiet", STEPS, "%memwatch status"
+    )
 
 
 def modes() -> int:
@@ -112,71 +109,36 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
     ],
 )
 def test_one_percent_sign_above_code_says_that_nothing_is_watched(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, says: str
+    told: Told, cell: str, says: str
 ) -> None:
     """For the cell two are meant; alone or at the end it says whether every cell is."""
-    shell.run_cell(cell)
-    said = capsys.readouterr()
-
-    assert says in said.out + said.err
+    assert says in told(cell)
 
 
-def test_the_end_of_every_cell_says_what_they_came_to(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_every_cell_says_what_they_came_to(told: Told) -> None:
     """How many, and the highest peak; a second time there is nothing to end."""
-    for cell in ("%memwatch on", "kept = bytearray(40_000_000)", "%memwatch off", "%memwatch off"):
-        shell.run_cell(cell)
-    *_, end, again = capsys.readouterr().out.splitlines()
+    told("%memwatch on", "kept = bytearray(40_000_000)")
+    end, again = told("%memwatch off", "%memwatch off").splitlines()
 
     assert re.match(r"memwatch is off\. 1 cell watched, peak .* in \[\d+\] kept = ", end)
     assert again == "memwatch is already off."
 
 
-def test_of_cells_that_change_little_nothing_is_shown(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_cells_that_change_little_nothing_is_shown(told: Told) -> None:
     """Of others a short line, whose code is cut where it is long."""
-    shell.run_cell("%memwatch on")
-    assert "less than 10.0 MiB" in capsys.readouterr().out
-    shell.run_cell("x = 1")
-    quiet = capsys.readouterr().out
-    shell.run_cell("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
-    told = capsys.readouterr().out
-    shell.run_cell("%memwatch")
-
-    assert quiet == ""
-    assert told.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
-    assert re.search(r"\(\+3[78]\.\d\)", told)  # what else was freed is less
-    assert "headroom" not in told
-    assert "less than 10.0 MiB" in capsys.readouterr().out
+    assert "less than 10.0 MiB" in told("%memwatch on")
+    assert told("x = 1") == ""
+    said = told("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
+    assert said.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
+    assert re.search(r"\(\+3[78]\.\d\)", said)  # what else was freed is less
+    assert "headroom" not in said
+    assert "less than 10.0 MiB" in told("%memwatch")
 
 
-def test_every_cell_is_shown_where_that_is_asked_for(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_cell_is_shown_where_that_is_asked_for(told: Told) -> None:
     """By `--min 0`; what a cell is called is its first line of code."""
-    shell.run_cell("%memwatch on --min 0")
-    assert capsys.readouterr().out == ""
-    shell.run_cell("# settings\nx = 1")
-
-    assert capsys.readouterr().out.startswith('memwatch "[1] x = 1" · ')
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%memwatch on --min 10MB", "did you mean 10MiB?"),
-        ("%%memwatch --min 0\n1", "--min belongs to %memwatch on"),
-    ],
-)
-def test_what_min_cannot_be_is_said(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], line: str, says: str
-) -> None:
-    """In one line."""
-    shell.run_cell(line)
-
-    assert says in "".join(capsys.readouterr())
+    assert told("%memwatch on --min 0") == ""
+    assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
 
 FIRST = "%load_ext hfmem_widget\n"
@@ -353,14 +315,13 @@ def test_ipython_does_so_where_no_first_line_is_seen(shell: InteractiveShell, ki
 
 
 def test_the_names_of_labels_expand_where_they_are_asked_for(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+    shell: InteractiveShell, told: Told
 ) -> None:
     """`%memcompare` takes the name that `%%memwatch` was given."""
     shell.run_cell("name = 'fine'")
     label(shell, "{name}")
-    shell.run_cell("%memcompare {name}")
 
-    assert "there is no" not in capsys.readouterr().err
+    assert "there is no" not in told("%memcompare {name}")
 
 
 def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
@@ -382,21 +343,16 @@ def test_what_is_no_variable_stays_as_it_is(shell: InteractiveShell, text: str) 
     assert label(shell, f"'{text}'") == text
 
 
-def test_a_variable_may_be_a_budget(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_variable_may_be_a_budget(shell: InteractiveShell, told: Told) -> None:
     """And is refused as what it stands for."""
     shell.run_cell("large, small = '20GiB', '20'")
     assert shell.run_cell("%%memwatch --quiet --budget {large}\n1").result == 1
-    capsys.readouterr()
-    shell.run_cell("%%memwatch --quiet --budget {small}\nran = True")
-
-    assert "not '20'" in "".join(capsys.readouterr())
+    assert "not '20'" in told("%%memwatch --quiet --budget {small}\nran = True")
     assert "ran" not in shell.user_ns
 
 
 def test_a_fault_in_the_expansion_is_an_error_of_one_line(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """And the cell does not run."""
 
@@ -405,9 +361,8 @@ def test_a_fault_in_the_expansion_is_an_error_of_one_line(
         raise RuntimeError(message)
 
     monkeypatch.setattr(shell, "var_expand", broken)
-    shell.run_cell("%%memwatch --quiet --label {x}\nran = True")
+    said = told("%%memwatch --quiet --label {x}\nran = True")
 
-    said = "".join(capsys.readouterr())
     assert (
         "UsageError: cannot expand the variables in the first line: RuntimeError: no variables here"
         in said

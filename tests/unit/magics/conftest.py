@@ -1,0 +1,31 @@
+"""Cells to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from hfmem_widget.magics.memwatch import MemwatchMagics
+
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def magics(shell: InteractiveShell) -> MemwatchMagics:
+    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
+    return found
+
+
+@pytest.fixture
+def told(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Return what runs cells, and returns all that they have printed, errors too."""
+
+    def run(*cells: str) -> str:
+        capsys.readouterr()
+        for cell in cells:
+            shell.run_cell(cell)
+        return "".join(capsys.readouterr())
+
+    return run
