@@ -211,19 +211,11 @@ def _steps(
     owner = np.array([owners[parent] for parent in table[:, column["parent"]]])
     first, last = table[:, column["first"]], table[:, column["last"]]
     begins = np.flatnonzero((owner[1:] != owner[:-1]) | (first[1:] <= last[:-1])) + 1
-    kept = {(span.start, span.stop): span for span in spans.values() if span.kind == "step"}
     for rows in np.split(table, begins)[-MOST_RUNS:]:
-        edges = map(tuple, rows[:, [column["start"], column["stop"]]].tolist())
-        steps = [kept[edge] for edge in edges if edge in kept]
         for device in session.devices if len(rows) else ():
             after = column.get(f"{device.key}/after")
             if after is None:
                 continue
-            allocated = rows[:, after]
-            if ":" not in device.key and len(steps) == len(rows):
-                # The host is read where every step begins, and where it ends only now and then.
-                key = f"{device.key}/allocated"
-                allocated = np.array([session.value(step.before, key) for step in steps])
             count = rows[:, column["last"]] - rows[:, column["first"]] + 1
             yield ComparablePoints(
                 device=device.key,
@@ -231,7 +223,7 @@ def _steps(
                 root=_around(int(rows[0, column["parent"]]), spans)[-1],
                 number=rows[:, column["last"]],
                 time=rows[:, column["stop"]],
-                allocated=allocated,
+                allocated=rows[:, after],
                 size=rows[:, column["tokens"]] / count,
                 within=np.full(len(rows), np.nan),
             )
