@@ -61,7 +61,6 @@ def frame_of(comparison: Comparison) -> Frame:
 
 
 def _longest(comparison: Comparison) -> float:
-    """Return the bytes that are as long as the page."""
     return max((sum(parts_of(cell).values()) for cell in comparison.cells), default=0.0) or 1.0
 
 

@@ -194,7 +194,7 @@ def _grown(
 
 
 def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> bool:
-    """Return whether a row's bytes are among those that were counted while the cell ran."""
+    """Return whether a row's bytes were counted while the cell ran."""
     metric = KINDS.get(row.kind)
     if metric is None:
         return False
