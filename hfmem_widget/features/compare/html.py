@@ -61,7 +61,6 @@ def frame_of(comparison: Comparison) -> Frame:
 
 
 def _longest(comparison: Comparison) -> float:
-    """Return the bytes that are as long as the page."""
     return max((sum(parts_of(cell).values()) for cell in comparison.cells), default=0.0) or 1.0
 
 
@@ -156,26 +155,21 @@ def _bar(at: int, cell: Compared, longest: float) -> str:
     return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'
 
 
-def table_bundle(comparison: Comparison) -> dict[str, str]:
-    """Return the figures by MIME type: a table of the cells, and one of their parts."""
+def whole_bundle(comparison: Comparison) -> dict[str, str]:
+    """Return the figures and the picture as one output, by MIME type."""
     # Where there is text alone, there is no chart.
     chartless = (
         f"{plain(cell.name)} has no data for the chart."
         for cell in comparison.cells
         if cell.line is None and cell.figures["peak"].runs
     )
-    return kit.bundle(
+    figures = kit.bundle(
         kit.headed("memcompare", *heading(comparison)),
         *map(kit.line, verdicts(comparison)),
         *_tables(comparison),
         *kit.notes(plain(note, NOTE_LENGTH) for note in (*comparison.notes, *chartless)),
-    ) | {"text/plain": text(comparison)}
-
-
-def whole_bundle(comparison: Comparison) -> dict[str, str]:
-    """Return table and picture as one output."""
-    figures = table_bundle(comparison)
-    return figures | {"text/html": figures["text/html"] + svg(comparison)}
+    )
+    return kit.below(figures, svg(comparison), ()) | {"text/plain": text(comparison)}
 
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:

@@ -144,7 +144,6 @@ def _cached(session: Session) -> dict[str, float]:
 
 
 def _staying(shell: Any) -> tuple[Holder, ...]:
-    """Return what holds most on each device."""
     roots = kernel_roots(shell)
     holders = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
     devices = dict.fromkeys(row.device for row in holders.rows)
@@ -152,7 +151,6 @@ def _staying(shell: Any) -> tuple[Holder, ...]:
 
 
 def _planned(request: Request, shell: Any) -> Release:
-    """Return what a request would free, and if nothing was named, the variables that hold most."""
     began = time.perf_counter()
     reach = _searched(request, shell)
     items = tuple(

@@ -41,7 +41,6 @@ def release_bundle(release: Release) -> dict[str, str]:
 
 
 def _freeable(release: Release) -> kit.Fragment:
-    """Return a column for each device."""
     everything = (*release.items, *release.variables)
     devices = {device for freeable in everything for device in freeable.bytes}
     columns = sorted(devices, key=_gpus_first) or ["memory"]
@@ -66,7 +65,6 @@ def _size(freeable: Freeable, device: str) -> str:
 
 
 def _changes(release: Release) -> kit.Fragment:
-    """Return a row for each figure of a device."""
     rows = []
     for device in _devices_in_use(release):
         for change in release.changes:
@@ -104,7 +102,6 @@ def _listed(head: str, *names: kit.Fragment) -> kit.Fragment:
 
 
 def _what_stays(release: Release) -> list[kit.Content]:
-    """Return for each device how much was freed, and who holds the rest."""
     sentences: list[kit.Content] = []
     for device, change in _devices_in_use(release).items():
         freed = max(change.freed, 0.0)

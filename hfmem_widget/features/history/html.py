@@ -87,7 +87,6 @@ def _notes(history: CellHistory, shown: Sequence[Record], left_out: int) -> Iter
 
 
 def _rows(runs: Sequence[Record], count: str, *, with_device: bool) -> Iterator[TableRow]:
-    """Yield a row for each device that the newest run moved."""
     newest = runs[-1]
     devices = [use.key for use in newest.moved]
     facts = [
@@ -127,7 +126,6 @@ def _each(size: float) -> str:
 
 
 def _findings(newest: Sequence[Record]) -> kit.Fragment:
-    """Return the sentences of what was found in the newest run of each cell, behind a click."""
     titles = [(run, title) for run in newest for _, title in run.findings]
     if not titles:
         return kit.NOTHING

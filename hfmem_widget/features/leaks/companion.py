@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, names_now, search
@@ -96,9 +97,7 @@ class Leaks(Companion):
         return NOTHING
 
     def _name_growers(self, session: Session, span: Span) -> None:
-        leaks = [
-            leak for leak in session.findings if leak.kind == "leak" and leak.span_id == span.id
-        ]
+        leaks = [each for each in findings_of(session, span) if each.kind == "leak"]
         if leaks:
             holders = search()
             new = self._names.new(*names_now())

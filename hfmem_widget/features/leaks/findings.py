@@ -104,7 +104,6 @@ def guide_of(trend: Trend) -> Guide:
 
 
 def _label(session: Session, device: str) -> str:
-    """Return the subject of a sentence about a device's allocated memory."""
     label = label_of(session, Device(device, ""), "allocated")
     label = "allocated memory" if label == "allocated" else label
     gpus = [each.key for each in session.devices if ":" in each.key]
@@ -113,7 +112,6 @@ def _label(session: Session, device: str) -> str:
 
 
 def _range(trend: Trend) -> str:
-    """Return the bounds where they read differently."""
     divisor, name = _unit_for(trend.high)
     low, high = in_units(trend.low, divisor), in_units(trend.high, divisor)
     return "" if low == high else f" (95 %: {low} to {high} {name})"

@@ -86,7 +86,6 @@ def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, G
 
 
 def _by_name(holders: Holders, added: Callable[[Holder], float], least: float) -> Growers:
-    """Return who added at least so many bytes, most first."""
     names: dict[str, list[tuple[float, Holder]]] = defaultdict(list)
     for row in holders.rows:
         name, size = first_name(row.path), added(row)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hfmem_widget.analysis.facts import QUICK, active_devices
+from hfmem_widget.analysis.facts import QUICK, active_devices, findings_of
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.features.leaks.growers import NEARLY_ALL, NOT_NOTED, Before, names_now, search
 from hfmem_widget.monitor.process import process_state
@@ -68,7 +68,7 @@ def name_holders(session: Session, span: Span, names: NotedNames, *, raised: boo
     """
     if session.running and span.duration < QUICK:  # it is shown in one line
         return
-    leaks = [one for one in session.findings if one.kind == "leak" and one.span_id == span.id]
+    leaks = [each for each in findings_of(session, span) if each.kind == "leak"]
     named_already = {leak.evidence.get("device") for leak in leaks if "holder" in leak.evidence}
     much = [left for left in left_behind(session, span) if left.is_much]
     much = [left for left in much if left.device not in named_already]
@@ -194,7 +194,7 @@ def _grown(
 
 
 def _is_attributed(row: Holder, rows: Sequence[Holder], left: LeftBehind) -> bool:
-    """Return whether a row's bytes are among those that were counted while the cell ran."""
+    """Return whether a row's bytes were counted while the cell ran."""
     metric = KINDS.get(row.kind)
     if metric is None:
         return False

@@ -199,7 +199,7 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
 def _steps(
     session: Session, spans: Mapping[int, Span], start: float, stop: float
 ) -> Iterator[ComparablePoints]:
-    """Yield the steps of each training: those of another one begin anew."""
+    """Yield the steps of each outermost span, as far as their numbers go on."""
     table = session.folded_steps(MOST_GROUPS, start)
     columns = session.steps.columns
     # A device that appeared meanwhile has no columns in the table that was just copied.
@@ -207,31 +207,23 @@ def _steps(
     if not len(table):
         return
     table = table[table[:, column["stop"]] <= stop]
-    owners = {parent: _owner(int(parent), spans) for parent in set(table[:, column["parent"]])}
-    owner = np.array([owners[parent] for parent in table[:, column["parent"]]])
+    roots = {parent: _around(int(parent), spans)[-1] for parent in set(table[:, column["parent"]])}
+    root = np.array([roots[parent] for parent in table[:, column["parent"]]])
     first, last = table[:, column["first"]], table[:, column["last"]]
-    begins = np.flatnonzero((owner[1:] != owner[:-1]) | (first[1:] <= last[:-1])) + 1
-    kept = {(span.start, span.stop): span for span in spans.values() if span.kind == "step"}
+    begins = np.flatnonzero((root[1:] != root[:-1]) | (first[1:] <= last[:-1])) + 1
     for rows in np.split(table, begins)[-MOST_RUNS:]:
-        edges = map(tuple, rows[:, [column["start"], column["stop"]]].tolist())
-        steps = [kept[edge] for edge in edges if edge in kept]
         for device in session.devices if len(rows) else ():
             after = column.get(f"{device.key}/after")
             if after is None:
                 continue
-            allocated = rows[:, after]
-            if ":" not in device.key and len(steps) == len(rows):
-                # The host is read where every step begins, and where it ends only now and then.
-                key = f"{device.key}/allocated"
-                allocated = np.array([session.value(step.before, key) for step in steps])
             count = rows[:, column["last"]] - rows[:, column["first"]] + 1
             yield ComparablePoints(
                 device=device.key,
                 what=A_STEP,
-                root=_around(int(rows[0, column["parent"]]), spans)[-1],
+                root=roots[rows[0, column["parent"]]],
                 number=rows[:, column["last"]],
                 time=rows[:, column["stop"]],
-                allocated=allocated,
+                allocated=rows[:, after],
                 size=rows[:, column["tokens"]] / count,
                 within=np.full(len(rows), np.nan),
             )
@@ -314,13 +306,6 @@ def _around(span_id: int, spans: Mapping[int, Span]) -> list[int]:
         around.append(span.id)
         span = None if span.parent is None else spans.get(span.parent)
     return around or [span_id]
-
-
-def _owner(parent: int, spans: Mapping[int, Span]) -> int:
-    """Return the training that a step belongs to, else the outermost span."""
-    around = _around(parent, spans)
-    trainings = (key for key in around if key in spans and spans[key].kind == "train")
-    return next(trainings, around[-1])
 
 
 class _Caution(NamedTuple):

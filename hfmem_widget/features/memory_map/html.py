@@ -48,8 +48,6 @@ _Sized = Iterator[tuple[float, str]]
 
 
 class _Group(NamedTuple):
-    """One device at one moment."""
-
     title: str
     note: str
     fragmentation: Fragmentation

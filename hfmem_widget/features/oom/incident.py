@@ -10,6 +10,7 @@ from itertools import chain, islice
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
+from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.analysis.parts import key_of, known_of, parts_of
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
@@ -224,11 +225,7 @@ def _others(error_text: OutOfMemoryText, used: float, reserved: float, sampled: 
 
 
 def _growth_on(device: str, session: Session, span: Span | None) -> Finding | None:
-    leaks = (
-        finding
-        for finding in session.findings
-        if span is not None and (finding.kind, finding.span_id) == ("leak", span.id)
-    )
+    leaks = (each for each in findings_of(session, span) if each.kind == "leak") if span else ()
     return next((one for one in leaks if one.evidence.get("device", device) == device), None)
 
 

@@ -88,7 +88,6 @@ def _running(error: BaseException, cause: BaseException) -> list[Any]:
 
 
 def _roots(error: BaseException) -> list[roots.Root]:
-    """Return what is kept without a variable, the error among it."""
     shell, catching = running_shell(), error.__traceback__ and error.__traceback__.tb_frame
     # What handles the error, within the function that catches it, has it only until that is done.
     stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001

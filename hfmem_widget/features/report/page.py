@@ -200,7 +200,6 @@ def _policy(script: str, *, images: bool) -> str:
 
 
 def _when(session: Session) -> str:
-    """Return when it began, and how long it took or has taken."""
     took = format_duration(length(session))
     facts = [_time(session.started_at)] if 0 < session.started_at < _NO_YEAR else []
     facts.append(f"still running after {took}" if session.running else took)
@@ -332,7 +331,6 @@ def _cell(session: Session, span: Span) -> TableRow:
 
 
 def _anatomy(session: Session) -> str:
-    """Return the parts of each used device at its peak and at the end."""
     if not len(session.timeline):
         return ""
     devices = sorted(_with_parts(session), key=lambda device: -_peak(session, device))
@@ -357,7 +355,6 @@ def _with_parts(session: Session) -> tuple[Device, ...]:
 
 
 def _others(anatomies: list[Anatomy]) -> kit.Fragment:
-    """Return the parts of further devices at their peaks, a row for each."""
     if not anatomies:
         return kit.NOTHING
     names = [name for name in OF_ALLOCATED if any(each.bytes(name) > 0 for each in anatomies)]

@@ -166,7 +166,6 @@ def _live_peak(
 
 
 def _since(peak: LivePeak, start: float) -> LivePeak:
-    """Return it with its times since another instant."""
     return replace(
         peak,
         time=max(peak.time - start, 0.0),  # NaN stays
@@ -176,7 +175,6 @@ def _since(peak: LivePeak, start: float) -> LivePeak:
 
 
 def _with_exact_peaks(live: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:
-    """Return it with the allocator's own peaks of the span, if they are exact."""
 
     def exact(metric: str) -> float:
         peak = peaks.get(f"{live.device}/{metric}")

@@ -397,7 +397,6 @@ thread, since version 2.1. It is surrounded while operators are followed."""
 
 
 def _name_of(func: Any) -> str:
-    """Return an operator's name, such as ``aten::mm``."""
     try:
         return str(func._schema.name)
     except AttributeError:

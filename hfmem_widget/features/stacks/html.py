@@ -76,7 +76,6 @@ def peaks_shown(peaks: Sequence[LivePeak]) -> list[kit.Fragment]:
 
 
 def _certainty(peak: LivePeak) -> str:
-    """Return how the sum compares with the allocator's own figure."""
     if peak.device == "cpu":
         sentence = (
             "Counts the tensors that this thread's operators return, each storage once; temporaries inside "
@@ -235,7 +234,6 @@ def icicle_html(peak: LivePeak) -> str:
 
 
 def _boxes(parent: LivePeak, whole: int, level: int) -> str:
-    """Return the boxes of one level within their parent, and theirs within them."""
     if level == len(HEADS):
         return ""
     by = HEADS[level][0]

@@ -28,7 +28,6 @@ Ints = NDArray[np.int64]
 class Blocks:
     """All blocks of a history, a row each. A moment is a number of events."""
 
-    addresses: Sequence[int]
     sizes: Ints  # bytes, as requested
     stacks: Ints  # the positions of their stacks in `frames`
     born: Ints  # the moment it was there; 0 for those from before
@@ -100,7 +99,6 @@ class _Stacks:
 
 def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     known = _Stacks()
-    addresses: list[int] = []
     sizes: list[int] = []
     stacks: list[int] = []
     born: list[int] = []
@@ -108,8 +106,7 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     live: dict[int, int] = {}
     never = len(events) + 1
 
-    def add(address: int, size: int, stack: Frames | None, since: int, until: int) -> None:
-        addresses.append(address)
+    def add(size: int, stack: Frames | None, since: int, until: int) -> None:
         sizes.append(size)
         stacks.append(known.place(stack))
         born.append(since)
@@ -121,21 +118,21 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
             if row is not None:  # that it went was not recorded
                 gone[row] = at
             live[address] = len(sizes)
-            add(address, size, stack, at, never)
+            add(size, stack, at, never)
         elif action == "free_requested":
             row = live.pop(address, None)
             if row is None:
-                add(address, size, None, 0, at)
+                add(size, None, 0, at)
             else:
                 gone[row] = at
     for block in at_the_end:
         # A block that is still there keeps its stack, even where its event has made room for others.
         if block.state == "allocated" and block.address not in live:
-            add(block.address, block.requested, block.frames or None, 0, never)
+            add(block.requested, block.frames or None, 0, never)
     of_sizes, of_stacks, births, ends = (
         np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone)
     )
-    return Blocks(addresses, of_sizes, of_stacks, births, ends, known.frames)
+    return Blocks(of_sizes, of_stacks, births, ends, known.frames)
 
 
 def _most_active(events: Sequence[Event], at_the_end: int) -> int:

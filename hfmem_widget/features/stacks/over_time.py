@@ -98,7 +98,6 @@ def _bands(
 
 
 def _sizes(table: Blocks, rows: np.ndarray, moments: Ints) -> Ints:
-    """Return what some blocks held at each of some moments."""
     held = np.zeros(len(moments), dtype=np.int64)
     for edges, sign in ((table.born, 1), (table.gone, -1)):
         order = np.argsort(edges[rows], kind="stable")

@@ -41,8 +41,7 @@ class Watched:
 
     def tick(self) -> None:
         self.stage.sample()
-        for listener in self.recorder.subscribers:
-            listener(self.session, (self.session.last_sample,))
+        self.recorder.publish()
 
     def pass_by(self, size: float) -> None:
         """Reach so many GiB and come back, unsampled."""
@@ -258,8 +257,7 @@ def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> N
         for level in levels:
             stage.hold({"cuda:0": level * GIB}, 0.1)
             stage.sample()
-            for listener in stage.recorder.subscribers:
-                listener(stage.session, (stage.session.last_sample,))
+            stage.recorder.publish()
         if ask:
             assert should_end(7, alone=True)
         budget.end(stage.recorder, span, None)

@@ -17,7 +17,6 @@ from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
 from hfmem_widget.features.compare.html import (
     step_ticks,
     svg,
-    table_bundle,
     whole_bundle,
 )
 from hfmem_widget.features.compare.model import Comparison, difference
@@ -64,7 +63,7 @@ def text(html: str) -> str:
 
 def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
-    assert text(table_bundle(two())["text/html"]).startswith(
+    assert text(whole_bundle(two())["text/html"]).startswith(
         "memcompare cuda:0 NVIDIA H200 compared with base "
         "smaller needs 3.51 GiB less memory at its peak (\u221250 %) than base. "
         "● base baseline · cell [1] ● smaller cell [2] "
@@ -76,7 +75,7 @@ def test_the_table_reads_without_any_markup() -> None:
 def test_many_cells_are_rows() -> None:
     """The longer side of a table goes down the page, which scrolls by itself."""
     runs = {name: [kept("steps", name)] for name in "abcdefgh"}
-    told = text(table_bundle(of_runs(runs))["text/html"])
+    told = text(whole_bundle(of_runs(runs))["text/html"])
     assert "cell allocated, peak left behind" in told
 
 
@@ -90,7 +89,7 @@ def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> 
 
 def test_plain_text_has_the_same_figures() -> None:
     """A terminal shows the table, aligned."""
-    told = table_bundle(two())["text/plain"]
+    told = whole_bundle(two())["text/plain"]
     lines = told.splitlines()
 
     assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · compared with base"
@@ -103,10 +102,10 @@ def test_plain_text_has_the_same_figures() -> None:
 def test_repeats_show_their_range() -> None:
     """The median, the range, and how many runs."""
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    told = text(table_bundle(of_runs({"base": runs}))["text/html"])
+    told = text(whole_bundle(of_runs({"base": runs}))["text/html"])
 
     assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
-    told = text(table_bundle(of_runs({"base": runs[:2]}))["text/html"])
+    told = text(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
     assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
 
 
@@ -117,13 +116,14 @@ def test_repeats_show_their_range() -> None:
 def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
     comparison = of_runs({"a": [kept(run, "a")]})
-    assert peak in text(table_bundle(comparison)["text/html"])
-    assert peak in text(svg(comparison))
+    picture = svg(comparison)
+    assert peak in text(whole_bundle(comparison)["text/html"].removesuffix(picture))
+    assert peak in text(picture)
 
 
 def test_columns_that_nobody_fills_are_not_there() -> None:
     """Without steps there is no pace; without parts no table of them."""
-    told = text(table_bundle(two("short"))["text/html"])
+    told = text(whole_bundle(two("short"))["text/html"])
     assert "samples/s" not in told
     assert "steps/s" not in told
     assert "at the peak" not in told
@@ -131,7 +131,7 @@ def test_columns_that_nobody_fills_are_not_there() -> None:
 
 def test_the_host_has_its_own_words() -> None:
     """On the CPU memory is what is private and what is resident."""
-    told = text(table_bundle(two("cpu"))["text/html"])
+    told = text(whole_bundle(two("cpu"))["text/html"])
     assert "private memory, peak" in told
     assert "resident, peak" in told
 

@@ -211,7 +211,7 @@ class Live:
         return ()
 
     def run(self, ticks: int, *, with_steps: bool) -> None:
-        recorder, session = self.stage.recorder, self.stage.session
+        recorder = self.stage.recorder
         with self.stage.span("cell", "train") as span:
             self.leaks.begin(NO_MONITOR, recorder, span)
             for _ in range(ticks):
@@ -219,8 +219,7 @@ class Live:
                     with self.stage.span("step", "step"):
                         self.stage.hold({GPU: MIB}, 0.1)
                 self.now += 0.1
-                for listener in recorder.subscribers:
-                    listener(session, (session.last_sample,))
+                recorder.publish()
             self.leaks.end(recorder, span, None)
 
 
@@ -253,8 +252,7 @@ def test_growth_is_drawn_while_the_code_runs() -> None:
         for step in range(1, 41):
             with stage.span("step", f"step {step}"):
                 stage.hold({GPU: 12 * step * MIB}, 0.1)
-            for listener in stage.recorder.subscribers:
-                listener(stage.session, (stage.session.last_sample,))
+            stage.recorder.publish()
             lines.append([one.last for one in stage.session.guides])
     stage.finish()
 

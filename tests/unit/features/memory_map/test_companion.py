@@ -105,8 +105,7 @@ class Rig:
             change(tick)
             self.clock.advance(0.1)
             self.sample()
-            for listener in self.recorder.subscribers:
-                listener(self.session, (self.session.last_sample,))
+            self.recorder.publish()
 
     def end(self) -> Mapping[str, Any]:
         self.companion.end(self.recorder, self.span, None)

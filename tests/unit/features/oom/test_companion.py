@@ -269,8 +269,7 @@ def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
     with run.cell():
         assert run.recorder.subscribers
         run.cuda.initialized = True
-        for tick in run.recorder.subscribers:
-            tick(run.session, ())
+        run.recorder.publish()
         assert len(run.cuda.observers) == 1
         assert not run.recorder.subscribers
 

@@ -42,8 +42,7 @@ class Cell:
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass and tell who listens."""
         self.clock.advance(seconds)
-        for listener in self.recorder.subscribers:
-            listener(self.session, ())
+        self.recorder.publish()
 
     def end(self) -> str:
         """End it, and return what is said of its ranks."""

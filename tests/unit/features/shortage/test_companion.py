@@ -33,9 +33,8 @@ class Cell:
 
     def tick(self, left: float, stalled: float) -> list[Finding]:
         """Return what has been found by the end of a tick."""
-        sample = self.sample(left, stalled)
-        for listener in self.recorder.subscribers:
-            listener(self.session, (sample,))
+        self.sample(left, stalled)
+        self.recorder.publish()
         return self.session.findings
 
 

@@ -71,7 +71,7 @@ def floats(kib: int) -> Any:
 
 
 def sizes(found: Replay) -> list[int]:
-    return sorted(size for size, _ in live(found).values())
+    return sorted(size for size, _ in live(found))
 
 
 def of_two_at_a_time() -> list[Any]:
@@ -119,7 +119,7 @@ def test_a_step_of_training_is_counted_to_the_byte() -> None:
     weights, inputs, activations = 64 * 32 * 4, 16 * 64 * 4, 16 * 32 * 4
     expected = weights + inputs + activations + 4 + weights + 4
     assert following.peak.bytes == expected
-    before = [size for size, frames in live(following.peak).values() if frames is None]
+    before = [size for size, frames in live(following.peak) if frames is None]
     assert sorted(before) == sorted([weights, inputs])
 
 
@@ -128,7 +128,7 @@ def test_the_backward_pass_is_followed() -> None:
     weight = torch.ones(64, 64, requires_grad=True)
     with Following() as following:
         (weight * 2).sum().backward()
-    names = {frames[0]["name"] for _, frames in live(following.peak).values() if frames}
+    names = {frames[0]["name"] for _, frames in live(following.peak) if frames}
     assert "aten::mul" in names
     assert weight.grad is not None
 
@@ -137,7 +137,7 @@ def test_what_python_brings_in_was_made_here() -> None:
     """`torch.tensor` makes its storage out of sight, and lifts it in."""
     with Following() as following:
         kept = torch.tensor([1.0, 2.0])
-    ((size, frames),) = live(following.peak).values()
+    ((size, frames),) = live(following.peak)
     assert frames
     assert frames[0]["name"] == "aten::lift_fresh"
     assert size == kept.untyped_storage().nbytes()
@@ -147,7 +147,7 @@ def test_the_stack_ends_in_the_code_that_ran() -> None:
     """Innermost first: the operator, then the function that called it."""
     with Following() as following:
         kept = floats(4)
-    ((_, frames),) = live(following.peak).values()
+    ((_, frames),) = live(following.peak)
     assert frames
     assert [frame["name"] for frame in frames[:2]] == ["aten::empty", "floats"]
     assert frames[1]["filename"] == __file__
