@@ -63,13 +63,13 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._statistics, self._reset = raw
         self._random = np.random.default_rng(0)
         self._turns: list[int] = []
-        self._last = 0.0
+        self._last = self._last_cpu = 0.0
         self._from = (0.0, 0.0, 0, 0, 0)
         self._compares_from = self._deadline = math.inf
         self.way = ON
         self.polled = self.watched_seconds = 0.0
         self.spans = (0, 0, 0)
-        self.took: list[tuple[int, float]] = []
+        self.took: list[tuple[int, float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours, name)
@@ -95,16 +95,16 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
             self._ours.on_step_end(args, state, control, **more)
         elif self.way == RAW:
             self._statistics(0)
-        now = time.perf_counter()
+        now, cpu = time.perf_counter(), time.thread_time()
         if self._compares_from < math.inf and self.way != ON:
-            self.took.append((self.way, now - self._last))
+            self.took.append((self.way, now - self._last, cpu - self._last_cpu))
         if state.global_step == SETTLE_STEPS:
             self._from = now, cpu_of_poller(), *self._counted()
             self._compares_from = now + self._seconds / 4
             self._deadline = now + self._seconds
         if now > self._compares_from:
             self._next(state.global_step + 1, control)
-        self._last = time.perf_counter()
+        self._last, self._last_cpu = time.perf_counter(), time.thread_time()
 
     def _counted(self) -> tuple[int, int, int]:
         polling = self.run.grouping.polling
@@ -249,33 +249,37 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         turns, limited = train(arguments, folder, on_gpu=on_gpu)
     took = turns.took[: len(turns.took) // 5 * 5]
-    by_way = np.array(took).reshape(-1, 5, 2)
-    in_order = np.take_along_axis(by_way[..., 1], by_way[..., 0].argsort(axis=1), axis=1)
-    off, raw, within, group, whole = in_order.T
+    by_way = np.array(took).reshape(-1, 5, 3)
+    order = by_way[..., 0].argsort(axis=1)
+    in_order = np.take_along_axis(by_way[..., 1], order, axis=1)
+    off = in_order[:, 0]
     length = float(np.median(off))
-    more = {
-        "raw calls alone": raw - off,
-        "a step within a group": within - off,
-        "a step that is a group": group - off,
-        "a step with phases": whole - off,
-    }
-    rows = []
-    for name, seconds in more.items():
-        share = measure.trimmed(100 * seconds / length)
-        rows.append([name, measure.trimmed(seconds).text(1e-6, 0), share.text(digits=2)])
-    steps, groups, with_phases = turns.spans
-    alone = more["a step that is a group"], more["a step with phases"]
-    # A group costs what a step that is one costs, once; its other steps cost what steps within one do.
-    thread = (
-        (steps - groups - with_phases) * np.clip(more["a step within a group"], -length, length)
-        + groups * alone[0]
-        + with_phases * alone[1]
-    ) / turns.watched_seconds
     polled = 100 * turns.polled
-    on_thread = measure.trimmed(100 * thread)
-    rows.append(["the thread that trains, so", "", on_thread.text(digits=2)])
+    rows = []
+    steps, groups, with_phases = turns.spans
+    for clock, column in (("", 1), (", CPU", 2)):
+        each = np.take_along_axis(by_way[..., column], order, axis=1)
+        raw, within, group, whole = (each[:, way] - each[:, 0] for way in range(1, 5))
+        more = {
+            "raw calls alone": raw,
+            "a step within a group": within,
+            "a step that is a group": group,
+            "a step with phases": whole,
+        }
+        for name, seconds in more.items():
+            share = measure.trimmed(100 * seconds / length).text(digits=2)
+            rows.append([f"{name}{clock}", measure.trimmed(seconds).text(1e-6, 0), share])
+        # A group costs what a step that is one costs, once; its other steps cost what steps within one do.
+        thread = (
+            (steps - groups - with_phases) * np.clip(within, -length, length)
+            + groups * group
+            + with_phases * whole
+        ) / turns.watched_seconds
+        on_thread = measure.trimmed(100 * thread)
+        rows.append([f"the thread that trains, so{clock}", "", on_thread.text(digits=2)])
+        both = f"{on_thread.middle + polled:.2f} (to {on_thread.high + polled:.2f})"
+        rows.append([f"both{clock}", "", both])
     rows.append(["the poller's thread, CPU", "", f"{polled:.2f}"])
-    rows.append(["both", "", f"{on_thread.middle + polled:.2f} (to {on_thread.high + polled:.2f})"])
     limited = f"{steps} steps, {groups} groups, {with_phases} with phases; {limited}"
     measure.report(
         f"{title} of {1e3 * length:.1f} ms, {len(off)} quintuples (mean of the middle 60 %, 95 % interval)",

@@ -26,7 +26,10 @@ LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
 MOST_NAMED = 3
 WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
 
-KINDS = {TABLE[metric].label: metric for metric in HELD}
+EXPECTED = tuple(metric for metric in HELD if metric != "kv_cache")
+"""What stays after a training; a KV cache is of use only while tokens are generated."""
+
+KINDS = {TABLE[metric].label: metric for metric in EXPECTED}
 """The kinds of holders that are counted while the cell runs, as metrics."""
 
 Holding = Sequence[tuple[Holder, int]]
@@ -91,7 +94,7 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
     if span.after is None:
         return
     for device in active_devices(session, span):
-        keys = {metric: f"{device.key}/{metric}" for metric in ("allocated", *HELD)}
+        keys = {metric: f"{device.key}/{metric}" for metric in ("allocated", *EXPECTED)}
         before, after = (
             {metric: known_of(session.value(sample, key), 0.0) for metric, key in keys.items()}
             for sample in (span.before, span.after)
