@@ -1,4 +1,4 @@
-"""Twelve memory faults, each planted in the cell of a notebook, and what a reader of its text must find out."""
+"""Twelve memory faults, each planted in the cell of a notebook, and what a reader of its text must find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batches(tensors=1):
         yield torch.randn(ROWS, WIDTH)
 gc.collect();
 """
-"""A batch, and what a layer makes of it, have 8 MiB. If so many `tensors` of each step are kept, 192 MiB are."""
+"""A batch, and what a layer makes of it, have 8 MiB; 192 MiB are kept if so many `tensors` of each step are."""
 
 
 class Fault(NamedTuple):
