@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from ctypes import addressof, c_char
 from functools import lru_cache
@@ -19,6 +18,7 @@ from hfmem_widget.sources.heap.model import Kind
 from hfmem_widget.sources.heap.paths import Held
 from hfmem_widget.sources.heap.referents import Look, fields_of, in_c, in_items, kept_fields
 from hfmem_widget.sources.heap.tensors import type_in
+from hfmem_widget.sources.storages import address_of
 
 Role = Literal["", "array", "frame", "inner", "buffers"]
 
@@ -148,9 +148,7 @@ def lent_or_shared(tensor: Any) -> tuple[int, bool]:
     try:
         storage = tensor.untyped_storage()
         is_shared = bool(storage.is_shared())
-        # To ask a lazily cloned tensor for its address would copy it.
-        is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)  # noqa: SLF001  (no public name)
-        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr()), is_shared
+        return 0 if storage.resizable() else max(address_of(tensor, storage), 0), is_shared
     except Exception:  # noqa: BLE001  (an odd tensor)
         return 0, is_shared
 
