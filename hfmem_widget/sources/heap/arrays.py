@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import Held
 from hfmem_widget.sources.heap.referents import Look, fields_of, in_c, in_items, kept_fields
 from hfmem_widget.sources.heap.tensors import type_in
 from hfmem_widget.sources.storages import address_of
@@ -63,11 +62,6 @@ def role_of(kind: type) -> tuple[Role, Kind]:
     return "inner" if module.partition(".")[0] == "pandas" else "", "tensors"
 
 
-def in_array(array: Any) -> Iterator[Held]:
-    """Yield a subclass' attributes, such as a mask, and the objects in an array of objects."""
-    return chain(kept_fields(array), in_items(iter(objects_in(array))))
-
-
 def objects_in(array: Any) -> list[Any]:
     """Return the objects in an array of objects; none of another array."""
     own = _of_numpy()
@@ -75,7 +69,8 @@ def objects_in(array: Any) -> list[Any]:
 
 
 LOOKS: Mapping[Role, Look] = {
-    "array": in_array,
+    # A subclass has attributes, such as a mask; an array of objects has these.
+    "array": lambda array: chain(kept_fields(array), in_items(iter(objects_in(array)))),
     "frame": kept_fields,
     "inner": lambda value: in_c(value) if gc.is_tracked(value) else iter(()),
 }
