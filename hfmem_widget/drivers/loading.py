@@ -74,7 +74,7 @@ class Load:
         self._label = label
         self._close = partial(monitor.close_span, session)
         self._span = 0
-        self._shards = Shards()
+        self.shards = Shards()
         self._number = self._completed = self._shard = 0
         self._bytes = 0.0
 
@@ -98,10 +98,10 @@ class Load:
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
         """Follow one checkpoint, of one file or several, as it is put into a model."""
         self._monitor.attribution.follow(model)
-        self._shards = Shards(files)
+        self.shards = Shards(files)
         self._number = self._completed = 0
         self._bytes = 0.0
-        sizes = self._shards.sizes.values()
+        sizes = self.shards.sizes.values()
         if sizes:
             counts = {"shards": float(len(files))}
             if all(sizes):
@@ -116,30 +116,26 @@ class Load:
             outcome = outcome_of(error)
             raise
         finally:
-            self._shards = Shards()
+            self.shards = Shards()
             if self.goes_on:
                 self._end_shard(outcome)
 
     @contextmanager
     def shard(self, file: str) -> Iterator[None]:
         """Follow one file that is read by itself."""
-        sizes = self._shards.sizes.get(file)
+        sizes = self.shards.sizes.get(file)
         if sizes is not None:
-            self._begin_shards(len(self._shards.sizes))
+            self._begin_shards(len(self.shards.sizes))
         yield
         if sizes is not None and self.goes_on:
             self._bytes += sum(sizes.values())
             self._complete()
 
-    def collect(self, name: str) -> None:
-        """Take note of a tensor of the checkpoint that the model takes."""
-        self._shards.collect(name)
-
     def place(self, names: Iterable[str]) -> None:
         """Take note of the tensors of the checkpoint that go into the model next."""
-        if self._shards.wanted and not self._number:
-            self._begin_shards(self._shards.wanted)
-        for size, completes in self._shards.place(names):
+        if self.shards.wanted and not self._number:
+            self._begin_shards(self.shards.wanted)
+        for size, completes in self.shards.place(names):
             self._bytes += size
             if completes:
                 self._complete()
@@ -218,12 +214,6 @@ def _placing(load: Load, weights: Any) -> None:
     load.place([name for names in weights.layer_targets.values() for name in names])
 
 
-def _collecting(
-    load: Load, _weights: object, _target: object, source: str, *_: Any, **__: Any
-) -> None:
-    load.collect(source)
-
-
 def leave_steps(_module: object = None) -> None:
     """Follow no steps of ``generate`` any more, of models that have a method of their own for them either."""
     restore_with(stepping)
@@ -255,7 +245,9 @@ PLACES = (
     # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
     Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
     Place(
-        *(_WEIGHTS, "WeightTransform", "add_tensor", _in_load(_collecting)),
+        # It is called with itself, the name in the model, and the one in the checkpoint.
+        *(_WEIGHTS, "WeightTransform", "add_tensor"),
+        _in_load(lambda load, *args, **_: load.shards.collect(args[2])),
         whole_call=True,
         unless=_none_loads,
     ),

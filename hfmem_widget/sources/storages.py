@@ -155,35 +155,35 @@ def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
     size = storage.nbytes()
     if not device or not size:
         return
-    if type(tensor) not in _quick.types and not _has_bytes(torch, tensor, storage):
+    # Wrappers without bytes of their own have a storage that is not real.
+    if type(tensor) not in _quick.types and not address_of(tensor, storage):
         return
     if device == "cpu" and not storage.resizable():
         device = _beside_malloc(tensor, storage)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.dtype not in _quantised(torch):
         _quick.dtypes[tensor.dtype] = dtype
-    yield storage._cdata, device, size, dtype
+    if device:
+        yield storage._cdata, device, size, dtype
 
 
 def _beside_malloc(tensor: Any, storage: Any) -> str:
     """Return the device of bytes that torch did not allocate, so cannot resize: a file's, CUDA's, NumPy's."""
     if getattr(tensor, "is_paged", False):
         return MANAGED
-    # To ask a lazily cloned tensor for its address would copy it.
-    if sys.modules["torch"]._C._is_cow_tensor(tensor):
-        return "cpu"
-    return MANAGED if _mapped_files.hold(storage.data_ptr(), storage._cdata) else "cpu"
+    address = address_of(tensor, storage)
+    if not address:
+        return ""
+    return MANAGED if _mapped_files.hold(address, storage._cdata) else "cpu"
 
 
-def _has_bytes(torch: Any, tensor: Any, storage: Any) -> bool:
-    """Return whether a storage is real; wrappers without bytes of their own have one that is not."""
-    # To ask a lazily cloned tensor for its address would copy it.
-    if torch._C._is_cow_tensor(tensor):
-        return True
+def address_of(tensor: Any, storage: Any) -> int:
+    """Return a storage's address; 0 if it is not real, -1 of a lazy clone, which asking for it would copy."""
     try:
-        return bool(storage.data_ptr())
+        is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)
+        return -1 if is_lazy else int(storage.data_ptr())
     except RuntimeError:
-        return False
+        return 0
 
 
 def _quantised(torch: Any) -> tuple[Any, ...]:

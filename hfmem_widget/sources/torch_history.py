@@ -79,8 +79,8 @@ class TorchHistory:
                 self._refuse("This torch records no stacks on XPU; use torch 2.13 or later.")
         elif module.is_initialized():
             self._begin()
-        elif self._queued is None and hasattr(module, "_lazy_call"):
-            # torch calls it when it initialises the devices; where it cannot, the next look will see that.
+        elif self._queued is None:
+            # torch calls it when it initialises the devices.
             self._queued = self._devices_come_up
             module._lazy_call(self._queued)
 

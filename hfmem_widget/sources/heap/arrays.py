@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from ctypes import addressof, c_char
 from functools import lru_cache
@@ -16,9 +15,9 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import Held
 from hfmem_widget.sources.heap.referents import Look, fields_of, in_c, in_items, kept_fields
 from hfmem_widget.sources.heap.tensors import type_in
+from hfmem_widget.sources.storages import address_of
 
 Role = Literal["", "array", "frame", "inner", "buffers"]
 
@@ -63,11 +62,6 @@ def role_of(kind: type) -> tuple[Role, Kind]:
     return "inner" if module.partition(".")[0] == "pandas" else "", "tensors"
 
 
-def in_array(array: Any) -> Iterator[Held]:
-    """Yield a subclass' attributes, such as a mask, and the objects in an array of objects."""
-    return chain(kept_fields(array), in_items(iter(objects_in(array))))
-
-
 def objects_in(array: Any) -> list[Any]:
     """Return the objects in an array of objects; none of another array."""
     own = _of_numpy()
@@ -75,7 +69,8 @@ def objects_in(array: Any) -> list[Any]:
 
 
 LOOKS: Mapping[Role, Look] = {
-    "array": in_array,
+    # A subclass has attributes, such as a mask; an array of objects has these.
+    "array": lambda array: chain(kept_fields(array), in_items(iter(objects_in(array)))),
     "frame": kept_fields,
     "inner": lambda value: in_c(value) if gc.is_tracked(value) else iter(()),
 }
@@ -148,9 +143,7 @@ def lent_or_shared(tensor: Any) -> tuple[int, bool]:
     try:
         storage = tensor.untyped_storage()
         is_shared = bool(storage.is_shared())
-        # To ask a lazily cloned tensor for its address would copy it.
-        is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)  # noqa: SLF001  (no public name)
-        return 0 if storage.resizable() or is_lazy else int(storage.data_ptr()), is_shared
+        return 0 if storage.resizable() else max(address_of(tensor, storage), 0), is_shared
     except Exception:  # noqa: BLE001  (an odd tensor)
         return 0, is_shared
 

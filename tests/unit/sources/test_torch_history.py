@@ -126,16 +126,6 @@ def test_it_begins_with_the_device_before_the_first_allocation(device: str) -> N
     assert not torch.recording
 
 
-def test_a_torch_without_that_queue_is_looked_at_again() -> None:
-    """Then it begins with the tick that finds CUDA up."""
-    torch = FakeTorch(initialized=False)
-    del torch.cuda._lazy_call
-    history = begun(torch)
-    torch.initialized = True
-    history.look()
-    assert history.state == "recording"
-
-
 def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
     """The queue is as it was."""
     torch = FakeTorch(initialized=False)

@@ -141,7 +141,7 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
 
     assert capsys.readouterr().err == ""
     assert sum(span.kind == "step" for span in session.spans) == 1
-    assert not bench.monitor.polling
+    assert not bench.monitor.poller.alive
 
 
 @pytest.mark.parametrize("trains", [True, False])
