@@ -183,7 +183,11 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
     except OSError as error:
         return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
     named.sort(key=lambda entry: entry.name.removesuffix(".jsonl"))  # a first part before the next
-    own = [entry for entry in named if entry.name in read_before or _is_own_entry(entry)]
+    own = []
+    for entry in named:
+        with suppress(OSError):  # it has just been removed
+            if entry.name in read_before or _is_own(entry.stat(follow_symlinks=False)):
+                own.append(entry)
     foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
     reasons = []
     if foreign:
@@ -207,13 +211,6 @@ def open_own(path: str | Path) -> tuple[int, os.stat_result]:
         message = "not a regular file of one's own"
         raise PermissionError(1, message)
     return descriptor, status
-
-
-def _is_own_entry(entry: os.DirEntry[str]) -> bool:
-    try:
-        return _is_own(entry.stat(follow_symlinks=False))
-    except OSError:  # it has just been removed
-        return False
 
 
 def _is_own(status: os.stat_result) -> bool:
