@@ -397,6 +397,8 @@ class Session(Shown):
     ) -> Path:
         """Write what is known to a new file, and return where it is.
 
+        Raises `OptionError` if something is there already, the ending is another, or it cannot be written.
+
         Parameters
         ----------
         path : path-like
@@ -407,11 +409,6 @@ class Session(Shown):
             Which table: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
         resolution : float, optional
             Seconds between two points of a trace's curves; each is the highest sample from there on.
-
-        Raises
-        ------
-        OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.recording.api:save")(self, path, table, resolution)
         return written
@@ -420,7 +417,7 @@ class Session(Shown):
         """Write a page for a browser, complete in one new file, and return where it is.
 
         It has the card, the interactive chart, findings, phases, steps, and the memory at the peak part by
-        part. It loads nothing from anywhere.
+        part. It loads nothing from anywhere. Raises `OptionError` as `save` does.
 
         Parameters
         ----------
@@ -428,11 +425,6 @@ class Session(Shown):
             Ending in ``.html``.
         static : bool, optional
             With the still chart alone: less than 100 kB instead of up to 1.5 MB, and without JavaScript.
-
-        Raises
-        ------
-        OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.features.report.page:report")(
             self, path, static=static
