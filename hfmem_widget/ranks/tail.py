@@ -149,10 +149,10 @@ class Tail:
         read: list[bool] = []
         try:
             # On a thread of ours: this one is the user's, and a server may never answer.
-            is_done = done_within(TO_THE_END + PATIENCE, lambda: read.append(self._read_the_rest()))
+            done_within(TO_THE_END + PATIENCE, lambda: read.append(self._read_the_rest()))
             late = {file.name for file in self.files.values() if file.has_more or file.is_away}
             late.update(file.name for file in self._round)
-            if late or not (is_done and all(read)):
+            if late or read != [True]:  # not in time, or there was a fault of ours
                 ranks = format_counted(len(late), "rank") if late else "the ranks"
                 self.collector.recorder.note(
                     f"The last lines of {ranks} could not be read within {TO_THE_END:.0f} s: "
