@@ -69,22 +69,15 @@ class Session(Shown):
 
     While it runs, a `Recorder` writes it on other threads. Most attributes hold values that never change:
     the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps
-    grow in place, because a copy at each tick would cost more the longer the run. Read them through the
-    methods, which hold its lock: that is right with and without the interpreter's own lock, and only a read
-    pays for it.
+    grow in place, so that a tick costs the same however long the run: the methods hold its lock.
 
     Two sessions are equal if their contents are equal. A copy, also by `pickle`, is what was known at that
-    moment, and is not written further. Parameters are optional; those not listed are as the attributes.
-
-    Parameters
-    ----------
-    label : str
-        What the user calls it.
-    spans : Spans
-    phases : Phases
+    moment, and is not written further. Parameters are optional, and as the attributes.
 
     Attributes
     ----------
+    label : str
+        What the user calls it.
     started_at : float
         Wall clock at time zero, seconds since the epoch.
     lock : context manager
