@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -344,14 +344,7 @@ def _restarts(look: Look) -> Iterator[Finding]:
             )
             title = f"{ranks} {'rank was' if restart.ranks == 1 else 'ranks were'} restarted{after}"
         times = f", for the {ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
-        evidence = {
-            "attempt": restart.attempt,
-            "ranks": restart.ranks,
-            "step": restart.step,
-            "before": restart.before,
-            "world": restart.world,
-            "times": len(look.restarts),
-        }
+        evidence = {**asdict(restart), "times": len(look.restarts)}
         yield Finding("rank-restarted", "warn", f"{title}{times}.", evidence)
 
 
