@@ -129,11 +129,8 @@ def read_run(directory: Path) -> RunFile:
     """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
-        descriptor, _ = open_own(path)
-        try:
-            fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
-        finally:
-            os.close(descriptor)
+        with os.fdopen(open_own(path)[0], "rb") as file:
+            fields = json.loads(file.read(LARGEST_RUN_FILE))
         run, label = fields["run"], fields.get("label", "")
         if fields["format"] != FORMAT or not _RUN.fullmatch(run):
             raise ValueError("of something else")  # noqa: TRY301
