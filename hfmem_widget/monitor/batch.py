@@ -71,7 +71,7 @@ def see_batch(
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch of a model or of what it is in, None if none was seen; without one of any."""
+    """Return the newest batch of a model, or of what it is in; without a model the newest of all."""
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
         if was_training is is_training:
             outermost = seen.model()
