@@ -140,13 +140,13 @@ class SlowDisk(Disk):
         self._seconds = seconds
         self._opened = itertools.count()
 
-    def listed(self, directory: Path, known: Container[str]) -> Streams:
+    def listed(self, directory: Path, read_before: Container[str] = ()) -> Streams:
         """List the directory, and look at each new file in it."""
-        found = super().listed(directory, known)
-        time.sleep(self._seconds * (2 + sum(path.name not in known for path in found.paths)))
+        found = super().listed(directory, read_before)
+        time.sleep(self._seconds * (2 + sum(path.name not in read_before for path in found.paths)))
         return found
 
-    def opened(self, path: str) -> tuple[int, os.stat_result]:
+    def opened(self, path: str | Path) -> tuple[int, os.stat_result]:
         """Open a file; some are stale."""
         time.sleep(self._seconds)
         if self._seconds and 2000 < next(self._opened) < 3000:

@@ -25,7 +25,9 @@ def kv_cache(session: Session, span: Span | None = None) -> KVCache | None:
         spans = [highest[key] for highest in decodes if key in highest]
         if spans:
             decode = max(spans, key=lambda span: span.peaks[key].value)
-            caches.append((_most_held(session, device, decode), device, decode))
+            held, end = f"{device.key}/kv_cache", end_of(session, decode)
+            sampled = known_values(session, held, decode.start, end)
+            caches.append((max([*sampled, decode.counts.get(held, 0.0)]), device, decode))
     if not any(held > 0 for held, *_ in caches):
         return None
     size, device, decode = max(caches, key=itemgetter(0))
@@ -43,12 +45,6 @@ def kv_cache(session: Session, span: Span | None = None) -> KVCache | None:
         longest=_longest(session, device, decode, share),
         tokens_per_second=counts.get("tokens_per_second", NOT_AVAILABLE),
     )
-
-
-def _most_held(session: Session, device: Device, decode: Span) -> float:
-    key = f"{device.key}/kv_cache"
-    sampled = known_values(session, key, decode.start, end_of(session, decode))
-    return max([*sampled, decode.counts.get(key, 0.0)])
 
 
 def _longest(session: Session, device: Device, decode: Span, share: float) -> float:

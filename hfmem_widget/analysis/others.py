@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from hfmem_widget.analysis.facts import end_of, uses_a_gpu
 from hfmem_widget.analysis.parts import Read, known_values
@@ -73,30 +74,23 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
-        if not self._sentence or len(self.devices) == 1:
-            return self._sentence
-        most_used = max(self.devices, key=lambda device: device.highest)
-        rose, _, whom = self._sentence.partition(", ")
-        return (
-            f"{rose}, highest {format_bytes(most_used.highest)} on {most_used.device.key}, {whom}"
-        )
+        return self._told(how_high=True)
 
     @property
     def brief(self) -> str:
         """The same where there is little room: of several devices without how high."""
-        return self._sentence.partition("; ")[0]
+        return self._told(how_high=False).partition("; ")[0]
 
-    @property
-    def _sentence(self) -> str:
+    def _told(self, *, how_high: bool) -> str:
         if not (self.devices and self.leads):
             return ""
         by = _range([device.rise for device in self.devices])
+        fullest = max(self.devices, key=attrgetter("highest"))
+        key, highest = fullest.device.key, format_bytes(fullest.highest)
         if len(self.devices) == 1:
-            (only,) = self.devices
-            rose = f"{only.device.key} rose by {by} to {format_bytes(only.highest)}"
-        else:
-            rose = f"{len(self.devices)} devices rose by {by}"
-        return f"{rose}, {self._by_whom}"
+            return f"{key} rose by {by} to {highest}, {self._by_whom}"
+        most = f", highest {highest} on {key}" if how_high else ""
+        return f"{len(self.devices)} devices rose by {by}{most}, {self._by_whom}"
 
     @property
     def by_children(self) -> str:

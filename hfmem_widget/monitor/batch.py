@@ -71,7 +71,7 @@ def see_batch(
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch of a model or of what it is in, None if none was seen; without one of any."""
+    """Return the newest batch of a model, or of what it is in; without a model the newest of all."""
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
         if was_training is is_training:
             outermost = seen.model()
@@ -113,7 +113,9 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
 
 def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by name, as far as the first of them can be named."""
-    if _is_ids(args[0]):
+    # Two dimensions of whole numbers are ids; of others they may as well be features.
+    is_float = getattr(getattr(args[0], "dtype", None), "is_floating_point", True)
+    if len(_sizes(args[0])) == 2 and not is_float:
         return {"input_ids": args[0], **kwargs}
     return args[0] if isinstance(args[0], Mapping) else kwargs
 
@@ -137,12 +139,6 @@ def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.
     with torch._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
         return float(mask.numpy().sum())
-
-
-def _is_ids(value: Any) -> bool:
-    # Two dimensions of whole numbers; of others it may as well be features.
-    is_float = getattr(getattr(value, "dtype", None), "is_floating_point", True)
-    return len(_sizes(value)) == 2 and not is_float
 
 
 def _sizes(value: Any) -> tuple[int, ...]:

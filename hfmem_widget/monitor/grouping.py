@@ -42,7 +42,7 @@ FADING = 0.9
 
 
 class Budget:
-    """Seconds that measuring may take: a `share` of the time, kept up to an allowance; monotonic seconds."""
+    """Seconds that measuring may take: a `share` of the time, kept up to an allowance; `now` is monotonic."""
 
     __slots__ = ("_left", "_now", "share")
 

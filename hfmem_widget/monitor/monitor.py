@@ -293,14 +293,14 @@ class Monitor:
         }
         return dict(watched.wanted({**known, **exact}))
 
-    def shutdown(self, timeout: float = EXIT_TIMEOUT) -> str:
+    def shutdown(self) -> str:
         """End everything; return a sentence if the user's own peaks now read lower, else ``""``."""
         if not self.in_this_process:
             return ""
         for watched in self.register.all():
             harmless(self.end, watched.session)
         # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
-        if self.poller.join(timeout):
+        if self.poller.join(EXIT_TIMEOUT):
             self.sampler.close()
         return self.ledger.uninstall()
 

@@ -129,11 +129,8 @@ def read_run(directory: Path) -> RunFile:
     """Return what the directory of a run says of it; raise `OptionError` if it is none."""
     path = directory / RUN_FILE
     try:
-        descriptor, _ = open_own(path)
-        try:
-            fields = json.loads(os.read(descriptor, LARGEST_RUN_FILE))
-        finally:
-            os.close(descriptor)
+        with os.fdopen(open_own(path)[0], "rb") as file:
+            fields = json.loads(file.read(LARGEST_RUN_FILE))
         run, label = fields["run"], fields.get("label", "")
         if fields["format"] != FORMAT or not _RUN.fullmatch(run):
             raise ValueError("of something else")  # noqa: TRY301
@@ -183,7 +180,11 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
     except OSError as error:
         return Streams(why=f"No rank is read: {plain(directory)}: {readable(error)}.")
     named.sort(key=lambda entry: entry.name.removesuffix(".jsonl"))  # a first part before the next
-    own = [entry for entry in named if entry.name in read_before or _is_own_entry(entry)]
+    own = []
+    for entry in named:
+        with suppress(OSError):  # it has just been removed
+            if entry.name in read_before or _is_own(entry.stat(follow_symlinks=False)):
+                own.append(entry)
     foreign, beyond = len(named) - len(own), len(own) - MOST_STREAMS
     reasons = []
     if foreign:
@@ -207,13 +208,6 @@ def open_own(path: str | Path) -> tuple[int, os.stat_result]:
         message = "not a regular file of one's own"
         raise PermissionError(1, message)
     return descriptor, status
-
-
-def _is_own_entry(entry: os.DirEntry[str]) -> bool:
-    try:
-        return _is_own(entry.stat(follow_symlinks=False))
-    except OSError:  # it has just been removed
-        return False
 
 
 def _is_own(status: os.stat_result) -> bool:

@@ -73,11 +73,14 @@ class Lent:
         for name, value in self._own.items():
             if environ.get(name) == value:
                 del environ[name]
-        if path == self._path:
-            _set(environ, self._before)
-        elif path is not None and SITE in path.split(os.pathsep):
+        if path is not None:
             others = [folder for folder in path.split(os.pathsep) if folder != SITE]
-            _set(environ, os.pathsep.join(others) if others or self._before is not None else None)
+            left = os.pathsep.join(others) if others or self._before is not None else None
+            before = self._before if path == self._path else left
+            if before is None:
+                del environ[PATH]
+            else:
+                environ[PATH] = before
         process_state(Lenders).discard(self._pid)
         self._pid = 0
 
@@ -101,10 +104,3 @@ def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:
 def with_site(path: str | None) -> str:
     """Return a ``PYTHONPATH`` with our folder first."""
     return f"{SITE}{os.pathsep}{path}" if path else SITE
-
-
-def _set(environ: MutableMapping[str, str], path: str | None) -> None:
-    if path is None:
-        environ.pop(PATH, None)
-    else:
-        environ[PATH] = path

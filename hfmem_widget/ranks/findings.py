@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,13 +205,9 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
         f"{look.named(place)} has finished no step after step {format_count(stream.newest_step)} for "
         f"{waits} s; the others are at step {format_count(theirs)}{more}."
     )
-    evidence = {
-        **look.rank_evidence(place),
-        "step": stream.newest_step,
-        "others": theirs,
-        "seconds": waits,
-        "ranks": look.numbers(behind),
-    }
+    evidence = look.rank_evidence(
+        place, step=stream.newest_step, others=theirs, seconds=waits, ranks=look.numbers(behind)
+    )
     yield Finding("rank-behind", "warn", title, evidence)
 
 
@@ -257,14 +253,8 @@ def _waited_for(look: Look) -> Iterator[Finding]:
         f"{look.named(place)} {its} step {step}{_others_too(late)}. {format_counted(len(waiting), 'rank')} "
         f"have waited in its {theirs} for {whole} s."
     )
-    evidence = {
-        **look.rank_evidence(place),
-        "step": stream.newest_step,
-        "phase": phase,
-        "others": theirs,
-        "seconds": whole,
-        "ranks": look.numbers(late),
-    }
+    where = {"step": stream.newest_step, "phase": phase, "others": theirs}
+    evidence = look.rank_evidence(place, **where, seconds=whole, ranks=look.numbers(late))
     yield Finding("rank-behind", "warn", title, evidence)
 
 
@@ -277,12 +267,9 @@ def _outliers(look: Look, far_off: Sequence[Outlier]) -> Iterator[Finding]:
             f"{look.named(outlier.place)} peaks at {format_bytes(outlier.value)} in its steps, {share} {how} "
             f"than its peers ({format_bytes(outlier.peers)}).{more and f'{more}.'}"
         )
-        evidence = {
-            **look.rank_evidence(outlier.place),
-            "peak": round(outlier.value),
-            "peers": round(outlier.peers),
-            "ranks": look.numbers(other.place for other in far_off),
-        }
+        ranks, peak = look.numbers(other.place for other in far_off), round(outlier.value)
+        peers_peak = round(outlier.peers)
+        evidence = look.rank_evidence(outlier.place, peak=peak, peers=peers_peak, ranks=ranks)
         advice = ("Compare its batches, its shard of the model and its software with the others'.",)
         yield Finding("rank-outlier", "warn", title, evidence, advice)
 
@@ -311,12 +298,8 @@ def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> It
         f"{look.named(place)} peaked at {format_bytes(stream.peak.value)}, its peers at "
         f"{format_bytes(median)} (+{100 * above / median:.0f} %){where}."
     )
-    evidence = {
-        **look.rank_evidence(place),
-        "peak": round(stream.peak.value),
-        "peers": round(median),
-        "phase": phase,
-    }
+    peak = round(stream.peak.value)
+    evidence = look.rank_evidence(place, peak=peak, peers=round(median), phase=phase)
     yield Finding("rank-imbalance", "warn", title, evidence)
 
 
@@ -344,14 +327,7 @@ def _restarts(look: Look) -> Iterator[Finding]:
             )
             title = f"{ranks} {'rank was' if restart.ranks == 1 else 'ranks were'} restarted{after}"
         times = f", for the {ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
-        evidence = {
-            "attempt": restart.attempt,
-            "ranks": restart.ranks,
-            "step": restart.step,
-            "before": restart.before,
-            "world": restart.world,
-            "times": len(look.restarts),
-        }
+        evidence = {**asdict(restart), "times": len(look.restarts)}
         yield Finding("rank-restarted", "warn", f"{title}{times}.", evidence)
 
 

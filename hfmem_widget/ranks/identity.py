@@ -67,19 +67,14 @@ ENGINES = (
 
 
 def rank_of_process(
-    environ: Mapping[str, str],
-    in_group: tuple[int, int] | None = None,
-    *,
-    host: str | None = None,
-    pid: int | None = None,
+    environ: Mapping[str, str], in_group: tuple[int, int] | None = None
 ) -> Rank | None:
-    """Return which rank a process is; None where its environment does not say so.
+    """Return which rank this process is; None where its environment does not say so.
 
     What makes no sense in the environment is passed over. `in_group` is its number and how many there are,
-    as torch.distributed knows them. Host and process are those of this process by default.
+    as torch.distributed knows them.
     """
-    place = this_host() if host is None else plain(host, 64)
-    process = os.getpid() if pid is None else pid
+    host, pid = this_host(), os.getpid()
     for engine in ENGINES:
         if not all(name in environ for name in engine.sets):
             continue
@@ -89,10 +84,10 @@ def rank_of_process(
         rank, world = in_group or (rank, world)
         local, attempt = _number(environ, engine.local), _number(environ, engine.attempt) or 0
         within = rank if local is None else local
-        return Rank(rank, within, world, attempt, place, process, engine.name)
+        return Rank(rank, within, world, attempt, host, pid, engine.name)
     if in_group is None:
         return None
-    return Rank(in_group[0], in_group[0], in_group[1], 0, place, process, "torch.distributed")
+    return Rank(in_group[0], in_group[0], in_group[1], 0, host, pid, "torch.distributed")
 
 
 def only_rank() -> Rank:

@@ -209,10 +209,10 @@ class Look:
             self.streams[place].rank.rank for place in itertools.islice(places, MOST_IN_EVIDENCE)
         ]
 
-    def rank_evidence(self, place: int) -> dict[str, object]:
-        """Return the evidence of which rank a finding is about."""
+    def rank_evidence(self, place: int, **more: object) -> dict[str, object]:
+        """Return the evidence of which rank a finding is about, and more."""
         rank = self.streams[place].rank
-        return {"rank": rank.rank, "host": rank.host}
+        return {"rank": rank.rank, "host": rank.host, **more}
 
 
 CLOCK_NOISE = 0.05

@@ -206,22 +206,15 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     until it was read, and `look()` waits for that. Lines that are damaged are left out, and a note says how
     many.
 
+    Raises `OptionError` if there is no such file, it is no recording, or of a newer version; if a directory
+    is not that of a run, or others may write there.
+
     Parameters
     ----------
     path : path-like
         Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``; or a directory, by
         ``%%memwatch --ranks`` or ``hfmem run``; or by ``torch.cuda.memory._dump_snapshot``. Nothing that is
         in a snapshot is run, also if somebody else made it.
-
-    Returns
-    -------
-    Session, Run or Snapshot
-
-    Raises
-    ------
-    OptionError
-        If there is no such file, it is no recording, or of a newer version; if a directory is not that of a
-        run, or others may write there.
 
     Examples
     --------

@@ -149,10 +149,10 @@ class Tail:
         read: list[bool] = []
         try:
             # On a thread of ours: this one is the user's, and a server may never answer.
-            is_done = done_within(TO_THE_END + PATIENCE, lambda: read.append(self._read_the_rest()))
-            late = {file.name for file in self.files.values() if file.has_more or file.is_away}
-            late.update(file.name for file in self._round)
-            if late or not (is_done and all(read)):
+            done_within(TO_THE_END + PATIENCE, lambda: read.append(self._read_the_rest()))
+            files, left = tuple(self.files.values()), tuple(self._round)  # the thread may go on
+            late = {file.name for file in files if file.has_more or file.is_away or file in left}
+            if late or read != [True]:  # not in time, or there was a fault of ours
                 ranks = format_counted(len(late), "rank") if late else "the ranks"
                 self.collector.recorder.note(
                     f"The last lines of {ranks} could not be read within {TO_THE_END:.0f} s: "

@@ -428,7 +428,8 @@ class _Move(RecordedLine, tag="move"):
     spare: Figure | None = 0.0
 
     def made(self) -> Item:
-        fields = {name: NOT_AVAILABLE if one is None else one for name, one in asdict(self).items()}
+        own = asdict(self).items()
+        fields: dict[str, Any] = {name: NOT_AVAILABLE if one is None else one for name, one in own}
         fields["changes"] = tuple(Change(**asdict(each)) for each in self.changes)
         return Item("move", fields.pop("i"), Move(**fields))
 

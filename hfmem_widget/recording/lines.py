@@ -271,10 +271,7 @@ class Lines:
         columns = range(min(len(keys), max(len(span.before.values), len(after))))
         peaks = [span.peaks.get(keys[column]) for column in columns]
         return {
-            "id": span.id,
-            "parent": span.parent,
-            "kind": span.kind,
-            "label": span.label,
+            **{name: getattr(span, name) for name in ("id", "parent", "kind", "label")},
             "start": _time(span.start),
             "stop": None if span.stop is None else _time(span.stop),
             "outcome": span.outcome,

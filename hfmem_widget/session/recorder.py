@@ -120,9 +120,11 @@ class Recorder:
             counts = {**span.counts, **counts}
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
-            if span.kind == "step":
-                number = self.session.steps.count + 1
-                span = replace(span, label=_numbered(span.label, counts, number))
+            if span.kind == "step":  # one that nobody has numbered gets its number
+                last = counts.setdefault("step", float(self.session.steps.count + 1))
+                first = counts.get("first", last)
+                if first < last:
+                    span = replace(span, label=f"steps {first:.0f} to {last:.0f}")
             span = self._ended(span, after, outcome, peaks, counts)
             self._account(span)
         return span
@@ -262,10 +264,3 @@ class Recorder:
             around.append(outer)
             root, parent = outer.id, outer.parent
         return root, around
-
-
-def _numbered(label: str, counts: dict[str, float], number: int) -> str:
-    """Give a step that nobody has numbered its number, and return its label, or that of its group."""
-    last = counts.setdefault("step", float(number))
-    first = counts.get("first", last)
-    return f"steps {first:.0f} to {last:.0f}" if first < last else label

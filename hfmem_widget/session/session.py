@@ -69,22 +69,15 @@ class Session(Shown):
 
     While it runs, a `Recorder` writes it on other threads. Most attributes hold values that never change:
     the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps
-    grow in place, because a copy at each tick would cost more the longer the run. Read them through the
-    methods, which hold its lock: that is right with and without the interpreter's own lock, and only a read
-    pays for it.
+    grow in place, so that a tick costs the same however long the run: the methods hold its lock.
 
     Two sessions are equal if their contents are equal. A copy, also by `pickle`, is what was known at that
-    moment, and is not written further. Parameters are optional; those not listed are as the attributes.
-
-    Parameters
-    ----------
-    label : str
-        What the user calls it.
-    spans : Spans
-    phases : Phases
+    moment, and is not written further. Parameters are optional, and as the attributes.
 
     Attributes
     ----------
+    label : str
+        What the user calls it.
     started_at : float
         Wall clock at time zero, seconds since the epoch.
     lock : context manager
@@ -397,6 +390,8 @@ class Session(Shown):
     ) -> Path:
         """Write what is known to a new file, and return where it is.
 
+        Raises `OptionError` if something is there already, the ending is another, or it cannot be written.
+
         Parameters
         ----------
         path : path-like
@@ -407,11 +402,6 @@ class Session(Shown):
             Which table: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
         resolution : float, optional
             Seconds between two points of a trace's curves; each is the highest sample from there on.
-
-        Raises
-        ------
-        OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.recording.api:save")(self, path, table, resolution)
         return written
@@ -420,7 +410,7 @@ class Session(Shown):
         """Write a page for a browser, complete in one new file, and return where it is.
 
         It has the card, the interactive chart, findings, phases, steps, and the memory at the peak part by
-        part. It loads nothing from anywhere.
+        part. It loads nothing from anywhere. Raises `OptionError` as `save` does.
 
         Parameters
         ----------
@@ -428,11 +418,6 @@ class Session(Shown):
             Ending in ``.html``.
         static : bool, optional
             With the still chart alone: less than 100 kB instead of up to 1.5 MB, and without JavaScript.
-
-        Raises
-        ------
-        OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.features.report.page:report")(
             self, path, static=static

@@ -231,19 +231,8 @@ class Stacks(Shown):
         """Write the snapshot to a new file, as pytorch.org/memory_viz reads it, and return its path.
 
         Only its owner can read the file, which has paths and names of your code. It is a pickle: open none
-        that somebody else made.
-
-        Parameters
-        ----------
-        path : str or path-like
-            ``~`` is your home.
-
-        Raises
-        ------
-        OptionError
-            If the file exists already, its folder does not exist, or it cannot be written.
-        WatchStateError
-            If no snapshot was kept.
+        that somebody else made. A ``~`` is your home. Raises `OptionError` if the file exists already, its
+        folder does not, or it cannot be written, and `WatchStateError` if no snapshot was kept.
         """
         if not self._pickled:
             raise WatchStateError("this recording has no snapshot to save")

@@ -25,11 +25,11 @@ class SlowDisk(Disk):
         self.failing: set[str] = set()
         self.calls: Counter[str] = Counter()
 
-    def listed(self, directory: Path, known: Container[str]) -> Streams:
+    def listed(self, directory: Path, read_before: Container[str] = ()) -> Streams:
         self._pass_time("listed")
-        return super().listed(directory, known)
+        return super().listed(directory, read_before)
 
-    def opened(self, path: str) -> tuple[int, os.stat_result]:
+    def opened(self, path: str | Path) -> tuple[int, os.stat_result]:
         self._pass_time("opened")
         if Path(path).name in self.failing:
             raise OSError(116, "Stale file handle")

@@ -375,8 +375,11 @@ def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None
 
 
 def test_devices_of_two_sources_are_one() -> None:
-    """Where two sources know a device, each fills what the other leaves empty; the host stands last."""
-    torch = FakeSource([Device("cuda:0", "", "GPU-1")], [Series("cuda:0", "allocated")])
+    """Where two sources know a device, each fills what the other leaves empty; the host stands last.
+
+    The larger capacity counts: NVML's has the driver's reserve, which headroom takes off once.
+    """
+    torch = FakeSource([Device("cuda:0", "", "GPU-1", 4400.0)], [Series("cuda:0", "allocated")])
     driver = FakeSource(
         [
             Device("cuda:0", "NVIDIA H200", "", 5000.0),
@@ -391,16 +394,6 @@ def test_devices_of_two_sources_are_one() -> None:
 
     assert [device.key for device in sampler.devices] == ["cuda:0", "cuda:2", "cuda:10", "cpu"]
     assert sampler.devices[0] == Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)
-
-
-def test_a_device_has_the_largest_capacity_that_is_known_of_it() -> None:
-    """NVML's capacity includes the driver's reserve, torch's does not; headroom takes it off once."""
-    torch = FakeSource([Device("cuda:0", "NVIDIA H200", "GPU-1", 4400.0)], [])
-    driver = FakeSource([Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)], [])
-    sampler = Sampler([torch, driver])
-    sampler.poll()
-
-    assert sampler.devices[0].total == 5000.0
 
 
 def test_the_next_poller_does_not_repeat_what_a_hung_source_said_last(bench: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -54,6 +55,9 @@ class Card:
         self.monitor = self.bench.monitor_of(sampler, PeakLedger(entry_points), self.counted)
         self.session = self.monitor.begin(WatchOptions())
 
+    def span(self, kind: SpanKind, label: str = "") -> AbstractContextManager[None]:
+        return spanned(self.monitor, self.session, kind, label)
+
     def read(self, sample: Sample | None, metric: str) -> float:
         assert sample is not None
         return self.session.value(sample, f"cuda:0/{metric}")
@@ -77,16 +81,13 @@ def spans_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
 
 def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: Card) -> None:
     """The gradients of a step's edge are those of that instant, not of the tick that enters it."""
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(10 * MIB)
-    step = card.monitor.open_span(card.session, "step")
-    card.counted.gradients = 2 * MIB
-    optimizer = card.monitor.open_span(card.session, "optimizer")
-    card.counted.gradients = 1 * MIB
-    card.monitor.close_span(card.session, optimizer.id)
-    card.counted.gradients = 0.0
-    card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, train.id)
+    with card.span("train"):
+        card.allocator.alloc(10 * MIB)
+        with card.span("step"):
+            card.counted.gradients = 2 * MIB
+            with card.span("optimizer"):
+                card.counted.gradients = 1 * MIB
+            card.counted.gradients = 0.0
 
     ((before, after),) = spans_of(card.session, "optimizer")
     assert card.read(before, "gradients") == 2 * MIB
@@ -95,15 +96,13 @@ def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: C
 
 def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> None:
     """Within a step, and only there, it is told what stood unexplained when it began."""
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(10 * MIB)
-    step = card.monitor.open_span(card.session, "step")
-    card.allocator.alloc(5 * MIB)
-    card.bench.pass_time(0.1)
-    card.bench.pass_time(0.1)
-    within = card.session.last_sample
-    card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, train.id)
+    with card.span("train"):
+        card.allocator.alloc(10 * MIB)
+        with card.span("step"):
+            card.allocator.alloc(5 * MIB)
+            card.bench.pass_time(0.1)
+            card.bench.pass_time(0.1)
+            within = card.session.last_sample
 
     (after_step,) = [after for _, after in spans_of(card.session, "step")]
     assert card.read(within, "unattributed") == 7 * MIB
@@ -114,14 +113,12 @@ def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> No
 
 def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
     """What the forward pass made is an activation throughout the step."""
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(10 * MIB)
-    step = card.monitor.open_span(card.session, "step")
-    forward = card.monitor.open_span(card.session, "forward")
-    card.allocator.alloc(5 * MIB)
-    card.monitor.turn(card.session, forward.id, "backward")
-    card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, train.id)
+    with card.span("train"):
+        card.allocator.alloc(10 * MIB)
+        with card.span("step"):
+            forward = card.monitor.open_span(card.session, "forward")
+            card.allocator.alloc(5 * MIB)
+            card.monitor.turn(card.session, forward.id, "backward")
 
     ((before, _),) = spans_of(card.session, "backward")
     assert card.read(before, "unattributed") == 7 * MIB
@@ -137,7 +134,7 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
     for label in labels:
         card.monitor.open_span(card.session, "block", label)
     card.counted.knows_model, card.counted.weights = True, 3.0 * MIB
-    with spanned(card.monitor, card.session, "block", "generate"):
+    with card.span("block", "generate"):
         card.allocator.alloc(5 * MIB)
         card.bench.pass_time(0.1)
         card.bench.pass_time(0.1)
@@ -146,35 +143,31 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
 
 def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
     """Without spans, what comes after an optimizer's step is an activation of the next."""
-    cell = card.monitor.open_span(card.session, "cell")
-    card.allocator.alloc(10 * MIB)
-    card.monitor.optimizer_stepped()
-    card.allocator.alloc(5 * MIB)
-    card.bench.pass_time(0.1)
-
-    assert card.read(card.session.last_sample, "unattributed") == 7 * MIB
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.allocator.alloc(10 * MIB)
+        card.monitor.optimizer_stepped()
+        card.allocator.alloc(5 * MIB)
+        card.bench.pass_time(0.1)
+        assert card.read(card.session.last_sample, "unattributed") == 7 * MIB
 
 
 def test_a_fault_in_counting_costs_the_counting_only(card: Card) -> None:
     """Peaks and spans are as before, and one note says what is missing."""
     card.counted.fault = ZeroDivisionError("whatever")
     card.allocator.alloc(10 * MIB)
-    cell = card.monitor.open_span(card.session, "cell")
-    for _ in range(3):
-        block = card.monitor.open_span(card.session, "block")
-        card.monitor.close_span(card.session, block.id)
-    span = card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        for _ in range(3):
+            with card.span("block"):
+                pass
 
-    assert span.peaks["cuda:0/allocated"].value == 10 * MIB
+    assert card.session.spans[0].peaks["cuda:0/allocated"].value == 10 * MIB
     assert len([note for note in card.session.notes if "ZeroDivisionError" in note]) == 1
 
 
 def test_contents_are_the_sessions(card: Card) -> None:
     """A session tells what was found, once a longer span has ended."""
-    cell = card.monitor.open_span(card.session, "cell")
-    card.counted.contents = card.counted.contents.__class__(modules=("Net",))
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.counted.contents = card.counted.contents.__class__(modules=("Net",))
 
     assert card.session.contents.modules == ("Net",)
 
@@ -188,13 +181,11 @@ def before_of(card: Card) -> list[float]:
 def test_what_was_there_before_the_watch_is_told_throughout(card: Card) -> None:
     """And is not called unexplained: not outside of steps, not within one."""
     card.allocator.alloc(10 * MIB)
-    cell = card.monitor.open_span(card.session, "cell")
-    card.allocator.alloc(5 * MIB)
-    step = card.monitor.open_span(card.session, "step")
-    card.bench.pass_time(0.1)
-    assert card.read(card.session.last_sample, "unattributed") == 5 * MIB
-    card.monitor.close_span(card.session, step.id)
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.allocator.alloc(5 * MIB)
+        with card.span("step"):
+            card.bench.pass_time(0.1)
+            assert card.read(card.session.last_sample, "unattributed") == 5 * MIB
 
     assert set(before_of(card)) == {7}
 
@@ -202,15 +193,12 @@ def test_what_was_there_before_the_watch_is_told_throughout(card: Card) -> None:
 def test_of_what_was_there_before_what_is_freed_does_not_come_back(card: Card) -> None:
     """What is allocated after that is new, however much it is."""
     block = card.allocator.alloc(10 * MIB)
-    cell = card.monitor.open_span(card.session, "cell")
-    card.allocator.free(block)
-    card.allocator.alloc(4 * MIB)
-    first = card.monitor.open_span(card.session, "step")
-    card.monitor.close_span(card.session, first.id)
-    card.allocator.alloc(9 * MIB)
-    second = card.monitor.open_span(card.session, "step")
-    card.monitor.close_span(card.session, second.id)
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.allocator.free(block)
+        for size in (4, 9):
+            card.allocator.alloc(size * MIB)
+            with card.span("step"):
+                pass
 
     assert before_of(card)[-1] == 1
     bases = [card.read(before, "unattributed") for before, _ in spans_of(card.session, "step")]
@@ -221,12 +209,10 @@ def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card
     """Whatever was allocated since then is not taken for them."""
     card.counted.weights = 0.0
     card.allocator.alloc(10 * MIB)
-    cell = card.monitor.open_span(card.session, "cell")
-    card.counted.weights = 8 * MIB
-    train = card.monitor.open_span(card.session, "train")
-    card.allocator.alloc(5 * MIB)
-    card.monitor.close_span(card.session, train.id)
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.counted.weights = 8 * MIB
+        with card.span("train"):
+            card.allocator.alloc(5 * MIB)
 
     assert before_of(card)[0] == 10
     assert before_of(card)[-1] == 2
@@ -234,9 +220,8 @@ def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card
 
 def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> None:
     """All of what is allocated there has come since."""
-    cell = card.monitor.open_span(card.session, "cell")
-    card.allocator.alloc(10 * MIB)
-    card.monitor.close_span(card.session, cell.id)
+    with card.span("cell"):
+        card.allocator.alloc(10 * MIB)
 
     assert not any(value > 0 for value in before_of(card))
 
@@ -245,6 +230,7 @@ def test_of_a_single_reading_nothing_was_there_before(card: Card) -> None:
     """What is looked at once, now, is not called older than the look."""
     card.allocator.alloc(10 * MIB)
     session = card.monitor.begin(WatchOptions(), is_one_reading=True)
-    card.monitor.close_span(session, card.monitor.open_span(session, "cell").id)
+    with spanned(card.monitor, session, "cell"):
+        pass
 
     assert session.index("cuda:0/before") is None

@@ -224,19 +224,6 @@ def test_a_function_of_a_module_is_surrounded_and_restored() -> None:
     assert (result, seen, vars(module)["work"]) == (8, [4], work)
 
 
-def test_what_was_put_back_and_not_forgotten_is_surrounded_again(owner: type[Owner]) -> None:
-    """A fault of ours between the two leaves nobody unfollowed."""
-    calls: list[object] = []
-
-    original = owner.work
-    surround(owner, "work", _entered(calls))
-    owner.work = original  # type: ignore[method-assign]  # as `restore` begins
-    surround(owner, "work", _entered(calls))
-    owner().work()
-
-    assert len(calls) == 1
-
-
 def _around(ours: Callable[..., int]) -> Callable[..., int]:
     def theirs(self: object) -> int:
         return ours(self)
