@@ -17,7 +17,7 @@ def batches(tensors=1):
         yield torch.randn(ROWS, WIDTH)
 gc.collect();
 """
-"""A batch, and what a layer makes of it, have 8 MiB; 192 MiB are kept if so many `tensors` of each step are."""
+"""A batch, and what a layer makes of it, have 8 MiB; 192 MiB stay if so many `tensors` of a step do."""
 
 
 class Fault(NamedTuple):
