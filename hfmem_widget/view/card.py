@@ -159,7 +159,8 @@ def _parts_line(session: Session, span: Span, facts: Sequence[Facts]) -> str:
         return ""
     worst = worst_of(facts)
     text = parts_text(anatomies.peak_of(session, span, worst.device))
-    return text and f"  at the peak{f' of {worst.device.key}' * (len(facts) > 1)}: {text}"
+    of = f" of {plain(worst.device.key, NAME)}" * (len(facts) > 1)
+    return text and f"  at the peak{of}: {text}"
 
 
 def summary_html(session: Session, span: Span, most_notes: int) -> str:

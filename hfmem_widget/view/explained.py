@@ -247,6 +247,7 @@ _FITS = {True: "fits", None: "may fit", False: "does not fit"}
 
 def _section(title: str, rows: list[list[str]]) -> Iterator[str]:
     if rows:
-        yield title
+        yield plain(title)
+        rows = [[plain(cell) for cell in row] for row in rows]
         words = {at for at in range(len(rows[0])) if not rows[0][at][:1].isdigit()}
         yield from (f"  {line}" for line in aligned(rows, words).split("\n"))

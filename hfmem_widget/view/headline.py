@@ -199,7 +199,7 @@ def parts_text(anatomy: Anatomy) -> str:
     seen = sorted((part for part in known if part.bytes >= least), key=lambda part: -part.bytes)
     if {part.name for part in seen} <= {"unattributed", *_MADE_BEFORE}:
         return ""
-    return ", ".join(f"{part.label} {format_bytes(part.bytes)}" for part in seen)
+    return ", ".join(f"{plain(part.label, NAME)} {format_bytes(part.bytes)}" for part in seen)
 
 
 def _with(parts: Iterable[Part], kept: Part | None) -> tuple[Part, ...]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import findings_of
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Device, Session, Span
+from hfmem_widget.text import MIB
+
+MUCH = 64 * MIB
+"""Of what stays and is not attributed: bytes from which on names are worth a look."""
 
 
 def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
@@ -23,10 +28,20 @@ def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[s
     written = (at for at, move in enumerate(session.moves, 1) if move.changes)
     if ran_out and (number := next(written, 0)):
         yield f"%memfit --write {number}", "that change, in a new cell"
-    if any("%memholders" in text for each in findings for text in each.advice):
+    is_advised = any("%memholders" in text for each in findings for text in each.advice)
+    if is_advised or any(_unexplained(session, span, each) >= MUCH for each in session.devices):
         yield "%memholders", "which names hold memory"
     is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
     if is_trained and not ran_out:
         yield "%memfit", "what would fit"
     if has_parts:
         yield "%memanatomy", "what each part is for"
+
+
+def _unexplained(session: Session, span: Span, device: Device) -> float:
+    """Return by how much more bytes nothing explains at the end than at the start."""
+    start, end = (
+        moment(session, span, device).bytes("unattributed")
+        for moment in (anatomies.start_of, anatomies.end_of)
+    )
+    return end - start
