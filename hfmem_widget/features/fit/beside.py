@@ -14,7 +14,7 @@ from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast, ForecastPart
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import HELD, Device, Finding, Session, Span
+from hfmem_widget.session import HELD, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
@@ -171,12 +171,23 @@ def failed_spans(session: Session, root: Span) -> list[Span]:
 
 
 def others_of(session: Session, span: Span, device: Device) -> float:
-    """Return what was allocated when a span began, beside models and their optimizers."""
-    began, *held = (
-        known_of(session.value(span.before, f"{device.key}/{name}"), 0.0)
+    """Return what was allocated when a span began, beside models and their optimizers.
+
+    Of models that nobody knew by then, as in a function of a script, that is the least since they are known.
+    """
+    within = (each.before for each in session.spans if each.id > span.id)
+    known = (each for each in within if session.value(each, f"{device.key}/weights") >= 0)
+    edges = (span.before,) if session.value(span.before, f"{device.key}/weights") >= 0 else known
+    beside = (_beside_models(session, each, device) for each in edges)
+    return min(beside, default=_beside_models(session, span.before, device))
+
+
+def _beside_models(session: Session, sample: Sample, device: Device) -> float:
+    allocated, *held = (
+        known_of(session.value(sample, f"{device.key}/{name}"), 0.0)
         for name in ("allocated", *HELD)
     )
-    return max(0.0, began - sum(held))
+    return max(0.0, allocated - sum(held))
 
 
 def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:

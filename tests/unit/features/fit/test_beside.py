@@ -24,8 +24,10 @@ SAID = (
 )
 
 
-def trained(*, there: float = 0.0, rows: int = 4, model: str = "GPT2LMHeadModel") -> Session:
-    """Return a training of two steps; so much was allocated when it began."""
+def trained(
+    *, there: float = 0.0, found: float = 0.0, rows: int = 4, model: str = "GPT2LMHeadModel"
+) -> Session:
+    """Return a training of two steps; so much was allocated when it began, and `found` to be weights."""
     stage = Stage("fine-tune", gpus=1)
     stage.hold({"cuda:0": there}, 0.1)
     with stage.span("cell", "fine-tune"):
@@ -34,6 +36,8 @@ def trained(*, there: float = 0.0, rows: int = 4, model: str = "GPT2LMHeadModel"
             with stage.span("step", f"step {number}") as span:
                 sizes = {"samples": rows, "longest": 512, "tokens": 2048}
                 stage.recorder.count(span.id, {"step": number, **sizes})
+                if found:
+                    stage.find(["cuda:0"], {"weights": found})
                 stage.hold({"cuda:0": (7.5 - number) * GIB if number == 1 else 7.07 * GIB}, 0.5)
                 stage.hold({"cuda:0": GIB}, 0.1)
     return stage.finish()
@@ -59,6 +63,7 @@ def test_a_training_has_its_forecast_beside_its_peak() -> None:
         pytest.param({"rows": 8}, {}, id="a batch of another size"),
         pytest.param({"model": "BertModel"}, {}, id="another model"),
         pytest.param({"there": GIB}, {}, id="something else was there"),
+        pytest.param({"there": GIB, "found": 0.5 * GIB}, {}, id="the model and something else"),
         pytest.param({}, {"left_out": ("activations",)}, id="a forecast of a part"),
         pytest.param({}, {"setting": replace(SETTING, training=False)}, id="of inference"),
         pytest.param({}, {"setting": replace(SETTING, device="cpu")}, id="without a GPU"),
@@ -67,6 +72,11 @@ def test_a_training_has_its_forecast_beside_its_peak() -> None:
 def test_what_cannot_be_compared_is_not(run: dict[str, Any], forecast: dict[str, Any]) -> None:
     """Nothing is said then."""
     assert remark(trained(**run), replace(FORECAST, **forecast)) == ""
+
+
+def test_weights_that_were_there_before_they_were_known_are_the_models_own() -> None:
+    """As those of a model in a function of a script, which the training itself makes known."""
+    assert remark(trained(there=GIB, found=GIB), FORECAST) == SAID
 
 
 def test_the_newest_forecasts_are_kept() -> None:
