@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
-from hfmem_widget.features.fit.real_step import real_batch
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.trial import real_batch
 from hfmem_widget.features.fit.workspaces import within
 
 MIB: Final = 2**20
@@ -78,12 +78,12 @@ class Dry(LiveBytes):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do an operation, and note it."""
-        before, known = self.now, set(self._known)
+        before, known = self.now, set(self._storages)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and leaf.is_meta:
                 storage = leaf.untyped_storage()
-                if storage_id(leaf) not in known and storage_id(leaf) in self._known:
+                if storage_id(leaf) not in known and storage_id(leaf) in self._storages:
                     known.add(storage_id(leaf))
                     size = self.rounded(storage.nbytes())
                     self.moments.made((str(func), size), storage)

@@ -32,8 +32,8 @@ from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.predict import predict
-from hfmem_widget.features.fit.real_step import real_batch
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.trial import real_batch
 
 STEPS: Final = 3
 WORKSPACES: Final = 66 << 20  # of cuBLAS, which may stay from the case before

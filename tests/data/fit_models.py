@@ -103,6 +103,7 @@ class Step:
             loss = outputs.loss
             del outputs
             self.kept = live.now
-            self.forward = live.restart()
+            self.forward = live.peak
+            live.restart()
             loss.backward()
             self.backward = live.peak

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import hfmem_widget
 from hfmem_widget.features.fit.model import Fit
@@ -23,8 +24,6 @@ CHANGE = "gradient checkpointing"
 @pytest.fixture
 def recipe(tmp_path: Path) -> Mapping[str, Any]:
     """Return what a real training keeps of its model; here it is said to have been on a GPU."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
     ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     shape = {"vocab_size": 65536, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
     session = session_of(make_trainer(tmp_path, model=GPT2LMHeadModel(GPT2Config(**shape, **ids))))

@@ -7,16 +7,24 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.live_bytes import LiveBytes
+from hfmem_widget.features.fit.moves import DryRuns, moves_of
+from hfmem_widget.features.fit.predict import changed_forecast
+from hfmem_widget.features.fit.recorded import Training
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import Device, Move
 from hfmem_widget.text import MIB
 from tests.trainer.test_out_of_memory import TEXT, failing
+from tests.trainer.tiny import InOrder, Plain, made, make_trainer, rows
 
 Make = Callable[[], Any]
 
@@ -32,84 +40,54 @@ SMALL = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
+IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": None}
+SIDES = {f"{side}_{name}": size for side in ("encoder", "decoder")
+         for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
 
-    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=64, n_positions=128, n_embd=64, n_layer=1, n_head=2, pad_token_id=0,
-            bos_token_id=0, eos_token_id=None, **none,
-        )
-    )  # fmt: skip
-
-
-def gpt2_of_two_layers() -> Any:
-    from transformers import GPT2LMHeadModel
-
-    config = gpt2().config
-    config.n_layer = 2
-    return GPT2LMHeadModel(config)
-
-
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**SMALL))
-
-
-def qwen3() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    return Qwen3ForCausalLM(Qwen3Config(**SMALL, num_key_value_heads=1, head_dim=32))
-
-
-def bert_masked() -> Any:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(BertConfig(**SMALL, **NO_DROPOUT))
-
-
-def bert_classifier() -> Any:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    return BertForSequenceClassification(BertConfig(**SMALL, **NO_DROPOUT))
-
-
-def distilbert() -> Any:
-    from transformers import DistilBertConfig, DistilBertForTokenClassification
-
-    return DistilBertForTokenClassification(
-        DistilBertConfig(
-            vocab_size=64, dim=64, hidden_dim=128, n_layers=1, n_heads=2, max_position_embeddings=128,
-            dropout=0.0, attention_dropout=0.0,
-        )
-    )  # fmt: skip
-
-
-def bart() -> Any:
-    from transformers import BartConfig, BartForConditionalGeneration
-
-    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder")
-             for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
-    return BartForConditionalGeneration(
-        BartConfig(
-            vocab_size=64, d_model=64, max_position_embeddings=128, dropout=0.0, pad_token_id=0,
-            bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None, **sizes,
-        )
-    )  # fmt: skip
-
-
+gpt2 = partial(
+    made, "GPT2LMHeadModel", vocab_size=64, n_positions=128, n_embd=64, n_layer=1, n_head=2,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0), **IDS,
+)  # fmt: skip
+gpt2_of_two_layers = partial(gpt2, n_layer=2)
+llama = partial(made, "LlamaForCausalLM", **SMALL)
+bert_classifier = partial(made, "BertForSequenceClassification", **SMALL, **NO_DROPOUT)
+bart = partial(
+    made, "BartForConditionalGeneration", vocab_size=64, d_model=64, max_position_embeddings=128,
+    dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+    forced_eos_token_id=None, **SIDES,
+)  # fmt: skip
 MODELS: dict[str, Make] = {
-    made.__name__: made
-    for made in (gpt2, llama, qwen3, bert_masked, bert_classifier, distilbert, bart)
-}
+    "gpt2": gpt2,
+    "llama": llama,
+    "qwen3": partial(made, "Qwen3ForCausalLM", **SMALL, num_key_value_heads=1, head_dim=32),
+    "bert_masked": partial(made, "BertForMaskedLM", **SMALL, **NO_DROPOUT),
+    "bert_classifier": bert_classifier,
+    "distilbert": partial(
+        made, "DistilBertForTokenClassification", vocab_size=64, dim=64, hidden_dim=128, n_layers=1,
+        n_heads=2, max_position_embeddings=128, dropout=0.0, attention_dropout=0.0,
+    ),
+    "bart": bart,
+}  # fmt: skip
+vit = partial(
+    made, "ViTForImageClassification", hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=2, image_size=48, **NO_DROPOUT,
+)  # fmt: skip
+resnet = partial(
+    made, "ResNetForImageClassification", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1]
+)
+t5 = partial(
+    made, "T5ForConditionalGeneration", vocab_size=64, d_model=64, d_ff=128, d_kv=32, num_layers=1,
+    num_heads=2, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
+)  # fmt: skip
+whisper = partial(
+    made, "WhisperForConditionalGeneration", vocab_size=64, d_model=64, max_source_positions=100,
+    max_target_positions=64, dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    decoder_start_token_id=1, **SIDES,
+)  # fmt: skip
 
 
 def data_for(model: Any) -> list[dict[str, Any]]:
     """Return rows of several lengths; of a classifier, with one label each."""
-    import torch
-
     generator = torch.Generator().manual_seed(1)
     is_of_rows = "SequenceClassification" in type(model).__name__
     is_of_tokens = "TokenClassification" in type(model).__name__
@@ -123,7 +101,6 @@ def data_for(model: Any) -> list[dict[str, Any]]:
 
 def collated(batch: list[dict[str, Any]]) -> dict[str, Any]:
     """Pad every batch to 64 tokens, as a tokenizer with a fixed length does."""
-    import torch
 
     def full(tensor: Any, value: int) -> Any:
         return torch.nn.functional.pad(tensor, (0, 64 - len(tensor)), value=value)
@@ -138,10 +115,6 @@ def collated(batch: list[dict[str, Any]]) -> dict[str, Any]:
 
 def losses(folder: Path, make: Make, **options: Any) -> list[float]:
     """Return the losses of three steps of eight rows, from the same weights."""
-    import torch
-
-    from tests.trainer.tiny import make_trainer
-
     torch.manual_seed(0)
     model = make()
     usual = {"per_device_train_batch_size": 8, "num_train_epochs": 3}
@@ -155,12 +128,6 @@ def losses(folder: Path, make: Make, **options: Any) -> list[float]:
 
 def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **setting: Any) -> Any:
     """Return a training of eight rows of 64 tokens, of a model that is here."""
-    import torch
-
-    from hfmem_widget.features.fit.moves import Training
-    from hfmem_widget.features.fit.predict import changed_forecast
-    from hfmem_widget.features.fit.setting import Setting
-
     torch.manual_seed(0)
     model = make()
     steps = getattr(torch.optim, optimizer)(model.parameters())
@@ -171,8 +138,6 @@ def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **set
 
 
 def moves(of: Any) -> list[Move]:
-    from hfmem_widget.features.fit.moves import DryRuns, moves_of
-
     return moves_of(of, DryRuns(of, time.monotonic() + 60))
 
 
@@ -218,31 +183,28 @@ def test_the_peak_is_that_of_a_real_step(make: Make) -> None:
         changed = {change.name.rpartition("_")[2] for change in move.changes}
         if changed <= {"checkpointing", "size", "steps"}:
             told[move.name] = move.peak
-            real[move.name] = peak_of(
-                training(make), move, checkpointing="checkpointing" in changed
-            )
+            model = (ran := training(make)).model.train()
+            if "checkpointing" in changed:
+                enable: Any = getattr(model, "activation_checkpointing_enable", None)
+                (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+            rows = collated(data_for(model)[:1] * move.batch)
+            real[move.name] = peak_of(model, ran.optimizer, rows, move.accumulation)
 
     assert told == pytest.approx(real, rel=0.01)
     assert len(told) >= 1
 
 
-def peak_of(ran: Any, move: Move, *, checkpointing: bool) -> float:
+def peak_of(model: Any, optimizer: Any, rows: dict[str, Any], batches: int = 1) -> float:
     """Return the bytes of all tensors at the peak of a second step, counted as they are made."""
-    from hfmem_widget.features.fit.live_bytes import LiveBytes
-
-    model, optimizer = ran.model, ran.optimizer
-    if checkpointing:
-        enable: Any = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    model.train()
-    rows = collated(data_for(model)[:1] * move.batch)
     for _ in range(2):
         live = LiveBytes(device="cpu")
         live.leave_out([*model.parameters(), *model.buffers(), *states_of(optimizer)])
         with live:
-            for _ in range(move.accumulation):
+            for _ in range(batches):
                 batch = {name: tensor.clone() for name, tensor in rows.items()}
-                loss = model(**batch).loss
+                result = model(**batch)
+                loss = result["loss"]
+                del result
                 loss.backward()
                 del loss, batch
             optimizer.step()
@@ -274,58 +236,8 @@ def test_where_one_change_is_not_enough_two_are_combined() -> None:
     assert both[0].changes == alone[0].changes
 
 
-def vit() -> Any:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=48,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )
-    )  # fmt: skip
-
-
-def resnet() -> Any:
-    from transformers import ResNetConfig, ResNetForImageClassification
-
-    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}
-    return ResNetForImageClassification(ResNetConfig(**sizes))
-
-
-def t5() -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=64, d_model=64, d_ff=128, d_kv=32, num_layers=1, num_heads=2, dropout_rate=0.0,
-            decoder_start_token_id=0, pad_token_id=0,
-        )
-    )  # fmt: skip
-
-
-def whisper() -> Any:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    sides = {f"{side}_{name}": size for side in ("encoder", "decoder")
-             for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
-    return WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=64, d_model=64, max_source_positions=100, max_target_positions=64, dropout=0.0,
-            pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, **sides,
-        )
-    )  # fmt: skip
-
-
-def plain_module() -> Any:
-    from tests.trainer.tiny import Plain
-
-    return Plain()
-
-
 def row_of(**sizes: Any) -> dict[str, Any]:
     """Return a row of whole numbers, or of numbers where the last size is no whole number's."""
-    import torch
-
     return {
         name: torch.ones(size, dtype=torch.int64)
         if name in {"input_ids", "labels"}
@@ -340,7 +252,7 @@ BATCHES: dict[str, tuple[Make, dict[str, Any]]] = {
     "labels shorter than rows": (t5, {"input_ids": (64,), "labels": (9,)}),
     "labels longer than rows": (t5, {"input_ids": (9,), "labels": (64,)}),
     "sound": (whisper, {"input_features": (80, 200), "labels": (33,)}),
-    "a class of the user's own": (plain_module, {"input_ids": (64,), "labels": (64,)}),
+    "a class of the user's own": (Plain, {"input_ids": (64,), "labels": (64,)}),
 }
 
 
@@ -349,11 +261,6 @@ def test_dry_runs_have_batches_like_those_of_the_training(
     tmp_path: Path, make: Make, sizes: dict[str, Any]
 ) -> None:
     """The forecast is the peak of a real step of such a batch, within 3 %."""
-    import torch
-
-    from hfmem_widget.features.fit.live_bytes import LiveBytes
-    from tests.trainer.tiny import make_trainer
-
     model = make()
     trainer = make_trainer(
         tmp_path, model=model, data=[row_of(**sizes)] * 12, collate=torch.utils.data.default_collate,
@@ -362,28 +269,15 @@ def test_dry_runs_have_batches_like_those_of_the_training(
     with hfmem_widget.watch("fit", quiet=True) as session:
         trainer.train()
     fitted = hfmem_widget.fit(session)
-    optimizer = trainer.optimizer.optimizer
     batch = torch.utils.data.default_collate([row_of(**sizes)] * 4)
-    live = LiveBytes(device="cpu")
-    live.leave_out([*model.parameters(), *model.buffers(), *states_of(optimizer), *batch.values()])
-    with live:
-        given = {name: each.clone() for name, each in batch.items()}
-        result = model(**given)
-        loss = result["loss"]
-        del result
-        loss.backward()
-        optimizer.step()
-    held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    states = sum(one.nbytes for one in states_of(optimizer) if one.ndim)
+    peak = peak_of(model, trainer.optimizer.optimizer, batch)
 
     assert fitted.forecast.setting.batch == 4
-    assert fitted.forecast.total == pytest.approx(live.peak + held + states, rel=0.03)
+    assert fitted.forecast.total == pytest.approx(peak, rel=0.03)
 
 
 def test_nothing_is_foretold_of_a_model_that_returns_no_loss(tmp_path: Path) -> None:
     """What is computed outside of a model of the user's own is unknown: one sentence says so."""
-    import torch
-
     model = torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with hfmem_widget.watch("fit", quiet=True) as session:
@@ -398,10 +292,6 @@ def test_nothing_is_foretold_of_a_model_that_returns_no_loss(tmp_path: Path) -> 
 
 def test_a_model_that_is_only_read_is_no_part_of_it(tmp_path: Path) -> None:
     """Such as the reference of a preference training, however large: what is trained is forecast."""
-    import torch
-
-    from tests.trainer.tiny import make_trainer
-
     reference = torch.nn.Linear(2000, 2000)
     trainer = make_trainer(tmp_path)
     with hfmem_widget.watch("fit", quiet=True) as session:
@@ -412,7 +302,6 @@ def test_a_model_that_is_only_read_is_no_part_of_it(tmp_path: Path) -> None:
 
 def test_rows_of_a_model_with_batch_statistics_are_no_fewer_without_a_word() -> None:
     """Its loss is another one then."""
-    import torch
 
     def normed() -> Any:
         model = llama()
@@ -442,8 +331,6 @@ def test_a_training_that_ran_out_has_them_on_its_card(
 
 def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:
     """Though memory ran out in the first step, before its batches could be counted."""
-    from tests.trainer.tiny import rows
-
     trainer = failing(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6))
     with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
         trainer.train()
@@ -480,7 +367,6 @@ def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
     tmp_path: Path, how: str, cost: str
 ) -> None:
     """Such as that of a Trainer's subclass; a Trainer that smooths labels averages by itself."""
-    from tests.trainer.tiny import InOrder, make_trainer
 
     class Own(InOrder):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -499,8 +385,6 @@ def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
 
 def test_the_last_batch_of_an_epoch_is_not_taken_for_all(tmp_path: Path) -> None:
     """It has fewer rows than a step has: they stay as many as the Trainer was asked for."""
-    from tests.trainer.tiny import make_trainer, rows
-
     trainer = make_trainer(tmp_path, data=rows((5, 9, 4, 7, 6)))
 
     def fails(*_: object) -> None:
@@ -533,8 +417,6 @@ def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
     """A smaller batch of the training would change nothing there."""
-    from tests.trainer.tiny import make_trainer
-
     trainer = make_trainer(tmp_path, eval_strategy="epoch")
 
     def fails(module: Any, *_: object) -> None:

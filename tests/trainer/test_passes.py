@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import TrainerCallback
 
 import hfmem_widget
+from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
-from tests.trainer.test_moves import bert_masked, gpt2, llama, qwen3
+from tests.trainer import test_moves
+from tests.trainer.test_moves import gpt2, llama
 from tests.trainer.test_out_of_memory import TEXT
 from tests.trainer.tiny import make_trainer
 
-MODELS: dict[str, Callable[[], Any]] = {
-    each.__name__: each for each in (gpt2, llama, qwen3, bert_masked)
-}
+MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
 ROWS, TOKENS, WHOLE = 8, 16, 96
 
 
@@ -55,8 +57,6 @@ def moves_with(session: Session, room: float) -> list[Move]:
 
 
 def rows(count: int = 4 * ROWS) -> list[dict[str, Any]]:
-    import torch
-
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, 60, (count, TOKENS), generator=generator)
     return [{"input_ids": each, "labels": each} for each in ids]
@@ -72,8 +72,6 @@ def evaluated(folder: Path, model: Any, metrics: Any = None) -> Session:
 
 def peak_above(model: Any, run: Callable[[], object]) -> int:
     """Return the bytes of all tensors at the peak of something, beside a model's own."""
-    from hfmem_widget.features.fit.live_bytes import LiveBytes
-
     live = LiveBytes(device="cpu")
     live.leave_out([*model.parameters(), *model.buffers()])
     with live:
@@ -86,8 +84,6 @@ def test_an_evaluation_with_fewer_rows_takes_what_was_said(
     tmp_path: Path, make: Callable[[], Any]
 ) -> None:
     """The largest batch that fits is listed, and a real pass of it takes no more than the row says."""
-    import torch
-
     model = make()
     session = evaluated(tmp_path, model)
     whole = peak_above(real := make().eval(), lambda: passed(real, ROWS))
@@ -126,13 +122,11 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("make", "room"),
-    [(gpt2, 2.5), (llama, 2.0), (qwen3, 2.5)],
+    [(gpt2, 2.5), (llama, 2.0), (MODELS["qwen3"], 2.5)],
     ids=["gpt2", "llama", "qwen3"],
 )
 def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], room: float) -> None:
     """Both fit as a real one does, with what its cache takes at the end."""
-    import torch
-
     model, ids = make(), torch.stack([row["input_ids"] for row in rows(ROWS)])
     options = {"max_new_tokens": WHOLE - TOKENS, "do_sample": False, "eos_token_id": None}
 
@@ -161,8 +155,6 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], ro
 
 def test_fewer_sequences_have_other_random_draws() -> None:
     """Where tokens are drawn, the result is not the same."""
-    import torch
-
     model, ids = gpt2(), torch.ones(ROWS, TOKENS, dtype=torch.int64)
     failing_after(model, 3)
     session = watched(lambda: model.generate(input_ids=ids, max_new_tokens=80, do_sample=True))
@@ -172,8 +164,6 @@ def test_fewer_sequences_have_other_random_draws() -> None:
 
 def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
     """A callback that generates: what is listed is about the generation."""
-    import torch
-    from transformers import TrainerCallback
 
     class Samples(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:

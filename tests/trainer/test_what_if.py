@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.features.fit.moves import DryRuns
+from hfmem_widget.features.fit.what_if import what_if
 from tests.trainer.test_moves import training
+from tests.trainer.tiny import made
 
 WIDE = {"vocab_size": 8000, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 2,
         "num_attention_heads": 4, "max_position_embeddings": 1024, "pad_token_id": 0}  # fmt: skip
@@ -17,42 +20,17 @@ ELSEWHERE = ((3, 100), (6, 200), (12, 90), (16, 64), (2, 250))
 """Rows and tokens to which nothing was fitted."""
 
 
-def bert(**options: Any) -> Any:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(BertConfig(**WIDE, **options))
-
-
-def gpt2(**options: Any) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(
-        GPT2Config(n_embd=256, n_layer=2, n_head=4, vocab_size=8000, bos_token_id=0, eos_token_id=0,
-                   **options)
-    )  # fmt: skip
-
-
-def llama(**options: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**WIDE, **options))
-
-
-def t5(**options: Any) -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(d_model=256, d_ff=1024, num_layers=2, num_heads=4, d_kv=64, vocab_size=8000,
-                 decoder_start_token_id=0, **options)
-    )  # fmt: skip
+bert = partial(made, "BertForMaskedLM", **WIDE)
+gpt2 = partial(made, "GPT2LMHeadModel", n_embd=256, n_layer=2, n_head=4, vocab_size=8000,
+               bos_token_id=0, eos_token_id=0)  # fmt: skip
+llama = partial(made, "LlamaForCausalLM", **WIDE)
+t5 = partial(made, "T5ForConditionalGeneration", d_model=256, d_ff=1024, num_layers=2, num_heads=4,
+             d_kv=64, vocab_size=8000, decoder_start_token_id=0)  # fmt: skip
 
 
 def worked_out(of: Any, seconds: float = 600.0) -> tuple[Any, Any]:
-    from hfmem_widget.features.fit.moves import DryRuns
-    from hfmem_widget.features.fit.what_if import what_if
-
     dry = DryRuns(of, time.monotonic() + seconds)
-    return what_if(of.model, of.setting, of.seen, dry), dry
+    return what_if(of, dry), dry
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+import transformers
+from transformers import Trainer, TrainingArguments
 
 import hfmem_widget
 from hfmem_widget.session import Session, Span
@@ -18,19 +19,17 @@ LENGTHS = (5, 9, 4, 7, 6, 8, 5, 3)
 Row = dict[str, Any]
 
 
+def made(kind: str, **choices: Any) -> Any:
+    """Return a model of a class of transformers."""
+    model = getattr(transformers, kind)
+    return model(model.config_class(**choices))
+
+
 def tiny_model() -> Any:
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=64,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return GPT2LMHeadModel(config)
+    ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
+    sizes = {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    return made("GPT2LMHeadModel", **sizes, **ids)
 
 
 class Plain(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here

@@ -39,7 +39,7 @@ ON_META = {
     f"features/fit/{name}.py"
     for name in (
         *("as_on_device", "backward", "dry_run", "inputs", "live_bytes", "on_meta", "predict"),
-        *("real_step", "trial", "workspaces"),
+        *("trial", "workspaces"),
     )
 }
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""
@@ -57,7 +57,7 @@ HOMES = {
         "drivers/api.py",
         "features/fit/on_meta.py",
         "features/fit/checkpoint.py",
-        "features/fit/real_step.py",
+        "features/fit/trial.py",
     },
     "anywidget": {"view/wire/widget.py"},
     "IPython": {
@@ -216,7 +216,7 @@ OWNERS |= {"sources/allocator.py"}
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
 MAY_DISTURB = {
     "features/free/api.py",
-    "features/fit/real_step.py",
+    "features/fit/trial.py",
     "sources/heap/search.py",
 }
 """The last holds the collector off while it looks for what waits for it, and collects nothing."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
-from hfmem_widget.features.fit.live_bytes import values_of
+from hfmem_widget.features.fit.live_bytes import device_in, values_of
 from hfmem_widget.features.fit.workspaces import prefers_cudnn
 
 _ASKING: Final = {"__format__", "any", "as_tensor", "numpy", "tensor"}
@@ -129,7 +129,6 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
             return (opened or func)(*args, **kwargs)
 
     def _cast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return an operation's arguments as autocast gives them."""
         if name in _LOWER:
             return tree_map(self._to_half, (args, kwargs))
         if name in _FULL[self._device]:
@@ -181,23 +180,12 @@ def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _from_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a tensor of numbers, which one on the meta device would forget."""
-    device = kwargs.get("device")
-    if device is None or torch.device(device).type != "meta":
+    known = {id(one): values_of(one) for one in tree_leaves(args) if isinstance(one, torch.Tensor)}
+    if device_in(kwargs) != "meta" or None in known.values():
         return func(*args, **kwargs)
-    try:
-        args = tree_map(_number, args)
-    except LookupError:
-        return func(*args, **kwargs)
+    numbers = {key: values.host.tolist() for key, values in known.items() if values is not None}
+    args = tree_map(lambda one: numbers.get(id(one), one), args)
     return func(*args, **(kwargs | {"device": "cpu"})).to("meta")
-
-
-def _number(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    values = values_of(value)
-    if values is None:
-        raise LookupError
-    return values.host.tolist()
 
 
 def _is_float(value: Any) -> bool:

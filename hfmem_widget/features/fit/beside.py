@@ -1,29 +1,37 @@
-"""A forecast beside what was measured: of a training before it is watched, or later of its live model."""
+"""A forecast beside what was measured: of a training before it is watched, or later of its live model.
+
+Where the two differ, others are scaled: each part that stays by itself, the rest as one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.model import Forecast, ForecastPart
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
-MOST_KEPT = 8
-
 LEAST_OF_OTHERS = 0.005
 """Share of a forecast: where more than that was allocated for something else, the two cannot be compared."""
-
 
 HOW_TO_RECORD = (
     "a Trainer records it by itself, and a loop of yours with "
     "span('step', tokens=..., longest=...) around each step"
 )
+
+
+STAYS: Final = ("weights", "buffers", "optimizer")
+CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device
+
+TOLERANCE: Final = 0.02
+"""Share of a forecast by which a measured peak may differ from it before others are scaled."""
 
 
 class Forecasts(list[Forecast]):
@@ -40,7 +48,7 @@ def remember(forecast: Forecast) -> None:
     """Keep a forecast for the cards of trainings to come."""
     kept = process_state(Forecasts)
     kept.append(forecast)
-    del kept[:-MOST_KEPT]
+    del kept[:-8]
 
 
 def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
@@ -49,16 +57,18 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     if found is None:
         return ""
     peak, at = found
-    off = 100 * (peak - forecast.total) / forecast.total
-    differs = (
-        f" ({number(abs(off), 1)} % {'more' if off > 0 else 'less'})" if abs(off) >= 0.1 else ""
-    )
+    differs = abs(peak / forecast.total - 1) >= 0.001
     options = [setting.precision, plain(setting.optimizer), "checkpointing" * setting.checkpointing]
     what = f"{setting.batch} \u00d7 {setting.length} ({', '.join(filter(None, options))})"
     return (
         f"%memfit forecast {format_bytes(forecast.total)} for a step of {what}; "
-        f"step {at:.0f} had {format_bytes(peak)}{differs}."
+        f"step {at:.0f} had {format_bytes(peak)}{f' ({_off(peak, forecast)})' if differs else ''}."
     )
+
+
+def _off(peak: float, forecast: Forecast) -> str:
+    off = 100 * (peak / forecast.total - 1)
+    return f"{number(abs(off), 1)} % {'more' if off > 0 else 'less'}"
 
 
 def measured_step(
@@ -81,6 +91,73 @@ def measured_step(
         if step.start >= span.start and step.first > 1 and _is_of(step, device, forecast)
     )
     return max(steps, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The factor for each part of a training's forecasts, and a sentence about it.
+
+    Of what a step itself allocates only the sum is known at its peak: that is "made".
+    """
+
+    text: str = ""
+    scales: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, forecast: Forecast, ran: Forecast) -> Forecast:
+        """Return a forecast, scaled; parts that were another size when the training `ran` stay."""
+        if not self.scales:
+            return forecast
+        setting, was = forecast.setting, ran.setting
+        unmeasured: set[str] = set()
+        if (setting.precision, setting.lora) != (was.precision, was.lora):
+            unmeasured = {*STAYS}
+        elif setting.optimizer != was.optimizer:
+            unmeasured = {"optimizer"}
+        parts = tuple(
+            part if part.name in unmeasured else self._scaled(part) for part in forecast.parts
+        )
+        total = sum(part.bytes for part in parts)
+        times = total / max(1, forecast.total)
+        return replace(
+            forecast,
+            parts=parts,
+            total=total,
+            peaks={name: round(times * size) for name, size in forecast.peaks.items()},
+            reserved=round(times * forecast.reserved),
+            replay=None,  # its requests are those of the dry run
+        )
+
+    def _scaled(self, part: ForecastPart) -> ForecastPart:
+        times = self.scales.get(part.name, 1.0 if part.name in STAYS else self.scales["made"])
+        sizes = {name: round(times * getattr(part, name)) for name in ("bytes", "full")}
+        return replace(part, **sizes, bound="estimate" if times != 1.0 else part.bound)
+
+
+UNCALIBRATED: Final = Calibration()
+
+
+def calibration_of(session: Session, root: Span, device: Device, forecast: Forecast) -> Calibration:
+    """Return how a training's forecast compares with the exact peak of a step of its size.
+
+    Nothing is scaled where they agree, where no such step was measured, or not its parts.
+    """
+    found = measured_step(session, root, forecast, [device])
+    if found is None or abs(found[0] / forecast.total - 1) <= TOLERANCE:
+        return UNCALIBRATED
+    peak, step = found
+    text = f"Step {step:.0f} took {format_bytes(peak)}, {_off(peak, forecast)} than forecast"
+    at_peak = session.anatomy(int(step), device.key)
+    held = {name: at_peak.bytes(name) for name in STAYS if forecast.bytes(name)}
+    made = forecast.total - sum(map(forecast.bytes, (*held, *CERTAIN)))
+    left = peak - sum(held.values()) - sum(map(forecast.bytes, CERTAIN))
+    is_measured = at_peak.allocated == peak and all(size > 0 for size in held.values())
+    if not is_measured or left <= 0 or made <= 0:
+        return Calibration(f"{text}; its parts were not measured, so what would fit is not scaled.")
+    scales = {name: size / forecast.bytes(name) for name, size in held.items()}
+    return Calibration(
+        f"{text}: what would fit is scaled by that, part by part.",
+        {**scales, **dict.fromkeys(CERTAIN, 1.0), "made": left / made},
+    )
 
 
 def ran_out(finding: Finding) -> bool:
@@ -123,7 +200,7 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
 
 
 def live_model() -> tuple[Any, Any]:
-    """Return the largest model that is being trained, and its optimizer, or raise OptionError."""
+    """Return the largest model that is being trained, and its newest optimizer, or raise OptionError."""
     from hfmem_widget.monitor.shared import shared_monitor
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
@@ -132,26 +209,19 @@ def live_model() -> tuple[Any, Any]:
             "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
             "again"
         )
-    stepped = {
-        id(each) for one in optimizers for group in one.param_groups for each in group["params"]
-    }
+    stepped = [
+        {id(each) for group in one.param_groups for each in group["params"]} for one in optimizers
+    ]
+
+    def steps(module: Any) -> list[Any]:
+        own = {*map(id, module.parameters())}
+        return [one for one, all_of in zip(optimizers, stepped, strict=True) if own & all_of]
 
     def rank(module: Any) -> tuple[bool, int]:
-        parameters = list(module.parameters())
-        is_trained = any(id(each) in stepped for each in parameters)
-        return is_trained, sum(each.numel() for each in parameters)
+        return bool(steps(module)), sum(each.numel() for each in module.parameters())
 
     model = max(modules, key=rank)
-    return model, _optimizer_of(model, optimizers)
-
-
-def _optimizer_of(model: Any, optimizers: Sequence[Any]) -> Any:
-    """Return the newest optimizer that steps a model's parameters; the newest of all where none does."""
-    own = {id(parameter) for parameter in model.parameters()}
-    for optimizer in reversed(optimizers):
-        if any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
-            return optimizer
-    return optimizers[-1]
+    return model, (steps(model) or optimizers)[-1]
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:
@@ -161,7 +231,7 @@ def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, flo
         raise OptionError(f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}")
     worst = max(groups, key=lambda group: group.devices[device].peak)
     tokens = worst.devices[device].worst_tokens
-    if math.isnan(tokens) or math.isnan(worst.longest):
+    if math.isnan(tokens) or not worst.longest > 0:
         raise OptionError(f"no batch shape was recorded; {HOW_TO_RECORD}")
     return {"largest_batch": tokens, "longest": worst.longest, "batches": batches_of(session)}
 

@@ -29,18 +29,16 @@ class Fits(Companion):
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
         if errors or is_trained:
             process_state(LastTraining).session = session
-        if errors:
-            from hfmem_widget.features.fit.moves import moves_after_an_error
-            from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
+            if errors:
+                from hfmem_widget.features.fit.moves import moves_after_an_error
+                from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 
-            is_of_passes = any(each.kind in PASSES for each in failed_spans(session, span))
-            after = moves_of_passes if is_of_passes else moves_after_an_error
-            session.moves = after(session, span, errors[-1])
-        if errors or is_trained:
-            from hfmem_widget.features.fit.moves import has_ranks
+                is_of_passes = any(each.kind in PASSES for each in failed_spans(session, span))
+                after = moves_of_passes if is_of_passes else moves_after_an_error
+                session.moves = after(session, span, errors[-1])
             from hfmem_widget.features.fit.recorded import recipe_of_live
 
-            session.recipe = recipe_of_live(has_ranks=has_ranks())
+            session.recipe = recipe_of_live()
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text

@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.features.fit.allocator import Event, ReplayPeak
@@ -107,15 +106,15 @@ def training_step(
             cast_to_float(outputs)
         roots: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss_of(outputs), None)]
         del outputs
-        kept = live.now - live.marked
-        forward = ReplayPeak(live.peak, live.marked_at_peak)
+        kept = live.now - live.played().marked
         live.restart()
         live.in_backward = True
         run_backward(roots, accumulated)
-        backward = ReplayPeak(live.peak, live.marked_at_peak)
+        played = live.played()
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
-    return Step(forward, backward, kept, live.marked, unused, routes, assumed, events, has_loss)
+    forward, backward = played.peaks[-2:]
+    return Step(forward, backward, kept, played.marked, unused, routes, assumed, events, has_loss)
 
 
 @contextmanager
@@ -179,33 +178,18 @@ def mixes_rows(model: Any) -> bool:
 def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
     """Return whether a model on the meta device divides its loss by the `num_items_in_batch` given.
 
-    None where a Trainer gives it none, which then divides the loss itself.
+    It is frozen then. None where a Trainer gives it none, which then divides the loss itself.
     """
     base = getattr(model, "get_base_model", lambda: model)()
     takes = inspect.signature(base.forward).parameters.values()
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
     if not getattr(base, "accepts_loss_kwargs", takes_any):
         return None
-    model.train()
-    with undisturbed(), torch.no_grad(), LiveBytes(), AsOnDevice(device):
-        items = _Items(torch.empty((), device="meta"))
-        with items:
-            model(**inputs(), num_items_in_batch=items.count)
-    return items.was_used
-
-
-class _Items(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Sees whether anything is computed with a number of items."""
-
-    def __init__(self, count: torch.Tensor) -> None:
-        super().__init__()
-        self.count, self.was_used = count, False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.was_used |= any(one is self.count for one in tree_leaves((args, kwargs)))
-        return func(*args, **(kwargs or {}))
+    model.eval().requires_grad_(requires_grad=False)  # so that no layer is checkpointed, either
+    count = torch.empty((), device="meta", requires_grad=True)
+    with undisturbed(), LiveBytes(), AsOnDevice(device):
+        loss = loss_of(model(**inputs(), num_items_in_batch=count))
+    return bool(loss.requires_grad)
 
 
 def generation_options(model: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _facts(forecast: Forecast) -> list[str]:
 
 def _text_of_lora(lora: Lora) -> str:
     rank, layers = lora
-    return plain(f"LoRA r={rank}" + (f" on {', '.join(layers)}" if layers else ""))
+    return plain(" on ".join(filter(None, (f"LoRA r={rank}", ", ".join(layers)))))
 
 
 def _millions(count: int) -> str:
@@ -119,7 +119,6 @@ def _peak_text(forecast: Forecast) -> str:
 
 
 def _bar(forecast: Forecast) -> kit.Fragment:
-    """Return the parts at the peak as one bar."""
     pieces = (
         (_COLOURS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in forecast.parts
@@ -130,9 +129,8 @@ def _bar(forecast: Forecast) -> kit.Fragment:
 
 def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
     def was(name: str) -> tuple[str, ...]:
-        if not measured:
-            return ()
-        return (text_if_known(size := measured.get(name, math.nan), format_bytes(size)),)
+        size = measured.get(name, math.nan)
+        return (text_if_known(size, format_bytes(size)),) if measured else ()
 
     rows = []
     for part in forecast.parts:

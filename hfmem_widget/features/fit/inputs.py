@@ -65,7 +65,7 @@ def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -
 def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
     """Return the tensors of a sound by argument, and its length."""
     frames = sound_frames(model.config)
-    given = {"input_features": torch.empty(batch, *frames, dtype=_dtype(model), device="meta")}
+    given = {"input_features": torch.empty(batch, *frames, dtype=model.dtype, device="meta")}
     for name in ("input_features_mask", "feature_attention_mask"):
         if name in takes:
             given[name] = torch.ones(batch, max(frames), dtype=torch.int64)
@@ -99,9 +99,9 @@ def _pixels(
     """Return the tensors of an image by argument, and its size in pixels."""
 
     def floats(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
+        return torch.empty(shape, dtype=model.dtype, device="meta")
 
-    config, dtype = model.config, _dtype(model)
+    config = model.config
     run = _run(model, "get_image_features")
     wanted = takes if run is None else inspect.signature(run).parameters
     seen = _part(config, _SIGHTS, "image_size", "patch_size")
@@ -193,26 +193,17 @@ def _part(config: Any, names: tuple[str, ...], *wanted: str) -> Any:
 
 
 def _parts(config: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    for name in names:
+    for name in (*names, "thinker_config"):
         part = getattr(config, name, None)
         if part is not None and not isinstance(part, dict | str | int):
             yield part
             yield from _parts(part, names)
-    thinker = getattr(config, "thinker_config", None)
-    if thinker is not None:
-        yield from _parts(thinker, names)
     yield config
 
 
 def _first_of(parts: tuple[Any, ...], *names: str) -> Any:
     values = (getattr(part, name, None) for part in parts for name in names)
     return next((one for one in values if one), None)
-
-
-def _dtype(model: Any) -> torch.dtype:
-    floats = (one.dtype for one in model.parameters() if one.is_floating_point())
-    dtype: torch.dtype = next(floats, torch.float32)
-    return dtype
 
 
 KNOWN = ("input_ids", "pixel_values", "input_features", "input_values")
@@ -437,7 +428,7 @@ def _main(model: Any, name: str, batch: int, length: int, image: int | None) -> 
         shape = (batch, *sound_frames(config))
     else:
         shape = (batch, length)
-    return torch.empty(shape, dtype=_dtype(model), device="meta")
+    return torch.empty(shape, dtype=model.dtype, device="meta")
 
 
 def _labels(
@@ -452,7 +443,13 @@ def _labels(
         is_pair = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
         return {"decoder_input_ids": text.ids(text.length)} if is_pair else {}
     if name.endswith(("SequenceClassification", "ImageClassification", "NextSentencePrediction")):
-        return {"labels": _classes(config, batch)}
+        is_multiple = getattr(config, "problem_type", None) == "multi_label_classification"
+        shape = (batch, config.num_labels) if is_multiple else (batch,)
+        if is_multiple or config.num_labels == 1:
+            labels = torch.empty(shape, device="meta")
+        else:
+            labels = torch.ones(shape, dtype=torch.int64)
+        return {"labels": labels}
     longest = getattr(config, "max_target_positions", None) or text.length
     if name.endswith("CTC"):
         # A letter for every two frames of 20 ms at 16 kHz.
@@ -462,11 +459,3 @@ def _labels(
         labels = text.ids(min(text.length, longest))
         return {"labels": labels * 0 if name.endswith("TokenClassification") else labels}
     return {}  # labels of pictures, such as boxes and masks, follow no rule: without them there is no loss
-
-
-def _classes(config: Any, batch: int) -> torch.Tensor:
-    if getattr(config, "problem_type", None) == "multi_label_classification":
-        return torch.empty(batch, config.num_labels, device="meta")
-    if config.num_labels == 1:
-        return torch.empty(batch, device="meta")
-    return torch.ones(batch, dtype=torch.int64)

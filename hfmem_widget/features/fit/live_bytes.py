@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hfmem_widget.features.fit.allocator import Event, Moment
+from hfmem_widget.features.fit.allocator import Event, Heap, Moment, Played, play
 from hfmem_widget.features.fit.workspaces import within
 
 MOST: Final = 1 << 22  # elements of a tensor whose values are kept
@@ -70,11 +70,8 @@ class Knowing:
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do an operation, and return its results."""
-        given = [
-            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
-        ]
-        is_on_meta = any(tensor.is_meta for tensor in given) if given else _device(kwargs) == "meta"
-        if not is_on_meta:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if not (any(one.is_meta for one in given) if given else device_in(kwargs) == "meta"):
             return _to_meta(func, args, kwargs, given)
         if func in _CHOOSING:
             for tensor in given[-1 if func is _ATEN.masked_select.default else 0 :]:
@@ -82,8 +79,10 @@ class Knowing:
         values = [values_of(tensor) for tensor in given]
         everything = all(tensor is not None for tensor in values)
         if func is _ITEM:
-            return self._item(given[0], values[0])
-        if func is _COPY and _device(kwargs) == "cpu" and values[0] is not None:
+            # Nothing is padded, packed or out of range.
+            one = Values(torch.ones((), dtype=given[0].dtype))
+            return self._used(values[0] or one).item()
+        if func is _COPY and device_in(kwargs) == "cpu" and values[0] is not None:
             return self._used(values[0]).to(kwargs.get("dtype") or given[0].dtype, copy=True)
         if torch.Tag.dynamic_output_shape in func.tags or func is _ATEN.index.Tensor:
             if everything:
@@ -102,11 +101,6 @@ class Knowing:
     def _used(self, values: Values) -> torch.Tensor:
         self.assumed |= values.assumed
         return values.host
-
-    def _item(self, tensor: torch.Tensor, values: Values | None) -> Any:
-        if values is None:  # nothing is padded, packed or out of range
-            return torch.ones((), dtype=tensor.dtype).item()
-        return self._used(values).item()
 
     def _ghosts(self, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
         """Return the results, whose shapes depend on values, as meta tensors."""
@@ -147,11 +141,11 @@ class Knowing:
         return func, (args[0], indices)
 
     def _follow(self, func: Any, args: Any, kwargs: Any, made: Any, values: list[Any]) -> None:
-        """Do to the values what was done to the tensors."""
         results = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
         if func.overloadpacket in _UNSET and results[0].is_floating_point():
             return
-        if torch.Tag.nondeterministic_seeded in func.tags or not all(map(_is_small, results)):
+        is_large = any(one.numel() > MOST for one in results)
+        if torch.Tag.nondeterministic_seeded in func.tags or is_large:
             _forget_changed(func, args, kwargs)
             return
         try:
@@ -202,18 +196,15 @@ def _to_meta(func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> An
     made = func(*args, **kwargs)
     if func is _ATEN.rand.default:
         made.fill_(_HIGHEST_CHANCE)
-    if func is _COPY and _device(kwargs) == "meta" and given[0].numel() <= MOST:
+    if func is _COPY and device_in(kwargs) == "meta" and given[0].numel() <= MOST:
         remember(made, Values(given[0].to(made.dtype, copy=True)))
     return made
 
 
-def _device(kwargs: dict[str, Any]) -> str:
+def device_in(kwargs: dict[str, Any]) -> str:
+    """Return the type of device that an operation is asked for; empty where it is not."""
     device = kwargs.get("device")
     return "" if device is None else torch.device(device).type
-
-
-def _is_small(tensor: torch.Tensor) -> bool:
-    return int(tensor.numel()) <= MOST
 
 
 def _host(value: Any) -> Any:
@@ -225,7 +216,7 @@ def _host(value: Any) -> Any:
 
 def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
     on_host: dict[str, Any] = tree_map(_host, kwargs)
-    return on_host | {"device": "cpu"} if _device(kwargs) == "meta" else on_host
+    return on_host | {"device": "cpu"} if device_in(kwargs) == "meta" else on_host
 
 
 def _on_meta(value: Any) -> Any:
@@ -260,18 +251,17 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """The bytes of all storages made while it is active, and their peak.
+    """What happens to all storages made while it is active, in order: its `events`.
 
     A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed. Each
-    storage is rounded up to a granularity. `marked` are the bytes of the tensors given to `mark`. The
-    values that follow from the batch are known to `knowing`. `events` are what happened, in order.
+    storage is rounded up to a granularity. `now` are the bytes alive. The values that follow from the batch
+    are known to `knowing`.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:
         super().__init__()
         self._device = device
-        self.now = self.peak = 0
-        self.marked = self.marked_at_peak = 0
+        self.now = 0
         self.knowing = Knowing()
         self.events: list[Event] = []
         self._granularity = granularity
@@ -288,7 +278,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
 
     def mark(self, tensor: torch.Tensor) -> None:
         """Count a tensor as marked from now on."""
-        self.marked += self.rounded(tensor.untyped_storage().nbytes())
         if (number := self._numbers.get(storage_id(tensor))) is not None:
             self.events.append((Moment.MARKED, number, 0))
 
@@ -296,12 +285,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         """Return a size as a multiple of the granularity."""
         return -(-size // self._granularity) * self._granularity
 
-    def restart(self) -> int:
-        """Return the peak so far, and begin a new one at what is alive now."""
+    def restart(self) -> None:
+        """Begin a new peak at what is alive now."""
         self.events.append((Moment.RESTARTED, 0, 0))
-        peak = self.peak
-        self.peak, self.marked_at_peak = self.now, self.marked
-        return peak
+
+    def played(self) -> Played:
+        """Return what came of the events, where each storage gets its own bytes."""
+        return play(self.events, Heap())
+
+    @property
+    def peak(self) -> int:
+        """The highest bytes since the last restart."""
+        return self.played().peaks[-1].bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -316,12 +311,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
                 self._add(leaf)
         if besides := within(func, args, out, on_gpu=self._granularity > 1):
             self.events.append((Moment.BESIDES, 0, besides))
-            self._reach(self.now + besides)
         return out
-
-    def _reach(self, size: int) -> None:
-        if size > self.peak:
-            self.peak, self.marked_at_peak = size, self.marked
 
     def _add(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device:
@@ -331,8 +321,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
             return
         size, number = self.rounded(storage.nbytes()), len(self.events)
         self.now += size
-        self._reach(self.now)
-        self.events.append((Moment.MADE, number, storage.nbytes()))
+        self.events.append((Moment.MADE, number, size))
         self._numbers[key] = number
 
         def gone(_: object) -> None:

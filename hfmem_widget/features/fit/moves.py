@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.allocator import has_growing_segments
 from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
     batches_of,
+    calibration_of,
     failed_spans,
     others_of,
     ran_out,
     shape_of,
 )
-from hfmem_widget.features.fit.calibrated import UNCALIBRATED, Calibration, calibration_of
+from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
+from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
-from hfmem_widget.features.fit.recorded import CANNOT, live, made_again
-from hfmem_widget.features.fit.room import rooms
+from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
+from hfmem_widget.features.fit.recorded import CANNOT, Training, has_ranks, live, made_again
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
-from hfmem_widget.monitor.batch import SeenBatch
-from hfmem_widget.session import HELD, Change, Device, Finding, Move, Session, Span, WhatIf
+from hfmem_widget.session import HELD, Change, Finding, Move, Session, Span
 from hfmem_widget.sources.procfs import address_space
-from hfmem_widget.text import MIB, checkpointing_option, format_bytes, format_count, format_counted
+from hfmem_widget.text import (
+    MIB,
+    checkpointing_option,
+    format_bytes,
+    format_count,
+    format_counted,
+    plain,
+)
 
 SECONDS_AFTER_AN_ERROR: Final = 6.0
 SECONDS_IF_ASKED: Final = 30.0
@@ -47,9 +52,6 @@ RANK: Final = 16
 LEAST_LENGTH: Final = 32
 """Tokens below which no shorter rows are looked for."""
 
-ON_THE_HOST: Final = 2.0
-"""Times what tensors take that malloc may map for them, as a limit counts it: 1.4 to 1.9 times was seen."""
-
 LEAST_LEFT: Final = 256 * MIB
 """What this process must still be allowed to map: with less, PyTorch itself may crash in a dry run."""
 
@@ -59,47 +61,6 @@ SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
 
 OF_THEN: Final = "the memory that is available is what the recorded run had"
 LISTED: Final = "; the card of that cell lists what fits, and %memfit --write N writes it"
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A training that was watched, as far as it is still there."""
-
-    device: Device
-    model: Any
-    optimizer: Any
-    setting: Setting
-    forecast: Forecast
-    loss: Literal["loop", "model", "own", "smoothed"]
-    """Who combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
-    room: float
-    """Bytes that it may have on the device, with what it has already; NaN if unknown."""
-    spare: float = 0.0
-    """Bytes that something else had when it began, which may be free by now."""
-    seen: SeenBatch | None = None
-    """The largest batch of it."""
-    calibration: Calibration = UNCALIBRATED
-
-    @property
-    def margin(self) -> float:
-        """Times what is forecast that it may take, but for what forecasts are off."""
-        return 1.0 if ":" in self.device.key else ON_THE_HOST
-
-    @property
-    def held(self) -> float:
-        """Bytes that are there whatever the batch."""
-        return sum(self.forecast.full(name) for name in HELD)
-
-    def most(self, forecast: Forecast, spare: float = 0.0) -> float:
-        """Return the bytes that it needs at most, with the pieces that an allocator leaves between blocks."""
-        most, room = forecast.interval[1] * self.margin, self.room + spare
-        if forecast.replay is None or most > room or has_growing_segments():
-            return most
-        return max(most, forecast.replay.needs(room))
-
-    def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
-        """Return whether a step is sure to fit, if so much is free as well."""
-        return self.most(forecast, spare) <= self.room + spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +83,6 @@ class DryRuns:
 
     def __call__(self, setting: Setting) -> Forecast:
         """Return the forecast of a setting; raise TimeoutError where it would have to be begun too late."""
-        from hfmem_widget.features.fit.predict import changed_forecast
-
         if setting not in self._known:
             if time.monotonic() > self._until:
                 raise TimeoutError
@@ -141,23 +100,23 @@ def training_of(session: Session, headroom: float) -> Training:
     """
     if session.ranks is not None or (session.is_of_here and has_ranks()):
         raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
-    if (left := _left_on_the_host()) < LEAST_LEFT:
-        why = f"this process may map {format_bytes(left)} more, too little for a dry run"
+    limit, used, _ = address_space()  # NaN without a limit
+    if limit - used < LEAST_LEFT:
+        left = format_bytes(limit - used)
+        why = f"this process may map {left} more, too little for a dry run"
         raise OptionError(f"{CANNOT}{why}; %memholders --free errors may help")
     root = _newest_training(session)
     errors = [each for each in session.findings if ran_out(each) and each.span_id == root.id]
     error = errors[-1] if errors else None
     devices = {device.key: device for device in session.devices}
-    key = "" if error is None else str(error.evidence.get("device", ""))
-    device = devices.get(key) or active_devices(session)[0]
+    failed_on = "" if error is None else str(error.evidence.get("device", ""))
+    device = devices.get(failed_on) or active_devices(session)[0]
     key = device.key
     trained = live() if session.is_of_here else made_again(session.recipe)
     trainings = [
         span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
     ]
     counts = dict(trainings[-1].counts) if trainings else {}
-    from hfmem_widget.features.fit.predict import changed_forecast, live_setting  # they need torch
-
     model, optimizer, seen = trained.model, trained.optimizer, trained.seen
     if seen is not None and not seen.length:  # as of images: its rows alone can change
         shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
@@ -165,12 +124,15 @@ def training_of(session: Session, headroom: float) -> Training:
         shape = shape_of(session, key, root.start)
     else:
         shape = _failed_shape(session, root, by_trainer=bool(trainings))
+    kind, length = key.partition(":")[0], int(shape["longest"])
+    if kind not in GRANULARITY:
+        raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(kind)}")
     # The last batch of an epoch has fewer rows.
-    tokens = max(shape["largest_batch"], counts.get("rows", 0.0) * shape["longest"])
-    batches = counts.get("batches", shape["batches"])
-    shape = {"largest_batch": tokens, "longest": shape["longest"], "batches": batches}
-    setting = live_setting(model, optimizer, shape, key.partition(":")[0])
-    setting = replace(setting, **trained.ran)
+    rows = round(max(shape["largest_batch"] / length, counts.get("rows", 0.0)))
+    batches = int(max(1.0, counts.get("batches", shape["batches"])))
+    setting = Setting(
+        batch=max(1, rows), length=length, accumulation=batches, device=kind, **trained.ran
+    )
     forecast = changed_forecast(model, setting, optimizer, seen)
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
@@ -181,18 +143,13 @@ def training_of(session: Session, headroom: float) -> Training:
     foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in ("weights", "buffers"))
     spare = 0.0
     if error is None:
-        free = trained.available
-        if free is None:
-            free = {room.device: room.available for room in rooms()[0]}
-        room = (1 - headroom) * free.get(key, math.nan) + sum(held.values())
+        room = (1 - headroom) * trained.available.get(key, math.nan) + sum(held.values())
     else:
         figures = (error.evidence.get(name) for name in ("room", "allocated"))
         known = (float(value) if isinstance(value, int) else math.nan for value in figures)
         spare = others_of(session, root, device)
         room = sum(known) - spare
-    loss: Any = (
-        "own" if "own_loss" in counts else "smoothed" if "smoothed_loss" in counts else "model"
-    )
+    loss: Any = next((name for name in ("own", "smoothed") if f"{name}_loss" in counts), "model")
     return Training(
         device,
         model,
@@ -209,26 +166,13 @@ def training_of(session: Session, headroom: float) -> Training:
 def _newest_training(session: Session) -> Span:
     """Return the outermost span that has trained or run out of memory last."""
     ended = {each.span_id for each in session.findings if ran_out(each)}
-    roots = [span for span in session.coarse_spans if span.parent is None]
     trained = (
         span
-        for span in reversed(roots)
+        for span in reversed(session.coarse_spans)
+        if span.parent is None
         if span.id in ended or any(each.kind == "step" for each in session.phases(span.id))
     )
     return next(trained, session.spans[0])
-
-
-def _left_on_the_host() -> float:
-    """Return the bytes that this process may still map; infinite without a limit."""
-    limit, used, _ = address_space()
-    return math.inf if math.isnan(limit) else limit - used
-
-
-def has_ranks() -> bool:
-    """Return whether this process is one of several ranks."""
-    module: Any = sys.modules.get("torch.distributed")
-    is_up = module is not None and module.is_available() and module.is_initialized()
-    return bool(is_up and module.get_world_size() > 1)
 
 
 def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str, float]:
@@ -264,7 +208,7 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
             training = training_of(session, headroom=0.0)
             dry = DryRuns(training, until)
             moves = moves_of(training, dry)
-            session.what_if = _what_if(training, dry)
+            session.what_if = what_if(training, dry)
             return moves
     return []
 
@@ -284,16 +228,16 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
-    known: dict[int, float] = {training.setting.batch: forecast.total}
-    rows = None
+    known, rows = {training.setting.batch: float(forecast.total)}, None
     with suppress(TimeoutError):
-        at = partial(_at_batch, dry, training.setting)
-        rows = largest_batch(at, room / training.margin, known)
+        rows = largest_batch(
+            lambda batch: dry(replace(training.setting, batch=batch)), room / training.margin, known
+        )
     there = Room(device.key, device.name, device.total, room)
     does_not = forecast.interval[0] > room + training.spare
     fits = training.fits(forecast) or (False if does_not else None)
     verdict = Verdict(there, 0, fits, rows)
-    session.what_if = _what_if(training, dry)
+    session.what_if = what_if(training, dry)
     moves, is_here = tuple(session.moves), session.is_of_here
     stored, sliders, text = "" if is_here else OF_THEN, session.what_if, training.calibration.text
     return Fit(
@@ -302,24 +246,10 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
 
 
 def _measured(session: Session, device: str) -> dict[str, float]:
-    """Return the bytes of each part at the peak."""
     peak = session.anatomy("peak", device)
     parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
     # The host's memory holds much besides models.
     return parts | {"allocated": peak.allocated} if ":" in device else parts
-
-
-def _what_if(training: Training, dry: DryRuns) -> WhatIf | None:
-    """Return the training at other sizes, where there is time; an interrupt ends the dry runs for it."""
-    with suppress(KeyboardInterrupt):
-        found = what_if(training.model, training.setting, training.seen, dry)
-        room = {name: getattr(training, name) for name in ("room", "spare", "margin")}
-        return found and replace(found, **room)
-    return None
-
-
-def _at_batch(dry: DryRuns, setting: Setting, batch: int) -> Forecast:
-    return dry(replace(setting, batch=batch))
 
 
 def moves_of(training: Training, dry: DryRuns) -> list[Move]:
@@ -329,19 +259,13 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     where something else does.
     """
     found: list[Move] = []
-    try:
+    with suppress(TimeoutError):
         for options in _ways(training, dry, found):
-            setting = replace(
-                training.setting, **{k: v for each in options for k, v in each.setting.items()}
-            )
-            try:
-                forecast = dry(setting)
-            except OptionError:
-                continue  # such as an architecture that peft does not know
-            if not forecast.left_out and forecast.total < training.forecast.total:
-                found.append(_move(training, options, forecast))
-    except TimeoutError:
-        pass
+            changed = {name: value for each in options for name, value in each.setting.items()}
+            with suppress(OptionError):  # such as an architecture that peft does not know
+                forecast = dry(replace(training.setting, **changed))
+                if not forecast.left_out and forecast.total < training.forecast.total:
+                    found.append(_move(training, options, forecast))
     fitting = [move for move in found if move.fits is not False]
     kept = fitting or sorted(found, key=lambda move: move.peak)[:2]
     return sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
@@ -386,8 +310,7 @@ def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple
         yield tuple(same_loss)
     for other in _others(training):
         yield (other,)
-        is_enough = any(move.fits for move in found)
-        if not is_enough and same_loss:
+        if same_loss and not any(move.fits for move in found):
             yield (other, same_loss[-1])
     if setting.length >= 2 * LEAST_LENGTH:
         length = setting.length // 2
@@ -431,11 +354,9 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
     for spare in (0.0, training.spare):
         left = (training.room + spare) / training.margin - held
         share = left / max(1.0, now.total - held)
-        chosen = at(rows[-1])
-        for batch in (each for each in rows if each <= share * setting.batch):
-            if training.fits(dry(at(batch)), spare):
-                chosen = at(batch)
-                break
+        likely = (at(each) for each in rows if each <= share * setting.batch)
+        fitting = (each for each in likely if training.fits(dry(each), spare))
+        chosen = next(fitting, at(rows[-1]))
         if training.fits(dry(chosen), spare):
             break
     return Option(
@@ -455,10 +376,6 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
     those ignore it.
     """
-    from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
-    from hfmem_widget.features.fit.on_meta import copy_of
-    from hfmem_widget.features.fit.predict import inputs_of
-
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
     if training.loss != "model":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
@@ -113,6 +113,14 @@ def storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         if key not in seen:
             seen.add(key)
             yield tensor
+
+
+def main_type(model: Any) -> torch.dtype:
+    """Return the type of most of a model's weights."""
+    sizes: Counter[torch.dtype] = Counter()
+    for weight in storages(model.parameters()):
+        sizes[weight.dtype] += weight.numel()
+    return max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
 
 
 def _class_of(config: Any, *, for_training: bool) -> Any:

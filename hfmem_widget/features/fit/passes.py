@@ -9,22 +9,24 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import failed_spans, others_of
+from hfmem_widget.features.fit.dry_run import Inference, inference
 from hfmem_widget.features.fit.model import MEASURED
-from hfmem_widget.features.fit.moves import ON_THE_HOST, SECONDS_AFTER_AN_ERROR, has_ranks
+from hfmem_widget.features.fit.moves import SECONDS_AFTER_AN_ERROR
+from hfmem_widget.features.fit.on_meta import copy_of, uncompiled
+from hfmem_widget.features.fit.predict import HALVES, inputs_of, precision_of_accelerate
+from hfmem_widget.features.fit.recorded import has_ranks, margin_on
 from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
-
-if TYPE_CHECKING:
-    from hfmem_widget.features.fit.dry_run import Inference
 
 GENERATING: Final = frozenset({"prefill", "decode"})
 EVALUATING: Final = frozenset({"evaluate", "predict"})
@@ -41,22 +43,17 @@ COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What passes take above what was allocated before them, in bytes."""
-
-    peak: float
-    high: float
-    """With the pieces that a growing cache leaves between its blocks."""
+Need = tuple[float, float]
+"""The bytes that passes take above what was allocated before them: their peak by a dry run, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """An evaluation or a generation, as far as it is still there."""
+    """An evaluation or a generation, as far as it is still there, and dry runs of it, each made once."""
 
     device: Device
     seen: SeenBatch
-    model: Any
+    ghost: Any  # a copy of the model
     base: float  # bytes that were allocated as it began
     room: float  # bytes that this process may have on the device
     spare: float  # bytes that something else had, which may be free by now
@@ -70,11 +67,57 @@ class Passes:
     keeps: bool = False  # whether predictions stay on the device until the end
     target: Literal["arguments", "evaluation"] = "arguments"
     """What takes a change: the training's arguments, or those of a Trainer that is there."""
+    known: dict[tuple[int, int, bool], Inference] = field(default_factory=dict)
 
     @property
     def margin(self) -> float:
         """Times what is forecast that it may take."""
-        return 1.0 if ":" in self.device.key else ON_THE_HOST
+        return margin_on(self.device)
+
+    def evaluation(self, rows: int) -> Need:
+        """Return what a batch takes; of two, for what the first one leaves free."""
+        run = self._run(rows, self.seen.length)
+        peak = run.peak + sum(self._libraries())
+        most = MEASURED[1] * peak
+        if self._libraries() and not has_growing_segments():
+            replay = Replay(self._libraries(), run.events, ())
+            most = max(most, replay.needs(self.room - self.base))
+        return peak, most
+
+    def generation(self, rows: int, whole: int) -> Need:
+        """Return what all of it takes, up to rows of so many tokens."""
+        made = rows * self.each
+        prefill = self._run(made, self.seen.length).peak
+        last = self._run(made, whole - 1, is_last=True)
+        head = self.ghost.get_output_embeddings()
+        logits = COPIES * 4 * made * (0 if head is None else int(head.weight.shape[0]))
+        # `generate` keeps the tokens and their mask, and makes both anew for each token.
+        tokens = COPIES * 8 * made * whole
+        peak = tokens + sum(self._libraries()) + max(prefill, last.peak, last.kv_cache + logits)
+        # A growing cache leaves pieces between its blocks.
+        return peak, MEASURED[1] * peak + last.kv_cache
+
+    def _libraries(self) -> tuple[int, ...]:
+        """Return the bytes that cuBLAS takes for itself with the first product; they may be there already."""
+        return (of_cublas()[0],) if ":" in self.device.key else ()
+
+    def _run(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
+        size = rows, length, is_last
+        if size in self.known:
+            return self.known[size]
+        if time.monotonic() > self.until:
+            raise TimeoutError
+        setting = Setting(training=False, batch=rows, length=max(1, length))
+        with foreign(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
+            self.known[size] = inference(
+                self.ghost,
+                inputs_of(self.ghost, setting, self.seen),
+                device=self.device.key.partition(":")[0],
+                options=None if self.whole else {},
+                autocast=HALVES.get(self.precision),
+                is_last=is_last,
+            )
+        return self.known[size]
 
 
 def moves_of_passes(
@@ -88,7 +131,8 @@ def moves_of_passes(
     found: list[Move] = []
     with suppress(OptionError, TimeoutError, KeyboardInterrupt):
         passes = _passes_of(session, root, error, until)
-        for move in _moves(passes) if passes else ():
+        moves = _of_a_generation if passes and passes.whole else _of_an_evaluation
+        for move in moves(passes) if passes else ():
             found.append(move)  # noqa: PERF402  (what was found before the time is up is kept)
     fitting = [move for move in found if move.fits is not False]
     return sorted(fitting, key=lambda move: (move.fits is not True, bool(move.cost)))
@@ -119,13 +163,10 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
     spare = others_of(session, root, device)
     if is_generation and "whole" not in counts:
         return None
-    from hfmem_widget.features.fit.on_meta import uncompiled
-    from hfmem_widget.features.fit.predict import precision_of_accelerate
-
     return Passes(
         device,
         seen,
-        uncompiled(model),
+        copy_of(uncompiled(model)),
         base,
         room,
         spare,
@@ -141,71 +182,11 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
     )
 
 
-def _moves(passes: Passes) -> Iterator[Move]:
-    dry = DryPasses(passes)
-    yield from _of_a_generation(passes, dry) if passes.whole else _of_an_evaluation(passes, dry)
-
-
-class DryPasses:
-    """What passes take with other rows and other lengths, each dry run made once."""
-
-    def __init__(self, passes: Passes) -> None:
-        from hfmem_widget.features.fit.on_meta import copy_of
-
-        self._passes, self._ghost = passes, copy_of(passes.model)
-        self._device = passes.device.key.partition(":")[0]
-        self._run = cache(self._run_once)
-
-    def evaluation(self, rows: int) -> Need:
-        """Return what a batch takes; of two, for what the first one leaves free."""
-        passes, (_, high) = self._passes, MEASURED
-        run = self._run(rows, passes.seen.length)
-        peak = run.peak + sum(self._libraries())
-        most = high * peak
-        if self._device == "cuda" and not has_growing_segments():
-            replay = Replay(self._libraries(), run.events, ())
-            most = max(most, replay.needs(passes.room - passes.base))
-        return Need(peak, most)
-
-    def _libraries(self) -> tuple[int, ...]:
-        """Return the bytes that cuBLAS takes for itself with the first product; they may be there already."""
-        from hfmem_widget.features.fit.workspaces import of_cublas
-
-        return (of_cublas()[0],) if self._device == "cuda" else ()
-
-    def generation(self, rows: int, whole: int) -> Need:
-        """Return what all of it takes, up to rows of so many tokens."""
-        _, high = MEASURED
-        made = rows * self._passes.each
-        prefill = self._run(made, self._passes.seen.length).peak
-        last = self._run(made, whole - 1, is_last=True)
-        logits = COPIES * 4 * made * _vocabulary(self._ghost)
-        # `generate` keeps the tokens and their mask, and makes both anew for each token.
-        tokens = COPIES * 8 * made * whole
-        peak = tokens + sum(self._libraries()) + max(prefill, last.peak, last.kv_cache + logits)
-        return Need(peak, high * peak + last.kv_cache)
-
-    def _run_once(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
-        from hfmem_widget.features.fit.dry_run import inference
-        from hfmem_widget.features.fit.predict import HALVES, inputs_of
-
-        if time.monotonic() > self._passes.until:
-            raise TimeoutError
-        passes, ghost = self._passes, self._ghost
-        setting = Setting(training=False, batch=rows, length=max(1, length))
-        with foreign(f"{plain(type(ghost).__name__)} cannot run on PyTorch's meta device"):
-            inputs = inputs_of(ghost, setting, passes.seen)
-            if passes.whole:
-                return inference(ghost, inputs, device=self._device, is_last=is_last)
-            autocast = HALVES.get(passes.precision)
-            return inference(ghost, inputs, device=self._device, options={}, autocast=autocast)
-
-
-def _of_an_evaluation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
-    rows = _most(passes, dry.evaluation, passes.rows)
+def _of_an_evaluation(passes: Passes) -> Iterator[Move]:
+    rows = _most(passes, passes.evaluation, passes.rows)
     fewer = {} if rows == passes.rows else {"per_device_eval_batch_size": str(rows)}
     name = f"{format_counted(rows, 'row')} in a batch" if fewer else ""
-    need = dry.evaluation(rows)
+    need = passes.evaluation(rows)
     if not passes.keeps:
         if fewer:
             yield _move(passes, need, rows, name, fewer)
@@ -219,18 +200,18 @@ def _of_an_evaluation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
         yield _move(passes, need, rows, names, {**changes, **fewer}, cost=cost)
 
 
-def _of_a_generation(passes: Passes, dry: DryPasses) -> Iterator[Move]:
-    rows = _most(passes, lambda rows: dry.generation(rows, passes.whole), passes.rows)
+def _of_a_generation(passes: Passes) -> Iterator[Move]:
+    rows = _most(passes, partial(passes.generation, whole=passes.whole), passes.rows)
     if rows < passes.rows:
         options = {"per_device_eval_batch_size": str(rows)} if passes.is_of_trainer else {}
         name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
         cost = "other random draws" if passes.is_sampled else ""
-        yield _move(passes, dry.generation(rows, passes.whole), rows, name, options, cost=cost)
+        yield _move(passes, passes.generation(rows, passes.whole), rows, name, options, cost=cost)
     prompt = passes.seen.length
     wanted = passes.whole - prompt
-    new = _most(passes, lambda new: dry.generation(passes.rows, prompt + new), wanted)
-    shorter = dry.generation(passes.rows, prompt + new)
-    if new < wanted and passes.base + shorter.peak <= passes.room:
+    new = _most(passes, lambda new: passes.generation(passes.rows, prompt + new), wanted)
+    shorter = passes.generation(passes.rows, prompt + new)
+    if new < wanted and passes.base + shorter[0] <= passes.room:
         name = f"at most {format_count(new)} new tokens instead of {format_count(wanted)}"
         cost = "longer answers lose their end"
         move = _move(passes, shorter, passes.rows, name, {}, cost=cost)
@@ -246,7 +227,7 @@ def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
         low, high, size = 0, most + 1, most
         before, there = 0, 0.0  # nearly a straight line, which begins near nothing
         for _ in range(TRIES):
-            needed = need(size).high
+            needed = need(size)[1]
             if needed <= left:
                 low = size
             else:
@@ -266,7 +247,6 @@ def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
 def _move(
     passes: Passes, need: Need, rows: int, name: str, options: Mapping[str, str], *, cost: str = ""
 ) -> Move:
-    low, _ = MEASURED
     return Move(
         name=name,
         changes=tuple(Change(passes.target, key, value) for key, value in options.items()),
@@ -274,14 +254,9 @@ def _move(
         length=passes.seen.length,
         accumulation=1,
         cost=cost,
-        peak=int(passes.base + need.peak),
-        low=passes.base + low * need.peak,
-        high=passes.base + need.high * passes.margin,
+        peak=int(passes.base + need[0]),
+        low=passes.base + MEASURED[0] * need[0],
+        high=passes.base + need[1] * passes.margin,
         room=passes.room,
         spare=passes.spare,
     )
-
-
-def _vocabulary(model: Any) -> int:
-    head = model.get_output_embeddings()
-    return 0 if head is None else int(head.weight.shape[0])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -18,6 +17,7 @@ from hfmem_widget.features.fit import optimizers
 from hfmem_widget.features.fit.allocator import (
     Allocator,
     Replay,
+    ReplayPeak,
     allocator_of,
     given,
     play,
@@ -37,6 +37,7 @@ from hfmem_widget.features.fit.on_meta import (
     RULES,
     copy_of,
     from_config,
+    main_type,
     quantized_bytes,
     storages,
     with_lora,
@@ -110,9 +111,10 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
             model.to(dtype)
     optimizer = setting.optimizer if training else ""
     rule = optimizers.by_name(optimizer, setting.device) if training else None
+    own = {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(main_type(model), "fp32")
     setting = replace(
         setting,
-        precision=precision or _own_precision(model),
+        precision=precision or own,
         optimizer=optimizer,
         checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
     )
@@ -136,31 +138,6 @@ def _check(setting: Setting) -> None:
     if setting.quantized and setting.training and setting.lora is None:
         message = "quantised weights cannot be trained; add LoRA adapters (lora=16, or --lora 16)"
         raise OptionError(message)
-
-
-def live_setting(
-    model: Any, optimizer: Any, counts: Mapping[str, float], device: str = ""
-) -> Setting:
-    """Return how a model is being trained, or raise OptionError.
-
-    `counts` are those of a step: ``largest_batch`` and ``longest`` in tokens, and ``batches`` where it
-    accumulates. `device` is "cuda" or "cpu"; that of the parameters by default.
-    """
-    length = int(counts.get("longest", 0))
-    if length <= 0:
-        raise OptionError("no batch shape was recorded")
-    device = device or next((p.device.type for p in model.parameters()), "cpu")
-    if device not in GRANULARITY:
-        raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(device)}")
-    return Setting(
-        batch=max(1, round(counts.get("largest_batch", 0) / length)),
-        length=length,
-        precision=precision_of_accelerate(),
-        optimizer=type(optimizer).__name__,
-        checkpointing=is_checkpointed(model),
-        accumulation=int(max(1.0, counts.get("batches", 1))),
-        device=device,
-    )
 
 
 def changed_forecast(
@@ -190,13 +167,8 @@ def _forecast(
     seen: SeenBatch | None = None,
 ) -> Forecast:
     name = type(model).__name__
-    has_inputs = seen is not None or _is_of_transformers(model)
     allocator = allocator_of(setting.device)
-    sizes: Mapping[int, tuple[int, ...]] = {}
-    unpacked = 0
-    if setting.quantized:
-        sizes, largest = quantized_bytes(model, setting.quantized)
-        unpacked = largest * 2
+    sizes, largest = quantized_bytes(model, setting.quantized) if setting.quantized else ({}, 0)
     bare, model = model, as_trained(model, setting)
     parameters = list(storages(model.parameters()))
     of_weights = [size for one in parameters for size in sizes.get(id(one), (_bytes(one),))]
@@ -214,21 +186,29 @@ def _forecast(
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in _trained(model)),
     )
-    if not has_inputs:
-        return _without_a_run(model, held, optimizer, UNKNOWN_INPUTS.format(plain(name)))
+    why = UNKNOWN_INPUTS.format(plain(name))
     try:
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
-            inputs = inputs_of(bare, setting, seen)
-            held = replace(held, replay=Replay((*of_weights, *of_buffers), (), ()))
-            forecast = _dry(model, inputs, held, optimizer, allocator, unpacked=unpacked)
-            if not setting.shards:
-                return forecast
-            gathered, share = _divisible(model, setting, weights)
-            return sharded(forecast, setting.shards, gathered=gathered, share=share)
+            if seen is not None or _is_of_transformers(model):
+                inputs = inputs_of(bare, setting, seen)
+                ready = replace(held, replay=Replay((*of_weights, *of_buffers), (), ()))
+                forecast = _dry(model, inputs, ready, optimizer, allocator, unpacked=2 * largest)
+                if not setting.shards:
+                    return forecast
+                return sharded(forecast, *_divisible(model, setting, weights))
     except OptionError as error:
         if not partial or error.__cause__ is None:
             raise
-        return _without_a_run(model, held, optimizer, f"{error}.")
+        why = f"{error}."
+    fresh = allocator_of(setting.device)  # a run that failed has left things in the other
+    states = given(fresh, _needs(optimizer, model).sizes)
+    gradients = given(fresh, map(_bytes, _trained(model))) if setting.training else 0
+    parts = (
+        _whole("optimizer", states, FROM_A_RULE),
+        _whole("gradients", gradients, FROM_SHAPES),
+    )
+    total = held.total + states + gradients
+    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 
 
 def _is_of_transformers(model: Any) -> bool:
@@ -267,21 +247,6 @@ def _needs(
         if id(weight) not in unused
     )
     return optimizers.needs(optimizer, used)
-
-
-def _without_a_run(
-    model: Any, held: Forecast, optimizer: optimizers.Optimizer | None, why: str
-) -> Forecast:
-    """Return the forecast of a model whose activations are unknown, and a sentence why."""
-    fresh = allocator_of(held.setting.device)  # a run that failed has left things in the other
-    states = given(fresh, _needs(optimizer, model).sizes)
-    gradients = given(fresh, map(_bytes, _trained(model))) if held.setting.training else 0
-    parts = (
-        _whole("optimizer", states, FROM_A_RULE),
-        _whole("gradients", gradients, FROM_SHAPES),
-    )
-    total = sum(part.bytes for part in (*held.parts, *parts))
-    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -342,8 +307,8 @@ def _dry(
     waiting = idle(model)
     if not setting.training:
         run = inference(model, inputs, device=setting.device)
-        peak = play(run.events, allocator).peaks[-1].bytes
-        forecast = _of_inference(held, unpacked, replace(run, peak=peak))
+        peak = play(run.events, allocator).peaks[-1].bytes + unpacked
+        forecast = _of_inference(held, replace(run, peak=peak))
     else:
         run_once = partial(
             training_step,
@@ -356,19 +321,20 @@ def _dry(
         )
         step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
         needs = _needs(optimizer, model, step.unused)
-        states_of = tuple(needs.sizes)
-        states, second = play_twice(step.events, states_of, allocator)
-        forward, backward = second.peaks[-2:]
+        states, second = play_twice(step.events, needs.sizes, allocator)
+        forward, backward = (
+            ReplayPeak(peak.bytes + unpacked, peak.marked) for peak in second.peaks[-2:]
+        )
         step = replace(step, forward=forward, backward=backward, gradients=second.marked)
-        forecast = _of_training(held, unpacked, step, needs, states)
+        forecast = _of_training(held, step, needs, states)
         forecast = replace(forecast, notes=(*forecast.notes, *cached))
         if held.replay is not None and setting.device == "cuda":
             blocks = *held.replay.held, *([of_cublas()[0]] * 2)
-            forecast = replace(forecast, replay=Replay(blocks, step.events, states_of))
+            forecast = replace(forecast, replay=Replay(blocks, step.events, needs.sizes))
         if not step.has_loss and not hasattr(model, "config"):
             forecast = replace(forecast, notes=(NO_LOSS,), left_out=("the loss",))
     # What is unpacked or quantised as it goes is in no event.
-    is_whole = setting.device == "cuda" and not (unpacked or setting.kv)
+    is_whole = setting.device == "cuda" and not (setting.quantized or setting.kv)
     reserved = max(allocator.reserved, forecast.total) if is_whole else 0
     notes = (*forecast.notes, *inputs.notes)
     forecast = replace(forecast, notes=notes, reserved=reserved)
@@ -418,16 +384,12 @@ def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> Forecas
     return ForecastPart(name, size, size, source, bound)
 
 
-def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, states: int) -> Forecast:
-    """Return the forecast of a training step.
-
-    `held` has the weights and buffers, and `unpacked` are the bytes of the largest quantised weight when it
-    is unpacked, or 0. `states` are those of the optimizer, as the allocator gives them.
-    """
+def _of_training(held: Forecast, step: Step, needed: Needs, states: int) -> Forecast:
+    """Return the forecast of a training step; `states` as the allocator gives them."""
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {
-        "forward": (step.forward.bytes + unpacked, step.forward.marked),
-        "backward": (step.backward.bytes + unpacked, step.backward.marked),
+        "forward": step.forward,
+        "backward": step.backward,
         "optimizer": (step.gradients + needed.temporaries, step.gradients),
     }
     moment = max(above, key=lambda name: above[name][0])
@@ -441,7 +403,7 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, state
             most - gradients,
             max(total - complete for total, complete in above.values()),
             FROM_A_RULE if by_rule else FROM_A_DRY_RUN,
-            "upper" if by_rule else _bound(held, unpacked, step),
+            "upper" if by_rule else _bound(held, step),
         ),
     )
     notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
@@ -456,18 +418,15 @@ def _of_training(held: Forecast, unpacked: int, step: Step, needed: Needs, state
     return _completed(held, parts, moment, peaks, tuple(notes))
 
 
-def _of_inference(held: Forecast, unpacked: int, run: Inference) -> Forecast:
-    """Return the forecast of a forward pass."""
-    rest = run.peak + unpacked - run.kv_cache
-    bits = next((part.bytes for part in held.parts if part.name == "weights"), 0) * 8
-    cache = run.kv_cache
+def _of_inference(held: Forecast, run: Inference) -> Forecast:
+    cache, rest = run.kv_cache, run.peak - run.kv_cache
     if held.setting.kv:
-        usual = 16 if held.setting.quantized else max(1, round(bits / max(1, held.parameters)))
+        bits = round(8 * held.bytes("weights") / max(1, held.parameters))
+        usual = 16 if held.setting.quantized else max(1, bits)
         cache = min(cache, cache * KV_BITS[held.setting.kv] // usual)
-    bound = _bound(held, unpacked, run)
     parts = (
         _whole("kv_cache", cache, FROM_A_DRY_RUN, "estimate" if held.setting.kv else "exact"),
-        _whole("activations", rest, FROM_A_DRY_RUN, bound),
+        _whole("activations", rest, FROM_A_DRY_RUN, _bound(held, run)),
     )
     total = sum(part.bytes for part in (*held.parts, *parts))
     return _completed(held, parts, "forward", {"forward": total}, _assumptions(run))
@@ -477,10 +436,10 @@ def _assumptions(run: Step | Inference) -> tuple[str, ...]:
     return (ROUTED,) if run.routes else (EVENLY,) if run.assumed else ()
 
 
-def _bound(held: Forecast, unpacked: int, run: Step | Inference) -> Bound:
+def _bound(held: Forecast, run: Step | Inference) -> Bound:
     """Return how a dry run is meant: kernels of a GPU, and of experts, take more."""
-    is_sure = held.setting.device == "cpu" and not unpacked and not run.routes and not run.assumed
-    return "exact" if is_sure else "estimate"
+    is_sure = held.setting.device == "cpu" and not held.setting.quantized
+    return "exact" if is_sure and not _assumptions(run) else "estimate"
 
 
 def _completed(
@@ -501,15 +460,6 @@ def weights_type(precision: str, *, training: bool, quantized: bool = False) -> 
     half = HALVES.get(precision.removeprefix("pure "))
     is_autocast = training and not quantized and not precision.startswith("pure")
     return torch.float32 if half is None or is_autocast else half
-
-
-def _own_precision(model: Any) -> str:
-    """Return the type of most of a model's weights, as a precision."""
-    sizes: Counter[torch.dtype] = Counter()
-    for weight in storages(model.parameters()):
-        sizes[weight.dtype] += weight.numel()
-    most = max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)
-    return {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(most, "fp32")
 
 
 def precision_of_accelerate() -> str:

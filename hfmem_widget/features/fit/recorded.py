@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import sys
 import weakref
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.beside import live_model
+from hfmem_widget.features.fit.allocator import has_growing_segments
+from hfmem_widget.features.fit.beside import UNCALIBRATED, Calibration, live_model
+from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import PRECISIONS, foreign
+from hfmem_widget.features.fit.setting import PRECISIONS, Setting, foreign
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
+from hfmem_widget.ranks.identity import rank_in_group
+from hfmem_widget.session import HELD, Device
 from hfmem_widget.text import plain
 
 MOST_OF_CONFIG: Final = 64 * 1024
@@ -31,6 +34,9 @@ LEFT_OUT: Final = frozenset(
     {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
 )
 
+ON_THE_HOST: Final = 2.0
+"""Times what tensors take that malloc may map for them, as a limit counts it: 1.4 to 1.9 times was seen."""
+
 CANNOT: Final = "What would fit cannot be worked out: "
 NOT_KEPT: Final = "the recording has no model to try it with"
 CHANGED: Final = "the model is not what its configuration describes"
@@ -43,24 +49,79 @@ class Subject:
     model: Any
     optimizer: Any
     seen: SeenBatch | None
-    ran: Mapping[str, Any] = field(default_factory=dict)
-    """What its setting was; of a live model that is asked of itself."""
-    available: Mapping[str, float] | None = None
-    """Bytes by device that were free as its watch ended; None of a live one, where that is asked now."""
+    ran: Mapping[str, Any]  # what its setting was
+    available: Mapping[str, float]  # bytes by device that are free, or were as its watch ended
+
+
+def margin_on(device: Device) -> float:
+    """Return times what is forecast that it may take on a device, but for what forecasts are off."""
+    return 1.0 if ":" in device.key else ON_THE_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training that was watched, as far as it is still there."""
+
+    device: Device
+    model: Any
+    optimizer: Any
+    setting: Setting
+    forecast: Forecast
+    loss: Literal["loop", "model", "own", "smoothed"]
+    """Who combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
+    room: float
+    """Bytes that it may have on the device, with what it has already; NaN if unknown."""
+    spare: float = 0.0
+    """Bytes that something else had when it began, which may be free by now."""
+    seen: SeenBatch | None = None
+    """The largest batch of it."""
+    calibration: Calibration = UNCALIBRATED
+
+    @property
+    def margin(self) -> float:
+        """Times what is forecast that it may take, but for what forecasts are off."""
+        return margin_on(self.device)
+
+    @property
+    def held(self) -> float:
+        """Bytes that are there whatever the batch."""
+        return sum(self.forecast.full(name) for name in HELD)
+
+    def most(self, forecast: Forecast, spare: float = 0.0) -> float:
+        """Return the bytes that it needs at most, with the pieces that an allocator leaves between blocks."""
+        most, room = forecast.interval[1] * self.margin, self.room + spare
+        if forecast.replay is None or most > room or has_growing_segments():
+            return most
+        return max(most, forecast.replay.needs(room))
+
+    def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
+        """Return whether a step is sure to fit, if so much is free as well."""
+        return self.most(forecast, spare) <= self.room + spare
 
 
 def live() -> Subject:
     """Return the largest model that is being trained, or raise OptionError."""
     model, optimizer = live_model()
-    from hfmem_widget.features.fit.on_meta import uncompiled  # it needs torch
+    from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
+    from hfmem_widget.features.fit.on_meta import uncompiled
+    from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model = uncompiled(model)
-    return Subject(model, optimizer, seen_batch(model, is_training=True))
+    ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
+    ran["optimizer"] = type(optimizer).__name__
+    free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
+    return Subject(model, optimizer, seen_batch(model, is_training=True), ran, free)
 
 
-def recipe_of_live(*, has_ranks: bool) -> dict[str, Any]:
+def has_ranks() -> bool:
+    """Return whether this process is one of several ranks."""
+    _, world = rank_in_group() or (0, 1)
+    return world > 1
+
+
+def recipe_of_live() -> dict[str, Any]:
     """Return what dry runs of the live training need elsewhere, as plain data, or why there can be none."""
-    if has_ranks:
+    if has_ranks():
         return {"refused": "a training on several ranks is not supported yet"}
     try:
         with foreign("the model cannot be recorded"):
@@ -70,9 +131,8 @@ def recipe_of_live(*, has_ranks: bool) -> dict[str, Any]:
 
 
 def _recipe(trained: Subject) -> dict[str, Any]:
-    from hfmem_widget.features.fit.backward import is_checkpointed
+    from hfmem_widget.features.fit.on_meta import main_type
     from hfmem_widget.features.fit.optimizers import kind_of
-    from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model, lora = trained.model, None
     if live_model()[0] is not model or getattr(model, "_compiled_call_impl", None):
@@ -93,9 +153,6 @@ def _recipe(trained: Subject) -> dict[str, Any]:
     if len(json.dumps(kept)) > MOST_OF_CONFIG:
         raise OptionError("the configuration is longer than 64 kB")
     weights = list(model.named_parameters())
-    sizes: Counter[str] = Counter()
-    for _, each in weights:
-        sizes[str(each.dtype).removeprefix("torch.")] += each.numel()
     names = [own for own, each in weights if each.requires_grad]
     if lora or len(names) == len(weights):
         names = []
@@ -114,15 +171,15 @@ def _recipe(trained: Subject) -> dict[str, Any]:
         "model": name,
         "config": kept,
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
-        "dtype": max(sizes, key=lambda dtype: sizes[dtype], default="float32"),
+        "dtype": str(main_type(model)).removeprefix("torch."),
         "size": _size_of(model),
         "lora": lora,
         "trained": names,
         "optimizer": asdict(kind_of(trained.optimizer)),
-        "precision": precision_of_accelerate(),
-        "checkpointing": is_checkpointed(model),
+        "precision": trained.ran["precision"],
+        "checkpointing": trained.ran["checkpointing"],
         "batch": batch,
-        "available": {room.device: room.available for room in rooms()[0] if room.available >= 0},
+        "available": trained.available,
     }
 
 

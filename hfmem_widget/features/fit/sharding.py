@@ -37,13 +37,13 @@ def parsed(text: str) -> tuple[str, int]:
     return way, int(ranks)
 
 
-def sharded(forecast: Forecast, text: str, *, gathered: int, share: float) -> Forecast:
+def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     """Return the forecast of one rank.
 
     `gathered` are the bytes of parameters that are put together at a time, and `share` is how much of the
     parameters can be divided.
     """
-    way, ranks = parsed(text)
+    way, ranks = parsed(forecast.setting.shards)
     left = 1.0 - share + share / ranks
     names = DIVIDED[way]
 

@@ -27,7 +27,7 @@ def main() -> None:
         os.dup2(2, 1)  # what others print is no answer
         try:
             with foreign("the real step failed"):
-                from hfmem_widget.features.fit.real_step import tried
+                from hfmem_widget.features.fit.trial import tried
 
                 answer = tried(json.load(sys.stdin))
         except OptionError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,8 +13,8 @@ import numpy as np
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session.what_if import Moment, Variant, WhatIf
 from hfmem_widget.text import MIB
 
@@ -38,20 +37,19 @@ Size = tuple[int, int]
 """Rows of a batch, and tokens of a row."""
 
 
-def what_if(
-    model: Any, setting: Setting, seen: SeenBatch | None, dry: Callable[[Setting], Forecast]
-) -> WhatIf | None:
-    """Return what a training would take at other sizes, in a room that is unknown, by `dry` runs.
+def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | None:
+    """Return what a training would take at other sizes, by `dry` runs.
 
-    None without tokens, or where time is short.
+    None without tokens, or where time is short. An interrupt ends the dry runs, and nothing else.
     """
+    setting, seen = training.setting, training.seen
     if setting.length < LEAST or (seen is not None and not seen.length):
         return None
-    config = getattr(model, "config", None)
+    config = getattr(training.model, "config", None)
     sizes, checks = _sizes(setting, positions_of(config))
     known: list[Variant] = []
-    with suppress(TimeoutError):
-        for changed in _settings(model, setting):
+    with suppress(TimeoutError, KeyboardInterrupt):
+        for changed in _settings(training.model, setting):
             with suppress(OptionError):
                 variant = _variant(dry, changed, sizes, checks)
                 known += [variant] if variant is not None else []
@@ -67,9 +65,9 @@ def what_if(
         setting.length,
         (rows[0], rows[-1]),
         (lengths[0], lengths[-1]),
-        math.nan,
-        0.0,
-        1.0,
+        training.room,
+        training.spare,
+        training.margin,
         tuple(known),
     )
 

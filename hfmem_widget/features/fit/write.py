@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hfmem_widget.session import Change
 
@@ -53,6 +53,7 @@ _MISSING = {
 }
 
 _Edit = tuple[int, int, str]  # the text from here to there becomes this
+_Node = TypeVar("_Node", bound=ast.AST)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -134,6 +135,10 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
         left += ast.iter_child_nodes(node)
 
 
+def _all(kind: type[_Node], tree: ast.AST) -> list[_Node]:
+    return [node for node in _nodes(tree) if isinstance(node, kind)]
+
+
 def _root(node: ast.AST) -> str:
     """Return the name that `name.field[key](...)` begins with."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
@@ -150,7 +155,7 @@ def _called(node: ast.AST) -> str:
 
 def _names(statement: ast.AST, context: type[ast.expr_context]) -> set[str]:
     """Return the names that a statement reads, or binds."""
-    named = (node for node in _nodes(statement) if isinstance(node, ast.Name))
+    named = _all(ast.Name, statement)
     return {node.id for node in named if isinstance(node.ctx, context)} - {"_"}
 
 
@@ -164,8 +169,8 @@ def _handed(cells: Mapping[int, _Cell]) -> set[object]:
     return {
         given.id if isinstance(given, ast.Name) else given
         for cell in cells.values()
-        for node in _nodes(cell.tree)
-        if isinstance(node, ast.Call) and _called(node).endswith("Trainer")
+        for node in _all(ast.Call, cell.tree)
+        if _called(node).endswith("Trainer")
         for given in (
             *node.args[:2],
             *(one.value for one in node.keywords if one.arg in {"args", "config", "model"}),
@@ -205,12 +210,12 @@ def _find(
     found = []
     for index, cell in cells.items():
         kept: dict[ast.AST, ast.Assign] = {}
-        for node in _nodes(cell.tree):
-            value: Any = node.value if isinstance(node, ast.Assign) else None
-            while isinstance(node, ast.Assign) and isinstance(value, ast.Call | ast.Attribute):
+        for node in _all(ast.Assign, cell.tree):
+            value = node.value
+            while isinstance(value, ast.Call | ast.Attribute):
                 kept[value] = node  # also of from_pretrained(...).to("cuda")
                 value = value.func if isinstance(value, ast.Call) else value.value
-        for call in (node for node in _nodes(cell.tree) if isinstance(node, ast.Call)):
+        for call in _all(ast.Call, cell.tree):
             variables = _given(kept[call].targets) if call in kept else set()
             is_handed = bool(handed & {call, *variables})
             if _is_meant(target, call, is_handed=is_handed):
@@ -245,8 +250,7 @@ def _assigned(cell: _Cell, wanted: Mapping[str, str], variables: set[str]) -> di
     """Return how statements such as `args.bf16 = False` change, by the attribute."""
     return {
         target.attr: (*cell.place(node.value), wanted[target.attr])
-        for node in _nodes(cell.tree)
-        if isinstance(node, ast.Assign)
+        for node in _all(ast.Assign, cell.tree)
         for target in node.targets
         if isinstance(target, ast.Attribute) and target.attr in wanted
         if isinstance(target.value, ast.Name) and target.value.id in variables
@@ -350,7 +354,7 @@ def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
     statement = next(one for one in cell.tree.body if node in _nodes(one))
     if isinstance(statement, _Definition):
         return statement, {statement.name}
-    assigned = (one for one in _nodes(statement) if isinstance(one, ast.Assign))
+    assigned = _all(ast.Assign, statement)
     return statement, _given([to for one in assigned if node in _nodes(one) for to in one.targets])
 
 
@@ -369,8 +373,8 @@ def _made_otherwise(
 
 def _changes(statement: ast.stmt, names: set[str]) -> bool:
     """Return whether a statement binds one of these, sets a part of it, or calls a method for its effect."""
-    loops = [one for one in _nodes(statement) if isinstance(one, ast.For)]
-    of_loops = [_names(one.target, ast.Store) for one in loops if _root(one.iter) in names]
+    loops = (one for one in _all(ast.For, statement) if _root(one.iter) in names)
+    of_loops = (_names(one.target, ast.Store) for one in loops)
     parts = names.union(*of_loops)  # also the `parameter` of `for parameter in model.parameters()`
     for node in _nodes(statement):
         match node:
@@ -407,7 +411,7 @@ def _rest(
             targets = getattr(statement, "targets", ())
             if not is_own and any(getattr(one, "attr", "") in dropped for one in targets):
                 continue  # such as `args.bf16 = False`
-            calls = [node for node in _nodes(statement) if isinstance(node, ast.Call)]
+            calls = _all(ast.Call, statement)
             if builds := any(_called(call).endswith("Trainer") for call in calls):
                 trainers = _names(statement, ast.Store)
                 names |= trainers
@@ -440,16 +444,15 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     wanted: dict[str, dict[str, str]] = {}
     for change in changes:
         wanted.setdefault(change.target, {})[change.name] = change.value
-    if options := wanted.pop("evaluation", None):
-        others = [_MISSING[target].format(_asked(wanted[target])) for target in wanted]
-        return "\n".join([_evaluating(read, options), *others])
-    handed = _handed(read)
+    evaluation, handed = wanted.pop("evaluation", None), _handed(read)
     of_data = _find("data", read, handed) if "data" in wanted else None
     if of_data and of_data == _find("arguments", read, handed):
         wanted["arguments"] = {**wanted.get("arguments", {}), **wanted.pop("data")}
     missing = {target: _MISSING[target].format(_asked(wanted[target])) for target in wanted}
-    found = {target: _site(target, wanted[target], read, handed) for target in wanted}
-    sites = {target: site for target, site in found.items() if site is not None}
+    if evaluation:
+        return "\n".join([_evaluating(read, evaluation), *missing.values()])
+    found = ((target, _site(target, wanted[target], read, handed)) for target in wanted)
+    sites = {target: site for target, site in found if site}
     notes = [missing[target] for target in wanted if target not in sites]
     parts = []
     for index in sorted({site.index for site in sites.values()}):

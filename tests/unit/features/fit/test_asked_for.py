@@ -245,12 +245,6 @@ def test_a_quantised_cache_takes_its_share() -> None:
     assert [sizes[0] / size for size in sizes[1:]] == [2, 8]
 
 
-def test_a_quantised_cache_is_for_inference() -> None:
-    """Training keeps none."""
-    with pytest.raises(OptionError, match="is for inference"):
-        predict(llama(), length=32, kv="int8")
-
-
 @cache
 def sharded(shards: str) -> Any:
     return predict(gpt2(), shards=shards, length=64, optimizer=FUSED)
@@ -282,13 +276,6 @@ def test_tensor_parallelism_divides_what_the_models_plan_names() -> None:
     whole, told = (predict(llama(), length=64, shards=shards) for shards in ("", "tp:4"))
 
     assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
-
-
-@pytest.mark.parametrize("text", ["zero4:2", "zero3", "fsdp:0", "tp:many"])
-def test_another_way_to_divide_is_refused(text: str) -> None:
-    """With those that there are."""
-    with pytest.raises(OptionError, match="zero1, zero2, zero3, fsdp, tp"):
-        predict(llama(), shards=text)
 
 
 def test_every_thread_has_a_workspace_of_cublas() -> None:

@@ -13,11 +13,12 @@ import transformers
 from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.html import fit_bundle
-from hfmem_widget.features.fit.inputs import Batch, batch_for
+from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.trial import real_batch
 from hfmem_widget.text import GIB
 from tests.data.breadth import some_of
-from tests.data.fit_models import VOCABULARY, Step, built, llama
+from tests.data.fit_models import VOCABULARY, Step, built, one_layer
 from tests.data.forecasts import predict
 from tests.unit.features.fit.test_fit import gpu, with_rooms
 
@@ -129,16 +130,6 @@ def config_of(kind: str, choices: Mapping[str, Any]) -> Any:
     return made
 
 
-def real_batch(batch: Batch) -> dict[str, Any]:
-    """Return a batch as it would be on the host, with random images and sounds."""
-    return {
-        name: torch.randn(one.shape).to(one.dtype)
-        if isinstance(one, torch.Tensor) and one.is_meta
-        else one
-        for name, one in batch.given.items()
-    }
-
-
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_an_image_is_part_of_each_row(kind: str) -> None:
@@ -147,7 +138,7 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
     model = from_config(config, torch.float32, for_training=True)
     batch = batch_for(model, 2, 40, with_labels=True, image=IMAGE["image_size"] * 2)
     told = training_step(model, batch, device="cpu")
-    real = Step(built(config), config, given=real_batch(batch))
+    real = Step(built(config), config, given=real_batch(batch, "cpu"))
 
     # Qwen2.5-VL turns windows of patches around, of which a row of indices stays.
     assert told.kept == pytest.approx(real.kept, abs=256)
@@ -180,20 +171,13 @@ def test_a_row_is_as_long_as_its_image_needs() -> None:
 
 def test_a_part_without_input_is_named() -> None:
     """Its weights are counted; the forecast is at least that much."""
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        vocab_size=64,
-    )
 
     class Guarded(transformers.LlamaForCausalLM):  # type: ignore[misc]  # transformers is not typed
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.guard = transformers.LlamaModel(config)
 
-    told = predict(Guarded(config), length=32, device="cpu")
+    told = predict(Guarded(one_layer()), length=32, device="cpu")
 
     assert told.left_out == ("guard",)
     assert told.bound == "lower"
@@ -218,17 +202,10 @@ def test_text_and_images_keep_what_a_real_run_keeps(kind: str) -> None:
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, 2, 32, with_labels=True)
     told = training_step(model, inputs, device="cpu")
-    real = Step(built(config), config, given=real_batch(inputs))
+    real = Step(built(config), config, given=real_batch(inputs, "cpu"))
 
     assert told.kept == real.kept
     assert told.forward.bytes == real.forward
-
-
-def test_adapters_leave_nothing_out() -> None:
-    """Peft goes past the call of the model that it is put into; its layers run all the same."""
-    told = predict(llama(), length=32, lora=4, device="cpu")
-
-    assert told.left_out == ()
 
 
 @pytest.mark.parametrize("training", [True, False])

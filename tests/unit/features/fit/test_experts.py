@@ -34,43 +34,22 @@ SMALL: Mapping[str, Any] = {
 """What each configuration takes of it."""
 
 MIXTURES: Mapping[str, Mapping[str, Any]] = {
-    "afmoe": {},
-    "cohere2_moe": {},
-    "deepseek_v2": {},
+    **{name: {} for name in (
+        "afmoe", "cohere2_moe", "deepseek_v2", "doge", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo",
+        "glm4_moe", "gpt_oss", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "llama4_text",
+        "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "solar_open",
+    )},
     "deepseek_v3": {"head_dim": 8},
-    "doge": {},
-    "dots1": {},
-    "ernie4_5_moe": {},
-    "exaone_moe": {},
-    "flex_olmo": {},
-    "glm4_moe": {},
     "glm4_moe_lite": {"num_key_value_heads": 4},
-    "gpt_oss": {},
-    "granitemoe": {},
-    "granitemoeshared": {},
-    "hunyuan_v1_moe": {},
     "jamba": {
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "expert_layer_period": 2,
-        "expert_layer_offset": 1,
-        "use_mamba_kernels": False,
-        "mamba_d_state": 8,
+        "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+        "expert_layer_offset": 1, "use_mamba_kernels": False, "mamba_d_state": 8,
     },
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "llama4_text": {},
-    "mimo_v2_flash": {},
-    "minimax": {},
-    "minimax_m2": {},
-    "mixtral": {},
-    "olmoe": {},
     "phimoe": {"router_jitter_noise": 0.0, "input_jitter_noise": 0.0},
-    "qwen2_moe": {},
     "qwen3_5_moe_text": {"num_hidden_layers": 4},
-    "qwen3_moe": {},
     "qwen3_next": {"num_hidden_layers": 4},
-    "solar_open": {},
-}
+}  # fmt: skip
 """By type, and what its configuration has of its own."""
 
 ONE_BY_ONE: Mapping[str, Mapping[str, Any]] = {

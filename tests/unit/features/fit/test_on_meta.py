@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-import hfmem_widget.features.fit.predict as module
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.on_meta import copy_of, from_config
+from hfmem_widget.features.fit.predict import changed_forecast
+from hfmem_widget.features.fit.setting import Setting
 from tests.data.fit_models import bert, built, gpt2, llama, one_layer
 from tests.data.forecasts import predict
 
@@ -112,13 +113,17 @@ def test_what_transformers_cannot_build_is_said_with_its_reason() -> None:
     [
         ({"optimizer": "adam"}, r"do not support the optimizer 'adam'; they support adamw_torch"),
         ({"precision": "int4"}, "precision must be one of fp32, bf16, fp16, pure-bf16, pure-fp16"),
-        ({"batch": 0}, "batch must be a whole number, 1 or more, not 0"),
         ({"length": 257}, r"has 256 positions, so a length of 257 is too long; give at most 256"),
         ({"quantized": "int3", "lora": 4}, "quantized must be one of int8, nf4, nf4-double"),
         ({"quantized": "nf4"}, "add LoRA adapters"),
         ({"lora": (4, ["no_such_layer"])}, "peft cannot add LoRA to LlamaForCausalLM"),
         ({"lora": 0}, "LoRA rank must be 1"),
         ({"device": "tpu"}, "device must be cuda or cpu"),
+        ({"kv": "int8"}, "is for inference"),
+        *(
+            ({"shards": way}, "zero1, zero2, zero3, fsdp, tp")
+            for way in ("zero4:2", "zero3", "fsdp:0", "tp:many")
+        ),
     ],
 )
 def test_choices_that_there_are_not_are_told(choice: dict[str, Any], message: str) -> None:
@@ -162,14 +167,7 @@ def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
     config = llama()
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())
-    setting = module.live_setting(model, optimizer, {"largest_batch": 128, "longest": 64})
+    ran = Setting(batch=2, length=64, precision="fp32", optimizer="AdamW", device="cpu")
     told = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
 
-    assert module.changed_forecast(model, setting, optimizer).peaks == told.peaks
-
-
-def test_live_parts_without_a_shape_are_refused() -> None:
-    """Without the length of a batch there is no forecast."""
-    model = built(llama())
-    with pytest.raises(OptionError, match="no batch shape was recorded"):
-        module.live_setting(model, torch.optim.SGD(model.parameters()), {"samples": 4})
+    assert changed_forecast(model, ran, optimizer).peaks == told.peaks

@@ -10,7 +10,6 @@ import torch
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
-from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.optimizers import (
     NAMES,
@@ -203,9 +202,3 @@ def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
     assert eight.paged
     assert of_bitsandbytes("Lion", 32, paged=False) is not None
     assert of_bitsandbytes("Something", 8, paged=False) is None
-
-
-def test_an_unknown_name_is_told_with_all_that_there_are() -> None:
-    """The error lists the names with a rule."""
-    with pytest.raises(OptionError, match="'lomo'; they support adamw_torch, adamw_torch_fused"):
-        by_name("lomo")
