@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -54,24 +53,6 @@ def reading_the_counters(bench: Bench) -> str:
         bench.allocator.free(bench.allocator.alloc(16 * PIECE))
         bench.allocator.user_stats(0)
     return RESULT
-
-
-def decorated(bench: Bench) -> str:
-    @hfmem_widget.watch("watched", quiet=True)
-    @hfmem_widget.span("forward")
-    def function() -> str:
-        bench.allocator.free(bench.allocator.alloc(16 * PIECE))
-        return RESULT
-
-    @hfmem_widget.span("awaited")
-    async def coroutine() -> str:
-        return function()
-
-    @hfmem_widget.span("generated")
-    def generator() -> Iterator[str]:
-        yield asyncio.run(coroutine())
-
-    return next(generator())
 
 
 class Library:
@@ -411,7 +392,6 @@ SCENARIOS: tuple[Callable[[Bench], str], ...] = (
     in_spans,
     raising,
     reading_the_counters,
-    decorated,
     surrounded,
     importing,
     overlapping,

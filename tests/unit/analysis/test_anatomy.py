@@ -27,7 +27,6 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
-from tests.data.worked_out import EVERY, kept
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 from tests.scenes.groups import add_group
 
@@ -410,12 +409,3 @@ def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> 
 
     assert found.time == forward.start
     assert found.allocated == 6 * GIB
-
-
-KEPT = kept()
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_what_is_worked_out_is_what_is_kept(name: str) -> None:
-    """Where a change is meant, ``python -m tests.data.worked_out`` keeps what comes out now."""
-    assert list(EVERY[name]()) == KEPT[name]

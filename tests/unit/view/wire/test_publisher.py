@@ -128,6 +128,18 @@ def test_nothing_new_is_lost_by_an_outline(line: Line) -> None:
     assert len(line.times) == pytest.approx(290, abs=3)
 
 
+def test_an_outline_is_as_far_from_a_whole_snapshot_as_from_another(line: Line) -> None:
+    """Every twentieth message is one, counted from the last snapshot of either kind."""
+    line.run(12.0)
+    line.publisher.resync()
+    line.run(12.0)
+    at = [number for number, one in enumerate(line.sent) if one.kind == "snapshot"]
+    apart = [(line.sent[last].message.get("coarse"), last - one) for one, last in pairwise(at)]
+
+    assert [since for coarse, since in apart if coarse] == [20, 20]
+    assert len(at) == 4
+
+
 def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick(line: Line) -> None:
     """`resync` is answered at once, after what was new: a page keeps its finer rows."""
     line.run(2.0)
