@@ -18,7 +18,7 @@ WATCHED_TRAINING = (
 FEW_EVENTS = """
 import functools
 import hfmem_widget.sources.torch_cuda as torch_cuda
-torch_cuda.CudaHistory = functools.partial(torch_cuda.CudaHistory, most={most})
+torch_cuda.CudaAllocator.recording = functools.partial(torch_cuda.CudaHistory, most={most})
 """
 
 

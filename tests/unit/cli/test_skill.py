@@ -29,7 +29,9 @@ def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
     """Each subcommand of `hfmem` is one, and each of their options."""
-    for words in re.findall(r"`hfmem ([^`]+)`", TEXT):
+    named = re.findall(r"`hfmem ([^`]+)`", TEXT)
+    assert named
+    for words in named:
         command, *rest = words.split(" -- ")[0].split()
         with pytest.raises(SystemExit) as ended:
             main([command, "-h"])

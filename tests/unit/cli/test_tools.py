@@ -19,6 +19,7 @@ Make = Callable[..., Path]
 def test_they_are_found_by_the_servers_entry_point() -> None:
     """A list of functions that take text and numbers, each described, and return text."""
     (found,) = entry_points(group="jupyter_server_mcp.tools", name="hfmem")
+    assert len(found.load()) == 4
     for name in found.load():
         tool = resolve(name)
         assert tool.__doc__

@@ -211,7 +211,9 @@ def test_plotly_gets_no_tag_and_no_dollar_of_theirs(text: str) -> None:
 def test_no_sink_has_control_or_bidi_characters(text: str) -> None:
     """Characters that steer terminals or turn text around reach no output."""
     explained = [{"text/plain": repr(hostile(text, devices)[0].explain())} for devices in (1, 2)]
-    for bundle in (*sinks(text), *explained):
+    bundles = [*sinks(text), *explained]
+    assert bundles
+    for bundle in bundles:
         for one in strings(bundle):
             kept = one.replace("\n", "")
             assert not {unicodedata.category(char) for char in kept} & {"Cc", "Cf", "Cs"}
