@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.session import Polling
 
-SHARE, WHOLE_SHARE = 0.0055, 0.0075
+SHARE, WHOLE_SHARE = 0.006, 0.008
 """Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
 the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
 
-LEAST_SHARES = 0.002, 0.003
+LEAST_SHARES = 0.002, 0.0035
 """What is left at least, of the shortest steps and of long ones: between, a quarter of the seconds from
 one step to the next: pauses, such as for the next batch, are time as well."""
 
