@@ -31,20 +31,6 @@ HEADS: tuple[tuple[By, str], ...] = (
     ("module", "by module"),
     ("operator", "by operator"),
 )
-NARROWEST = 0.006  # of the whole width; narrower boxes are put together
-LEGIBLE = 0.03  # of the whole width; narrower boxes have no name on them
-ROW = 22
-KEPT_NAME = 60
-
-TINTS = {
-    "before": ("before the recording", "rgba(134,140,148,.34)"),
-    "forward": ("forward", "rgba(230,159,0,.38)"),
-    "backward": ("backward", "rgba(0,158,115,.40)"),
-    "optimizer": ("optimizer step", "rgba(86,180,233,.38)"),
-    "elsewhere": ("elsewhere", "rgba(204,121,167,.38)"),
-    "": ("smaller", "rgba(128,128,128,.16)"),
-}
-"""What each kind is called, and its colour: thin enough for the page's own ink in both themes."""
 
 VIEWER = "https://pytorch.org/memory_viz"
 TITLE = "live at the peak"
@@ -142,8 +128,8 @@ def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
     title = f"{peak.device}: {_size(peak.bytes)} in {counted}{when}"
     head = kit.Fragment(kit.faint(title).html, f"live at the peak of {plain(title)}")
     tables = (_table(peak, by, name, is_open=is_first and by == "line") for by, name in HEADS)
-    drawn = kit.Fragment(_chart(peak, "line", HEADS[0][1]) + icicle_html(peak))
-    return kit.block("margin:0 0 6px", kit.words(head, drawn, *tables, between="\n\n"))
+    chart = kit.Fragment(_chart(peak, "line", HEADS[0][1]))
+    return kit.block("margin:0 0 6px", kit.words(head, chart, *tables, between="\n\n"))
 
 
 def _chart(peak: LivePeak, by: By, head: str) -> str:
@@ -211,56 +197,3 @@ def _row(row: Row, colour: str, highest: int) -> TableRow:
 def _size(size: float) -> str:
     """Return bytes as text; a few do not read as none."""
     return f"{format_count(size)} B" if 0 < size < FEW else format_bytes(size)
-
-
-def icicle_html(peak: LivePeak) -> str:
-    """Return the picture and its key, in plain HTML; empty if nothing was live.
-
-    Boxes that are too narrow to be read are one grey box, so that widths always add up.
-    """
-    if not peak.bytes:
-        return ""
-    kinds = [kind for kind in TINTS if kind and any(site.kind == kind for site in peak.sites)]
-    keys = [kit.marked(TINTS[kind][1], TINTS[kind][0]) for kind in kinds]
-    keys.append(kit.shown("line \u203a module \u203a operator"))
-    drawn = _boxes(peak, peak.bytes, 0)
-    return (
-        f'<div role="img" aria-label="What was live at the peak, as boxes; the tables below list the same" '
-        f'style="margin:4px 0 0;font-size:11px;line-height:{ROW - 1}px;height:{ROW * len(HEADS)}px;'
-        'overflow:hidden">'
-        f'<div style="display:flex;width:100%">{drawn}</div></div>'
-        f"{kit.keys(keys, ';margin:3px 0 5px;font-size:11.5px').html}"
-    )
-
-
-def _boxes(parent: LivePeak, whole: int, level: int) -> str:
-    if level == len(HEADS):
-        return ""
-    by = HEADS[level][0]
-    boxes, narrow = [], parent.bytes
-    for row in parent.rows(by):
-        if row.bytes < NARROWEST * whole:
-            break
-        narrow -= row.bytes
-        sites = tuple(site for site in parent.sites if getattr(site, by) == row.name)
-        within = replace(parent, bytes=row.bytes, sites=sites)
-        inside = "" if row.kind == "before" else _boxes(within, whole, level + 1)
-        label = row.name if row.bytes >= LEGIBLE * whole else ""
-        boxes.append(_box(label, _tip(row.name, row.bytes), 100 * row.share, row.kind, inside))
-    if narrow:
-        boxes.append(_box("", _tip("smaller", narrow), 100 * narrow / parent.bytes, "", ""))
-    return "".join(boxes)
-
-
-def _tip(name: str, size: int) -> str:
-    return kit.shown(f"{plain(name, KEPT_NAME)}: {format_bytes(size)}").html
-
-
-def _box(label: str, tip: str, percent: float, kind: str, inside: str) -> str:
-    below = f'<div style="display:flex;width:100%">{inside}</div>' if inside else ""
-    return (
-        f'<div style="width:{percent:.3f}%;min-width:0;overflow:hidden;box-sizing:border-box">'
-        f'<div title="{tip}" style="height:{ROW - 1}px;margin:0 1px 1px 0;padding:0 4px;'
-        "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
-        f'background:{TINTS[kind][1]}">{kit.shown(label, KEPT_NAME).html}</div>{below}</div>'
-    )

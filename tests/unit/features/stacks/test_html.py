@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.html import HEADS, MOST_ROWS, TINTS, icicle_html, stacks_bundle
+from hfmem_widget.features.stacks.html import MOST_ROWS, stacks_bundle
 from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
-from tests.scenes.contrast import contrast
 
 MIB = 1024**2
 HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
@@ -125,42 +124,6 @@ def test_text_from_outside_stays_text() -> None:
     assert "<img" not in drawn
 
 
-def test_the_boxes_of_a_level_are_as_wide_as_their_parent() -> None:
-    """Also where the narrow ones were put together."""
-    many = tuple(replace(one, line="cell [1] line 1") for one in sites(200))
-    drawn = icicle_html(replace(peak(), sites=many, bytes=sum(one.bytes for one in many)))
-    widths = [float(one) for one in re.findall(r'<div style="width:([\d.]+)%', drawn)]
-    # The line, and the one operator of each module, fill their parents; the modules do so together.
-    modules = [one for one in widths if one != 100]
-    assert len(modules) > 50
-    assert abs(sum(modules) - 100) < 0.1
-    assert 'title="smaller: ' in drawn
-
-
-def test_the_picture_has_a_level_for_line_module_and_operator() -> None:
-    """The icicle has three levels, each with its names."""
-    drawn = icicle_html(peak(1))
-    assert len(HEADS) == 3
-    assert drawn.count("<div title=") == 3
-    assert all(name in drawn for name in ("cell [1] line 0", "Net0", "aten::op0"))
-
-
-def test_what_is_too_narrow_has_no_name_on_it() -> None:
-    """A sliver of letters says nothing; pointing at it does."""
-    wide, narrow = sites(2)
-    drawn = icicle_html(
-        replace(peak(), sites=(replace(wide, bytes=98 * MIB), narrow), bytes=99 * MIB)
-    )
-    assert 'title="cell [1] line 1: 1.00 MiB"' in drawn
-    assert ">cell [1] line 1<" not in drawn
-    assert ">cell [1] line 0<" in drawn
-
-
-def test_nothing_live_has_no_picture() -> None:
-    """Without a recorded allocation there is no icicle."""
-    assert icicle_html(LivePeak("cpu", 0, 0, ())) == ""
-
-
 def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
     """And that no file was written."""
     assert "session.stacks.save" in html()
@@ -195,12 +158,3 @@ def test_tables_and_text_have_the_same_rows() -> None:
         ["cell [1] line 0 y", "3.00 MiB", "50 %"],
         ["cell [1] line 1 y \u00d7 2", "2.00 MiB", "33 %"],
     ]
-
-
-@pytest.mark.parametrize("tint", [colour for _, colour in TINTS.values()])
-@pytest.mark.parametrize(("ink", "page"), [("#cccccc", 0x1F), ("#3b3b3b", 0xFF)])
-def test_a_name_on_a_box_can_be_read(tint: str, ink: str, page: int) -> None:
-    """In the ink and on the ground of VS Code's default themes, of which the dark one has the fainter ink."""
-    *channels, share = (float(one) for one in re.findall(r"[\d.]+", tint))
-    mixed = (round(share * one + (1 - share) * page) for one in channels)
-    assert contrast(ink, "#" + "".join(f"{one:02x}" for one in mixed)) > 4.5
