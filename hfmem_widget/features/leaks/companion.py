@@ -7,16 +7,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.facts import QUICK, findings_of
 from hfmem_widget.analysis.history import Cell
 from hfmem_widget.features.leaks.findings import draw
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, Before, growers, names_now, search
-from hfmem_widget.features.leaks.left_behind import name_holders
 from hfmem_widget.features.leaks.reruns import enter_reruns
 from hfmem_widget.features.leaks.trends import Trend, trends_of
+from hfmem_widget.features.leaks.who_added import (
+    LONGER_AFTER_AN_ERROR,
+    NEARLY_ALL,
+    QUICK_OBJECTS,
+    QUICK_SECONDS,
+    Before,
+    LastSearch,
+    growers,
+    left_behind,
+    named,
+    names_now,
+    search,
+)
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
@@ -90,29 +102,47 @@ class Leaks(Companion):
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Search for who holds what has grown or was left behind, if anything was, and add it to findings."""
         harmless(enter_reruns, session, span, self._cell)
-        if self._is_quiet:
-            return NOTHING
-        harmless(self._name_growers, session, span)
-        harmless(name_holders, session, span, self._names, raised=self._raised)
+        if not self._is_quiet:
+            harmless(self._name_holders, session, span)
         return NOTHING
 
-    def _name_growers(self, session: Session, span: Span) -> None:
+    def _name_holders(self, session: Session, span: Span) -> None:
         leaks = [each for each in findings_of(session, span) if each.kind == "leak"]
-        if leaks:
-            holders = search()
-            new = self._names.new(*names_now())
-            added = {
-                name: max(0.0, 1 - self._lengths[name] / max(length, 1))
-                for name, length in lengths_of(main_variables()).items()
-                if name in self._lengths and name not in new
-            }
-            for leak in leaks:
-                key = f"{leak.evidence['device']}/allocated"
-                edges = [one.before for one in session.spans if one.start >= span.start]
-                began, *later = (session.value(edge, key) for edge in (span.before, *edges))
-                freed = began - min(later, default=began)
-                before = replace(self._before, new=new, added=added, freed=freed)
-                session.findings[session.findings.index(leak)] = with_holder(leak, holders, before)
+        is_one_line = session.running and span.duration < QUICK
+        much = () if is_one_line else [left for left in left_behind(session, span) if left.is_much]
+        if not leaks and not much:
+            return
+        # An error that it has raised may hold it, and nobody waits for a result.
+        longer = LONGER_AFTER_AN_ERROR if self._raised else 1
+        bounds = () if leaks else (QUICK_OBJECTS * longer, QUICK_SECONDS * longer)
+        holders, known, named_already = search(*bounds), self._known_before(), set()
+        for leak in leaks:
+            device = leak.evidence["device"]
+            edges = [span, *(one for one in session.spans if one.start >= span.start)]
+            began, *later = (session.value(one.before, f"{device}/allocated") for one in edges)
+            before = replace(known, freed=began - min(later, default=began))
+            finding = with_holder(leak, holders, before)
+            session.findings[session.findings.index(leak)] = finding
+            if "holder" in finding.evidence:
+                named_already.add(device)
+        last = process_state(LastSearch)
+        if known.held.bound:
+            known = replace(known, held=last.held)
+        others = (left for left in much if left.device not in named_already)
+        findings = (named(left, holders, known, span.id, raised=self._raised) for left in others)
+        session.findings.extend(filter(None, findings))
+        if not holders.bound:
+            last.held = holders
+
+    def _known_before(self) -> Before:
+        """Return what was noted when the watch began, with what is new since."""
+        new = self._names.new(*names_now())
+        added = {
+            name: max(0.0, 1 - self._lengths[name] / max(length, 1))
+            for name, length in lengths_of(main_variables()).items()
+            if name in self._lengths and name not in new
+        }
+        return replace(self._before, new=new, added=added)
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         began, span = self._clock(), self._span

@@ -8,8 +8,7 @@ from dataclasses import replace
 from hfmem_widget.analysis.history import HISTORY, Cell
 from hfmem_widget.analysis.record import UNLABELLED, Record
 from hfmem_widget.analysis.record_of import names_of
-from hfmem_widget.features.leaks.growers import NEARLY_ALL, search
-from hfmem_widget.features.leaks.left_behind import KINDS
+from hfmem_widget.features.leaks.who_added import KINDS, NEARLY_ALL, search
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders
 from hfmem_widget.text import MIB, format_bytes, plain

@@ -12,8 +12,8 @@ import torch
 
 from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.leaks.companion import Leaks, with_holder
-from hfmem_widget.features.leaks.growers import Before
 from hfmem_widget.features.leaks.trends import Trend
+from hfmem_widget.features.leaks.who_added import Before
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.sources.heap import search

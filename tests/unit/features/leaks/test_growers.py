@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hfmem_widget.features.leaks.growers import Before, growers
+from hfmem_widget.features.leaks.who_added import Before, growers
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import NotedNames, lengths_of

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.features.leaks import left_behind
+from hfmem_widget.features.leaks import companion as of_a_watch
+from hfmem_widget.features.leaks import who_added
 from hfmem_widget.features.leaks.companion import Leaks
-from hfmem_widget.features.leaks.growers import NOT_NOTED, Before
-from hfmem_widget.features.leaks.left_behind import LeftBehind, named
+from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, LeftBehind, named
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
@@ -224,8 +224,8 @@ def test_who_was_told_last_time_is_not_told_again(kept: Kept) -> None:
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
-    seen = process_state(left_behind.LastSearch)
-    monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
+    seen = process_state(who_added.LastSearch)
+    monkeypatch.setattr(who_added, "LEAST_SHARE", 0.0)
     module = SimpleNamespace(losses=[])
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
@@ -240,9 +240,7 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = stage.session.findings
     assert finding.title.endswith(", of which 80.0 MiB is held by losses[0]")
     assert references_after == references
-    assert {
-        device: [(each.path, each.bytes) for each in held.rows] for device, held in seen.items()
-    } == {"cpu": [("losses[0]", 80 * 2**20)]}
+    assert [(each.path, each.bytes) for each in seen.held.rows] == [("losses[0]", 80 * 2**20)]
 
 
 def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +266,9 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     """Whatever it named before: a number, another object, or nothing."""
     names: list[set[str]] = []
     monkeypatch.setattr(
-        left_behind, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
+        of_a_watch, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
     )
-    monkeypatch.setattr(left_behind, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(who_added, "LEAST_SHARE", 0.0)
     found = Holders((), seconds=0.1, objects=1)
     monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", lambda *_, **__: found)
     before = [1], [2]

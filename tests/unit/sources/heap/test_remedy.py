@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.leaks.companion import with_holder
-from hfmem_widget.features.leaks.growers import Before
-from hfmem_widget.features.leaks.left_behind import LeftBehind, named
+from hfmem_widget.features.leaks.who_added import Before, LeftBehind, named
 from hfmem_widget.session import Finding
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.remedy import remedy

@@ -1,0 +1,275 @@
+"""Which names hold what was added, by what they held before: in growth step by step, or after a cell."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.parts import known_of
+from hfmem_widget.monitor.subjects import main_variables
+from hfmem_widget.session import HELD, Finding, Session, Span
+from hfmem_widget.session.series import TABLE
+from hfmem_widget.sources.heap.model import Holder, Holders
+from hfmem_widget.sources.heap.noted import first_name, joined
+from hfmem_widget.sources.heap.roots import Root, kernel_roots
+from hfmem_widget.text import MIB, format_bytes, format_counted
+from hfmem_widget.view.front_end import running_shell
+
+MOST_SECONDS = 1.0
+MOST_OBJECTS = 500_000
+
+LEAST_OF_GROWTH = 0.25  # the share of the growth that a name must have added to be mentioned
+MOST_TIMES = 2.0  # the growth: who added more did most of that before
+NEARLY_ALL = 0.9
+MOST_NAMED = 3
+
+LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
+LEAST_SHARE = 0.01
+QUICK_SECONDS = 0.3  # and objects, of a search after a cell without a leak
+QUICK_OBJECTS = 300_000
+LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
+WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
+
+EXPECTED = tuple(metric for metric in HELD if metric != "kv_cache")
+"""What stays after a training; a KV cache is of use only while tokens are generated."""
+
+KINDS = {TABLE[metric].label: metric for metric in EXPECTED}
+"""The kinds of holders that are counted while the cell runs, as metrics."""
+
+_SEVERAL = re.compile(r"[\[{][^\]}]*(?:\.\.|\u2026)")
+_CONTAINERS = {"list", "dict", "set", "deque"}
+
+NOT_NOTED = Holders((), bound="what was held before was not noted")
+
+Sizes = dict[Holder, float]
+"""Rows, each with how many bytes it added."""
+
+Growers = Sequence[tuple[Holder, float]]
+"""Names, each with the sums of its rows that grew, and how many bytes they added."""
+
+
+class LastSearch:
+    """What was held at the last search that was complete: texts and figures alone."""
+
+    held = NOT_NOTED
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is known of the time before a watch, in names and figures alone."""
+
+    held: Holders = NOT_NOTED
+    # Variables, outputs and errors that were not there, or another object.
+    new: Collection[str] = ()
+    # Of each list that was there, the share of its items that were not.
+    added: Mapping[str, float] = field(default_factory=dict)
+    # How many bytes less were allocated at some time since: who let them go may hold as many again.
+    freed: float = 0.0
+
+
+def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
+    """Return the variables, and what else of the notebook has names."""
+    return main_variables(), kernel_roots(running_shell())
+
+
+def search(most_objects: int = MOST_OBJECTS, most_seconds: float = MOST_SECONDS) -> Holders:
+    """Return what is held now, as far as the bounds allow."""
+    from hfmem_widget.sources.heap.scan import scan
+
+    names, others = names_now()
+    return scan(names, others=others, most_objects=most_objects, most_seconds=most_seconds)
+
+
+def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
+    """Return how many bytes more each row has than before, and of those where that is unknown at most."""
+    is_noted = not before.held.bound
+    more = {(row.path, row.kind): row.bytes for row in holders.since(before.held).rows}
+    known: Sizes = {}
+    may: Sizes = {}
+    for row in holders.rows:
+        name, size = first_name(row.path), more.get((row.path, row.kind), 0)
+        if name in before.new:
+            known[row] = row.bytes
+        # A list of as many numbers or texts as before weighs about as much, by a sample.
+        elif name in before.added and (not is_noted or row.path == name):
+            known[row] = row.bytes * before.added[name]
+        else:
+            (known if is_noted else may)[row] = size
+    return known, may
+
+
+def summed(
+    sizes: Sizes, least: float, name_of: Callable[[Holder], object], share: float = 1.0
+) -> Growers:
+    """Return the sums of rows of one name that are at least so many bytes, biggest first.
+
+    A row that has such a share of its sum stands for all of them.
+    """
+    names: dict[object, list[tuple[float, Holder]]] = defaultdict(list)
+    for row, size in sizes.items():
+        if size:
+            names[name_of(row)].append((size, row))
+    sums = []
+    for rows in names.values():
+        grown = sum(size for size, _ in rows)
+        most, row = max(rows, key=lambda each: each[0])
+        if grown >= least:
+            all_of_it = joined(first_name(row.path), [row for _, row in rows])
+            sums.append((row if most >= share * grown else all_of_it, grown))
+    return sorted(sums, key=lambda of_name: -of_name[1])
+
+
+def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, Growers]:
+    """Return who added `growth` bytes on one device and, where nobody was seen to, who may have."""
+    known, may = added(holders, before)
+    growing = _growing(known | may, growth)
+    fitting = [one for one in growing if one[1] <= MOST_TIMES * growth]
+    seen = {first_name(row.path) for row in known}
+    # Without any of these, the others cannot have added as much.
+    others = sum(size for _, size in fitting) - NEARLY_ALL * growth
+    sure = [one for one in fitting if one[1] > others and first_name(one[0].path) in seen]
+    if sure:
+        return sure[:MOST_NAMED], ()
+    free = before.freed - holders.since(before.held).freed
+    refilled = {row: min(free, row.bytes) for row in holders.rows if _SEVERAL.search(row.path)}
+    return [], (fitting or growing or _growing(refilled, growth))[:MOST_NAMED]
+
+
+def _growing(sizes: Sizes, growth: float) -> Growers:
+    names, again = {row: first_name(row.path) for row in sizes}, {}
+    for row, size in sizes.items():
+        # What came at once, such as the states of an optimizer, cannot have been added again and again.
+        is_several = _SEVERAL.search(row.path, len(names[row])) or row.dtype in _CONTAINERS
+        if size < row.bytes or row.graph_bytes or is_several:
+            again[row] = size
+    return summed(again, LEAST_OF_GROWTH * growth, names.__getitem__, NEARLY_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes."""
+
+    device: str
+    before: float  # allocated and not attributed when the span began
+    after: float  # and when it ended
+    total: float  # the device's capacity
+    attributed: Mapping[str, float]  # when it ended, by metric
+
+    @property
+    def bytes(self) -> float:
+        """How much was left behind."""
+        return self.after - self.before
+
+    @property
+    def is_much(self) -> bool:
+        """Whether it is worth a search."""
+        share = LEAST_SHARE * self.total if math.isfinite(self.total) else 0.0
+        return self.bytes >= max(LEAST, share)
+
+
+def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
+    """Yield what a span left on each device in use."""
+    if span.after is None:
+        return
+    for device in active_devices(session, span):
+        keys = {metric: f"{device.key}/{metric}" for metric in ("allocated", *EXPECTED)}
+        before, after = (
+            {metric: known_of(session.value(sample, key), 0.0) for metric, key in keys.items()}
+            for sample in (span.before, span.after)
+        )
+        then, now = (held.pop("allocated") - sum(held.values()) for held in (before, after))
+        yield LeftBehind(device.key, then, now, device.total, after)
+
+
+def named(
+    left: LeftBehind, holders: Holders, before: Before, span_id: int, *, raised: bool = False
+) -> Finding | None:
+    """Return who holds what was left behind; None if a complete search found nobody."""
+    from hfmem_widget.sources.heap.remedy import remedy
+
+    there, enough = holders.of(left.device), WORTH_NAMING * left.bytes
+    counted = {
+        kind
+        for kind, metric in KINDS.items()
+        if left.attributed.get(metric, 0.0)
+        >= sum(row.bytes for row in there.rows if row.kind == kind)
+    }
+    rows = tuple(row for row in there.rows if row.kind not in counted)
+    if left.before >= enough:
+        # One tensor with a name of its own that is not new is the same as before.
+        grown = tuple(
+            row
+            for row in rows
+            if row.tensors > 1
+            or row.graph_bytes
+            or row.path in before.new
+            or row.path != first_name(row.path)
+        )
+        known, may = added(replace(there, rows=grown), before)
+    else:  # nobody can have held it before
+        known, may = {row: row.bytes for row in rows}, {}
+    sure = summed(known, enough, _together)[:MOST_NAMED]
+    held = {row: float(row.bytes) for row, more in may.items() if more}
+    holding = sure or summed(held, enough, _together)[:MOST_NAMED]
+    if not holding:
+        return _not_found(left, holders, span_id, raised=raised)
+    evidence = {
+        "device": left.device,
+        "left_behind": round(left.bytes),
+        "holders": {row.path: round(size) for row, size in holding},
+        "seconds": holders.seconds,
+        "objects": holders.objects,
+    }
+    if sure:
+        evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
+    title = _title(left.bytes, holding, is_sure=bool(sure))
+    advice = (
+        *dict.fromkeys(filter(None, (remedy(row) for row, _ in holding))),
+        "%memholders lists everything that is held.",
+    )
+    return Finding("left behind", "info", title, evidence, advice, span_id)
+
+
+def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool) -> Finding | None:
+    """Return that nobody was found before the search ended early; None if it was complete."""
+    if not holders.bound:
+        return None
+    title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
+    evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": holders.seconds}
+    stored = (
+        "The notebook stores the last error, and its traceback holds the variables of every function on its "
+        "way: %memholders --free errors frees it."
+    )
+    longer = f"%memholders searches longer ({holders.bound})."
+    advice = (stored, longer) if raised else (longer,)
+    return Finding("left behind", "info", title, evidence, advice, span_id)
+
+
+def _together(row: Holder) -> object:
+    # `%memholders --free errors` frees all that an error holds together.
+    return first_name(row.path) if row.path.startswith("the error of cell ") else row
+
+
+def _title(left: float, holding: Growers, *, is_sure: bool) -> str:
+    held = sum(size for _, size in holding)
+    names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
+    *first, last = names
+    holders = f"{', '.join(first)} and {last}" if first else last
+    size = format_bytes(left)
+    if not is_sure:
+        return f"{size} left behind; most of the allocated memory is held by {holders}"
+    if held >= NEARLY_ALL * left:
+        return f"{size} left behind is held by {holders}"
+    return f"{size} left behind, of which {format_bytes(held)} is held by {holders}"
+
+
+def _name(row: Holder, size: float, *, alone: bool) -> str:
+    facts = [] if alone else [format_bytes(size)]
+    if 2 * row.graph_bytes >= row.bytes:
+        graphs = "graph" if row.graphs == 1 else "graphs"
+        facts.append(f"the {graphs} of {format_counted(row.graphs, 'tensor')}")
+    return f"{row.path} ({', '.join(facts)})" if facts else row.path
