@@ -183,14 +183,8 @@ class _OnDevice:
             return self.at_peak(f"at step {number}", highest)
         groups = [group for group in self._session.steps if self._device.key in group.devices]
         # The newest: the steps of a second training are counted from one again.
-        group = next(
-            (
-                candidate
-                for candidate in reversed(groups)
-                if candidate.first <= number <= candidate.last
-            ),
-            None,
-        )
+        having = (each for each in reversed(groups) if each.first <= number <= each.last)
+        group = next(having, None)
         if group is None:
             numbers = [edge for each in groups for edge in (each.first, each.last)]
             there = f"it has steps {min(numbers)} to {max(numbers)}" if numbers else "it has none"

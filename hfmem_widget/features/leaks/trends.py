@@ -327,7 +327,6 @@ class Trend(FittedLine):
 
     device: str  # its key
     what: str  # what lies between two points: "a step", "an evaluation", "a second"
-    root: int  # the id of the outermost span around them
     first: float  # the number of the first point; seconds where `what` is "a second"
     last: float
     start: float  # the time of the first point, in seconds since the session began
@@ -417,7 +416,6 @@ def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
     return Trend(
         device=points.device,
         what=points.what,
-        root=points.root,
         first=first,
         last=last,
         start=float(grown.time[0]),

@@ -160,8 +160,8 @@ def _live_peak(
     """Return a device's peak; `began` is None if older events had to make room."""
     found = replay(snapshot, device)
     peak = live_peak(found, key)
-    if found.first_us is not None:
-        peak = _since(peak, session.started_at - found.first_us / 1e6)
+    if found.times and found.times[0] is not None:
+        peak = _since(peak, session.started_at - found.times[0] / 1e6)
     return replace(peak, wrapped=True) if began is None else replace(peak, since=began)
 
 

@@ -15,12 +15,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 from hfmem_widget.errors import chain_of
@@ -227,10 +227,7 @@ class Tracked:
 class OperatorTracker:
     """Follows the storages that the calling thread's operators make; `most` events of them are kept."""
 
-    def __init__(
-        self, modules: Mapping[str, ModuleType] = sys.modules, *, most: int = MOST_EVENTS
-    ) -> None:
-        self._modules = modules
+    def __init__(self, *, most: int = MOST_EVENTS) -> None:
         self._mode: Any = None
         self._thread = 0
         self._following = False
@@ -244,7 +241,7 @@ class OperatorTracker:
 
     def begin(self) -> bool:
         """Follow the calling thread's operators; False if torch is not there."""
-        torch: Any = self._modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return False
         self._mode = mode_class(torch)(self.seen)
@@ -329,7 +326,7 @@ class OperatorTracker:
 
     def _look(self, values: Any, made_by: str) -> None:
         """Note the storages among some values that are new: made by an operator, or there before."""
-        tensor = self._modules["torch"].Tensor
+        tensor = sys.modules["torch"].Tensor
         for value in values:
             if isinstance(value, tensor):
                 self._note(value, made_by)

@@ -43,11 +43,9 @@ class Replay:
     active: int  # the most that was active at any moment, which may be another
     live: Ints  # the rows of `table` that were allocated then
     time_us: int | None  # of that moment; None if unknown, or if it was at the beginning
-    first_us: int | None  # of the first event that is retained
-    events: int
     allocated: Ints  # bytes at every moment, from before the first event to after the last
     table: Blocks
-    times: Sequence[int | None]  # of the events
+    times: Sequence[int | None]  # of the events that are retained
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
@@ -69,8 +67,6 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
         active=_most_active(events, int(allocated[-1]) + pending),
         live=np.flatnonzero((table.born <= position) & (table.gone > position)),
         time_us=time,
-        first_us=events[0].time_us if events else None,
-        events=len(events),
         allocated=allocated,
         table=table,
         times=[event.time_us for event in events],

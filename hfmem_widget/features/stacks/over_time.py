@@ -20,7 +20,8 @@ OTHERS = "others"
 
 def live_peak(found: Replay, device: str) -> LivePeak:
     """Return what was live at a device's peak, and what held it over time; seconds since the first event."""
-    cells, first, at = cells_of(running_shell()), found.first_us, found.time_us
+    cells, at = cells_of(running_shell()), found.time_us
+    first = found.times[0] if found.times else None
     places = [place_of(frames, cells) for frames in found.table.frames]
     return LivePeak(
         device=device,
@@ -28,8 +29,8 @@ def live_peak(found: Replay, device: str) -> LivePeak:
         highest=found.active,
         sites=sites_of(found, places),
         time=NOT_AVAILABLE if at is None or first is None else (at - first) / 1e6,
-        entries=found.events,
-        over_time=over_time(found, places) if found.events else None,
+        entries=len(found.times),
+        over_time=over_time(found, places) if found.times else None,
     )
 
 

@@ -352,7 +352,7 @@ def test_random_rows_that_grow_are_found(shape: str) -> None:
 
 def trend(slope: float, what: str = "a step") -> Trend:
     return Trend(
-        device="cpu", what=what, root=1, first=6, last=5006, start=0.5, stop=9.0, slope=slope,
+        device="cpu", what=what, first=6, last=5006, start=0.5, stop=9.0, slope=slope,
         low=0.96 * slope, high=1.04 * slope, intercept=0.0, grown=5000 * slope, spread=1.0, points=5000,
     )  # fmt: skip
 

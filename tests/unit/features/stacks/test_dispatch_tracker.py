@@ -254,9 +254,10 @@ def test_what_it_cost_is_measured() -> None:
     assert following.tracked.seconds > 200 * 1e-6
 
 
-def test_without_torch_nothing_is_followed() -> None:
+def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is torch imported for it."""
-    tracker = OperatorTracker({})
+    monkeypatch.delitem(sys.modules, "torch")
+    tracker = OperatorTracker()
     assert not tracker.begin()
     assert tracker.end() is None
 

@@ -175,7 +175,7 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
     allocator.free(0, in_use=False)
     found = replay(allocator.snapshot(), 0)
 
-    assert (found.bytes, found.time_us, found.first_us, found.events) == (4000, None, 0, 2)
+    assert (found.bytes, found.time_us, found.times[0], len(found.times)) == (4000, None, 0, 2)
 
 
 def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
