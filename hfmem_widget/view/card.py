@@ -154,8 +154,8 @@ def _shortened(text: str) -> str:
 
 
 def _parts_line(session: Session, span: Span, facts: Sequence[Facts]) -> str:
-    """Return the parts at the peak that the sentence is about; empty where they are not known."""
-    if session.ranks is not None or not facts:
+    """Return the parts at the peak that the sentence is about; empty where unknown, and for a block."""
+    if session.ranks is not None or not facts or span.kind != "cell":
         return ""
     worst = worst_of(facts)
     text = parts_text(anatomies.peak_of(session, span, worst.device))

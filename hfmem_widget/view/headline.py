@@ -9,7 +9,7 @@ from dataclasses import replace
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts, findings_of
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import Anatomy, Part, Peak, Ranks, Session, Span
+from hfmem_widget.session import HELD, Anatomy, Part, Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, number, plain, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy import BESIDE, bar_html, colour_of, drawn_parts, full_width
@@ -197,7 +197,7 @@ def parts_text(anatomy: Anatomy) -> str:
     known = [part for part in anatomy.parts if part.name in OF_ALLOCATED and part.bytes > 0]
     least = LEAST_SEEN * sum(part.bytes for part in known)
     seen = sorted((part for part in known if part.bytes >= least), key=lambda part: -part.bytes)
-    if {part.name for part in seen} <= {"unattributed", *_MADE_BEFORE}:
+    if not {part.name for part in seen} & set(HELD):
         return ""
     return ", ".join(f"{plain(part.label, NAME)} {format_bytes(part.bytes)}" for part in seen)
 

@@ -20,10 +20,12 @@ from hfmem_widget.features.oom.diagnosis import (
     with_share,
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
+from hfmem_widget.session import Move
 from hfmem_widget.text import (
     GIB,
     MIB,
     checkpointing_option,
+    format_bytes,
     format_count,
     size_text,
     torch_module,
@@ -57,6 +59,13 @@ def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
     if diagnosis.cause in BEFORE_A_LIMIT and limit(incident) is not None:
         last.insert(0, _raise_limit(incident))
     return (*[*first, *more][: MOST - len(last)], *last)
+
+
+def advice_of(move: Move) -> Advice:
+    """Return a change that a dry run has tried as advice."""
+    fits = {True: "fits", None: "may fit", False: "does not fit either"}[move.fits]
+    peak = f"by a dry run of this model its peak is then {format_bytes(move.peak)}, which {fits}"
+    return Advice(f"{move.name[:1].upper()}{move.name[1:]}", peak)
 
 
 def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:

@@ -114,19 +114,20 @@ class OutOfMemory(Companion):
         return NOTHING
 
     def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return the card; what was tried by dry runs is then advised in their words alone."""
+        """Return the card; in the place of what dry runs have tried stands the best that they found."""
         report, failure = self._report, self._failure
         if report is None or failure is None:
             return NOTHING
+        from hfmem_widget.features.oom.advice import advice_of
         from hfmem_widget.features.oom.html import out_of_memory_bundle
         from hfmem_widget.features.oom.incident import finding_of
 
         if session.moves:
-            general = finding_of(*report[:3], span)
+            at = session.findings.index(finding_of(*report[:3], span))
             left = tuple(each for each in report.advice if not each.is_tried)
+            best = advice_of(session.moves[0])
+            session.findings[at] = finding_of(*report[:2], (best, *left), span)
             report = report._replace(advice=left)
-            at = session.findings.index(general)
-            session.findings[at] = finding_of(*report[:3], span)
         if same(self.shown_within, failure.error_text):
             return NOTHING
         earlier = self._count - report.is_observed
