@@ -206,7 +206,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_would_have_to_change_is_named(run_python: Run, case: Provoked) -> None:
-    """First, by a rule or by a dry run, the limit after it; `%memholders --free errors` frees what it says."""
+    """First, by a rule or a dry run, the limit after it; `%memholders --free errors` frees what it says."""
     seen = run_python(HARNESS.format(scenario=case.scenario))
     sys.stdout.write(
         "\n".join(["", seen["card"], seen["evidence"]["diagnosis"], *seen["advice"], ""])
@@ -236,7 +236,7 @@ def test_as_many_sequences_as_are_said_to_fit_do(run_python: Run) -> None:
     look = HARNESS.format(scenario=GENERATION)
     look += """
 import re
-rows = int(re.search(r"About (\\d+) of those 64 sequences", finding.advice[0])[1])
+rows = int(re.search(r"(\\d+) (of those 64 sequences|sequences at a time)", finding.advice[0])[1])
 limit(3)
 torch.cuda.empty_cache()
 torch.cuda.reset_peak_memory_stats()
