@@ -87,7 +87,7 @@ def _parser() -> ArgumentParser:
     report.add_argument(
         "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
     )
-    report.add_argument("--static", action="store_true", help="a still chart; at most 100 kB")
+    report.add_argument("--static", action="store_true", help="a still chart, without JavaScript")
 
     explain = command(
         "explain", "say where the memory of a run went, in at most 40 lines",

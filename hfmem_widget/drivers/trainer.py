@@ -102,6 +102,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     **given
         The same one by one.
 
+    Attributes
+    ----------
+    options : WatchOptions
+    was_refused : bool
+        Whether the last training could not be followed.
+
     Raises
     ------
     OptionError

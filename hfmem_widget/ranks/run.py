@@ -42,18 +42,32 @@ _COLUMNS = (
 class Run(Shown):
     """All ranks of a distributed run, read from its directory; it grows as long as the ranks write.
 
-    Its `label` and `id` are by default as ``run.json`` says, time zero is when the first rank began. With
-    `started_here`, this process has started the ranks, and calls `finish` when they have ended. Raises
-    `OptionError` if it is not the directory of a run.
+    Parameters
+    ----------
+    directory : path-like
+    label : str, optional
+        By default as ``run.json`` says, or else the name of the directory.
+    started_at : float, optional
+        Wall clock at time zero; by default when the first rank began.
+    started_here : bool, optional
+        Whether this process has started the ranks, and calls `finish` when what it started has ended.
 
     Attributes
     ----------
     directory : Path
     id : str
+        As ``run.json`` says.
     overview : Session
-        All ranks in one session: devices ``ranks`` and ``rank:N``; the `recorder` writes it.
+        All ranks in one session: devices ``ranks`` and ``rank:N``.
+    recorder : Recorder
+        What writes the overview, and notifies its listeners.
     collector : Collector
         What was read of their files.
+
+    Raises
+    ------
+    OptionError
+        If it is not the directory of a run.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.ranks.run:run_bundle"
@@ -143,7 +157,13 @@ class Run(Shown):
         self._tail.ticker.stop(PATIENCE)
 
     def session(self, rank: int) -> Session:
-        """Return what one rank has written, as its session; raise `OptionError` if no such rank was seen."""
+        """Return all that one rank has written, as a session of its own.
+
+        Raises
+        ------
+        OptionError
+            If no such rank was seen.
+        """
         stream = self.collector.streams.get(rank)
         if stream is None:
             seen = ", ".join(map(str, list(self.collector.streams)[:8])) or "none yet"
@@ -182,7 +202,10 @@ class Run(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy what the ranks have written to a new directory, for `hfmem_widget.open`, and return it.
 
-        Raises `OptionError` if something is there already, or it cannot be written.
+        Raises
+        ------
+        OptionError
+            If something is there already, or it cannot be written.
         """
         place = Path(path).expanduser()
         if os.path.lexists(place):
@@ -206,15 +229,22 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     until it was read, and `look()` waits for that. Lines that are damaged are left out, and a note says how
     many.
 
-    Raises `OptionError` if there is no such file, it is no recording, or of a newer version; if a directory
-    is not that of a run, or others may write there.
-
     Parameters
     ----------
     path : path-like
         Written by ``session.save(path)``, ``%%memwatch --record``, ``watch(record=...)``; or a directory, by
         ``%%memwatch --ranks`` or ``hfmem run``; or by ``torch.cuda.memory._dump_snapshot``. Nothing that is
         in a snapshot is run, also if somebody else made it.
+
+    Returns
+    -------
+    Session, Run or Snapshot
+
+    Raises
+    ------
+    OptionError
+        If there is no such file, it is no recording, or of a newer version; if a directory is not that of a
+        run, or others may write there.
 
     Examples
     --------

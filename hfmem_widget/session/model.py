@@ -94,28 +94,51 @@ def data_frame(
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One place that has memory."""
+    """One place that has memory.
 
-    key: str  # such as ``"cuda:0"`` or ``"cpu"``
-    name: str  # the product's
-    uuid: str = ""  # with its ``GPU-`` or ``MIG-`` prefix; empty if it has none
-    total: float = NOT_AVAILABLE  # capacity in bytes as this process may use it; NaN if unknown
+    Attributes
+    ----------
+    key : str
+        Such as ``"cuda:0"`` or ``"cpu"``.
+    name : str
+        The product's name.
+    uuid : str
+        With its ``GPU-`` or ``MIG-`` prefix; empty if it has none.
+    total : float
+        Capacity in bytes as this process may use it; NaN if unknown.
+    provisional : bool
+        True while key and UUID are matched by `CUDA_VISIBLE_DEVICES` alone, before CUDA is up.
+    shared : float
+        Bytes of the machine's memory that its allocator can have, where the GPU has none of its own; the
+        total is then the machine's. 0 for a device with its own memory.
+    """
+
+    key: str
+    name: str
+    uuid: str = ""
+    total: float = NOT_AVAILABLE
     provisional: bool = False
-    """True while key and UUID are matched by `CUDA_VISIBLE_DEVICES` alone, before CUDA is up."""
     shared: float = 0.0
-    """Bytes of the machine's memory that its allocator can have, where the GPU has none of its own; the total
-    is then the machine's. 0 for a device with its own memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one device, such as ``cuda:0/allocated``."""
+    """One metric of one device, such as ``cuda:0/allocated``.
 
-    device: str  # its key
-    metric: str  # one of `ROLES`, or another metric of the source that reads it
+    Attributes
+    ----------
+    device : str
+        The device's key.
+    metric : str
+        One of `ROLES`, or another metric of the source that reads it.
+    label : str
+        What people read, such as "allocated" on a GPU and "private memory" on the CPU. Default: that of
+        `series.TABLE`.
+    """
+
+    device: str
+    metric: str
     label: str = ""
-    """What people read, such as "allocated" on a GPU and "private memory" on the CPU; by default that of
-    `series.TABLE`."""
 
     def __post_init__(self) -> None:
         if not self.label and self.metric in TABLE:
@@ -131,12 +154,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading of all series at one instant."""
+    """One reading of all series at one instant.
 
-    time: float  # seconds since the session began
+    Attributes
+    ----------
+    time : float
+        Seconds since the session began.
+    values : tuple of float
+        Bytes (a few series are counts or percents), aligned with `Session.series`; shorter where series were
+        added later. NaN is "not available".
+    """
+
+    time: float
     values: tuple[float, ...]
-    """Bytes (a few series are counts or percents), aligned with `Session.series`; shorter where series were
-    added later. NaN is "not available"."""
 
 
 class Size(float):
@@ -160,27 +190,44 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A named interval with readings at its beginning and its end; times are seconds since the session began.
+    """A named interval with readings at its beginning and its end.
 
-    `stop` and `after` are None while it is open.
+    Attributes
+    ----------
+    id : int
+        Unique within the session, from 1, in order of opening.
+    kind : str
+        Such as ``cell``, ``step`` or ``evaluate``.
+    label : str
+        Plain text.
+    start, stop : float
+        Seconds since the session began; `stop` is None while the span is open.
+    before, after : Sample
+        The readings at its edges; `after` is None while it is open.
+    peaks : mapping of str to Peak
+        By series key.
+    parent : int or None
+        The id of the span it was opened in.
+    outcome : str
+        Empty while open, then "done", "interrupted", "exited with code 3" or "raised TypeName".
+    counts : mapping of str to float
+        Of a step ``step``, ``samples``, ``longest``, ``tokens`` (padding included), ``content_tokens``
+        (without), ``largest_batch`` (tokens of the largest batch); of a training ``steps`` and ``epochs``; of
+        a decode ``steps``, ``tokens``, ``samples``, ``longest``, how its KV cache grows (see `KVCache`) and
+        the most that it held, such as ``cuda:0/kv_cache``.
     """
 
-    id: int  # unique within the session, from 1, in order of opening
+    id: int
     kind: SpanKind
-    label: str  # plain text
+    label: str
     start: float
     before: Sample
     stop: float | None = None
     after: Sample | None = None
-    peaks: Mapping[str, Peak] = field(default_factory=dict)  # by series key
-    parent: int | None = None  # the id of the span it was opened in
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    parent: int | None = None
     outcome: str = ""
-    """Empty while open, then "done", "interrupted", "exited with code 3" or "raised TypeName"."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """Of a step ``step``, ``samples``, ``longest``, ``tokens`` (padding included), ``content_tokens``
-    (without), ``largest_batch`` (tokens of the largest batch); of a training ``steps`` and ``epochs``; of a
-    decode ``steps``, ``tokens``, ``samples``, ``longest``, how its KV cache grows (see `KVCache`) and the
-    most that it held, such as ``cuda:0/kv_cache``."""
 
     def ended(
         self, after: Sample, peaks: Mapping[str, Peak], outcome: str, counts: Mapping[str, float]
@@ -219,30 +266,58 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The memory of a device that has one purpose."""
+    """The memory of a device that has one purpose.
 
-    name: str  # one of `series.PARTS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``
-    label: str  # what people read
-    bytes: float  # never negative, never NaN: a part that is not known is left out
-    note: str = ""  # what must be known to read the figure right; usually empty
+    Attributes
+    ----------
+    name : str
+        One of `series.PARTS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``.
+    label : str
+        What people read.
+    bytes : float
+        Never negative, never NaN: a part that is not known is left out.
+    note : str
+        What must be known to read the figure right; usually empty.
+    """
+
+    name: str
+    label: str
+    bytes: float
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy(Shown):
-    """The parts of a device's memory at one instant; bytes, NaN if unknown."""
+    """The parts of a device's memory at one instant.
+
+    Attributes
+    ----------
+    device : Device
+    moment : str
+        "now", "at the peak", "at step 12".
+    time : float
+        Seconds since the session began.
+    allocated, reserved, process : float
+        Bytes; NaN if unknown.
+    parts : tuple of Part
+        Allocated memory first, then the rest of the process, then the rest of the device, free memory last.
+    certainty : {"exact", "at least", "sampled"}
+        How `allocated` is known.
+    notes : tuple of str
+        Plain sentences.
+    """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.anatomy:shown_anatomy"
 
     device: Device
-    moment: str  # "now", "at the peak", "at step 12"
-    time: float  # seconds since the session began
+    moment: str
+    time: float
     allocated: float
     reserved: float
     process: float
     parts: tuple[Part, ...]
-    """Allocated memory first, then the rest of the process, then that of the device, free memory last."""
-    certainty: Certainty = "sampled"  # how `allocated` is known
-    notes: tuple[str, ...] = ()  # plain sentences
+    certainty: Certainty = "sampled"
+    notes: tuple[str, ...] = ()
 
     def bytes(self, name: str) -> float:
         """Return the bytes of a part by its name; NaN if it is not known."""
@@ -265,22 +340,43 @@ class KVCache:
     """The KV cache of a call of ``generate``: how large it was, how it grows, and what would fit.
 
     A token is one more position of all sequences at once, over all layers.
+
+    Attributes
+    ----------
+    device : Device
+        The one on which most of it lay.
+    bytes : float
+        The most it held there.
+    sequences : int
+        How many were generated at once, beams included; 0 if unknown.
+    length : int
+        Tokens in it at the end, the prompt's included; 0 if unknown.
+    token_bytes : float
+        Bytes that each further token takes.
+    window_bytes : float
+        Bytes that it takes besides as long as there are fewer tokens than `window`.
+    window : int
+        The longest sliding window in tokens; 0 if there is none.
+    limit : int
+        Tokens that a static cache holds at most; 0 if it grows.
+    longest : float
+        About how long the sequences could have become in tokens, prompt included, in the memory that was
+        free on the device, of which a tenth is left for temporaries. NaN on the CPU, of a static cache, and
+        where it is unknown; infinite if the cache has stopped growing.
+    tokens_per_second : float
+        Of the decode, over all sequences, without its first step; NaN if unknown.
     """
 
-    device: Device  # the one on which most of it lay
-    bytes: float  # the most it held there
-    sequences: int = 0  # how many were generated at once, beams included; 0 if unknown
-    length: int = 0  # tokens in it at the end, the prompt's included; 0 if unknown
-    token_bytes: float = 0.0  # that each further token takes
-    window_bytes: float = 0.0  # and besides as long as there are fewer tokens than `window`
-    window: int = 0  # the longest sliding window in tokens; 0 if there is none
-    limit: int = 0  # tokens that a static cache holds at most; 0 if it grows
+    device: Device
+    bytes: float
+    sequences: int = 0
+    length: int = 0
+    token_bytes: float = 0.0
+    window_bytes: float = 0.0
+    window: int = 0
+    limit: int = 0
     longest: float = NOT_AVAILABLE
-    """About how long the sequences could have become in tokens, prompt included, in the memory that was free
-    on the device, of which a tenth is left for temporaries. NaN on the CPU, of a static cache, and where it
-    is unknown; infinite if the cache has stopped growing."""
     tokens_per_second: float = NOT_AVAILABLE
-    """Of the decode, over all sequences, without its first step; NaN if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +397,27 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A judgement about a session, with its evidence."""
+    """A judgement about a session, with its evidence.
 
-    kind: str  # the check that made it
+    Attributes
+    ----------
+    kind : str
+        The check that made it.
+    severity : {"info", "warn", "critical"}
+    title : str
+        One sentence with a figure.
+    evidence : mapping
+        The numbers behind it; bytes are ints.
+    advice : tuple of str
+        What to try, most useful first.
+    span_id : int or None
+    """
+
+    kind: str
     severity: Literal["info", "warn", "critical"]
-    title: str  # one sentence with a figure
-    evidence: Mapping[str, object] = field(default_factory=dict)  # the numbers; bytes are ints
-    advice: tuple[str, ...] = ()  # what to try, most useful first
+    title: str
+    evidence: Mapping[str, object] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
     span_id: int | None = None
 
 

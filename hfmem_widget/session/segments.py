@@ -249,14 +249,25 @@ def _place(segments: Iterable[Segment]) -> StreamPool:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap(Shown):
-    """The segments of allocators at one moment."""
+    """The segments of allocators at one moment.
+
+    Attributes
+    ----------
+    devices : tuple of str
+        All devices that were read.
+    segments : tuple of Segment
+    seconds : float
+        How long it took to read.
+    notes : mapping of str to str
+        By device, a caveat for its figures.
+    """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.memory_map.html:memory_map_bundle"
 
-    devices: tuple[str, ...] = ()  # all that were read
+    devices: tuple[str, ...] = ()
     segments: tuple[Segment, ...] = ()
-    seconds: float = 0.0  # how long it took to read
-    notes: Mapping[str, str] = field(default_factory=dict)  # by device, a caveat for its figures
+    seconds: float = 0.0
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def only(self, devices: Container[str]) -> MemoryMap:
         """Return the map of some devices only."""

@@ -306,8 +306,12 @@ class Session(Shown):
         """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
 
         NaN if it is not available, also if it may still come: before CUDA is initialised a GPU has nothing
-        allocated, and the driver may not have named its devices yet. Raises `OptionError` if there cannot be
-        such a series; the message says what there is.
+        allocated, and the driver may not have named its devices yet.
+
+        Raises
+        ------
+        OptionError
+            If there cannot be such a series; the message says what there is.
         """
         self._check(key)
         return self.value(self.last_sample, key)
@@ -316,13 +320,18 @@ class Session(Shown):
         """Return the highest value of a series over the whole session in bytes, as well as it is known.
 
         That is the highest of the spans' and the steps' peaks, which are the allocator's own if it keeps
-        them, and the samples. Raises `OptionError` as `latest` does.
+        them, and the samples.
 
         Parameters
         ----------
         key : str, optional
             Such as ``cuda:0/allocated``. By default the memory allocated on the GPU where that was highest;
             where no GPU was used, the host's.
+
+        Raises
+        ------
+        OptionError
+            If there cannot be such a series, as for `latest`; the message says what there is.
         """
         if not key:
             of = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
@@ -390,8 +399,6 @@ class Session(Shown):
     ) -> Path:
         """Write what is known to a new file, and return where it is.
 
-        Raises `OptionError` if something is there already, the ending is another, or it cannot be written.
-
         Parameters
         ----------
         path : path-like
@@ -402,6 +409,11 @@ class Session(Shown):
             Which table: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
         resolution : float, optional
             Seconds between two points of a trace's curves; each is the highest sample from there on.
+
+        Raises
+        ------
+        OptionError
+            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.recording.api:save")(self, path, table, resolution)
         return written
@@ -410,14 +422,19 @@ class Session(Shown):
         """Write a page for a browser, complete in one new file, and return where it is.
 
         It has the card, the interactive chart, findings, phases, steps, and the memory at the peak part by
-        part. It loads nothing from anywhere. Raises `OptionError` as `save` does.
+        part. It loads nothing from anywhere.
 
         Parameters
         ----------
         path : path-like
             Ending in ``.html``.
         static : bool, optional
-            With the still chart alone: less than 100 kB instead of up to 1.5 MB, and without JavaScript.
+            With the still chart alone: some 100 kB instead of up to 1.5 MB, and without JavaScript.
+
+        Raises
+        ------
+        OptionError
+            If something is there already, the ending is another one, or the file cannot be written.
         """
         written: Path = resolve("hfmem_widget.features.report.page:report")(
             self, path, static=static
@@ -434,14 +451,17 @@ class Session(Shown):
     def anatomy(self, at: str | int = "now", device: str = "") -> Anatomy:
         """Return the parts of a device's memory; see `hfmem_widget.Anatomy`.
 
-        Raises `OptionError` if there is no such moment or device.
-
         Parameters
         ----------
         at : "now", "peak" or int, optional
             At the newest reading, at the session's peak of allocated memory, or at the peak of a step.
         device : str, optional
             Its key; by default the one on which most was allocated.
+
+        Raises
+        ------
+        OptionError
+            If there is no such moment or device.
         """
         anatomy: Anatomy = resolve("hfmem_widget.analysis.anatomy:anatomy")(self, at, device)
         return anatomy

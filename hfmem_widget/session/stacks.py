@@ -142,14 +142,23 @@ class StackRecording:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Shown):
-    """A snapshot of torch's allocator that was opened from a file."""
+    """A snapshot of torch's allocator that was opened from a file.
+
+    Attributes
+    ----------
+    name : str
+        The file's.
+    stacks : Stacks
+        What was live at the highest moment of each device; where no history was recorded, at the snapshot.
+    memory_map : MemoryMap
+        The segments and blocks when it was taken.
+    """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.snapshot:snapshot_bundle"
 
-    name: str  # the file's
+    name: str
     stacks: Stacks
-    """What was live at the highest moment of each device; where no history was recorded, at the snapshot."""
-    memory_map: MemoryMap  # the segments and blocks when it was taken
+    memory_map: MemoryMap
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot."""
@@ -160,7 +169,13 @@ class Snapshot(Shown):
 class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
-    Of the `peaks` the highest comes first; `pickled` is the snapshot as `save` writes it, by zlib.
+    Parameters
+    ----------
+    peaks : tuple of LivePeak
+        The one with the most bytes first.
+    recording : StackRecording
+    pickled : bytes, optional
+        The snapshot as `save` writes it, compressed by zlib.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
@@ -196,8 +211,6 @@ class Stacks(Shown):
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, largest first.
 
-        Raises `OptionError` if there is no such device or grouping.
-
         Parameters
         ----------
         by : {"line", "module", "operator"}, optional
@@ -208,6 +221,11 @@ class Stacks(Shown):
         -------
         tuple of Row
             With ``name``, ``bytes``, ``blocks``, ``share`` (of all that was live), ``kind`` and ``source``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such device or grouping.
         """
         if not self.peaks and not device:
             return ()
@@ -231,8 +249,19 @@ class Stacks(Shown):
         """Write the snapshot to a new file, as pytorch.org/memory_viz reads it, and return its path.
 
         Only its owner can read the file, which has paths and names of your code. It is a pickle: open none
-        that somebody else made. A ``~`` is your home. Raises `OptionError` if the file exists already, its
-        folder does not, or it cannot be written, and `WatchStateError` if no snapshot was kept.
+        that somebody else made.
+
+        Parameters
+        ----------
+        path : str or path-like
+            ``~`` is your home.
+
+        Raises
+        ------
+        OptionError
+            If the file exists already, its folder does not exist, or it cannot be written.
+        WatchStateError
+            If no snapshot was kept.
         """
         if not self._pickled:
             raise WatchStateError("this recording has no snapshot to save")

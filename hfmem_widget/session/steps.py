@@ -107,7 +107,17 @@ def device_figures_of_step(
 class Steps(GrowingTable):
     """Finished steps as rows of figures; neighbours of one training are folded if there are many.
 
-    At most `most_groups` rows are kept, of the peaks of `devices` by key; `count` is that of the steps.
+    Parameters
+    ----------
+    most_groups : int
+        Most rows kept.
+
+    Attributes
+    ----------
+    devices : tuple of str
+        The keys of the devices whose peaks are kept.
+    count : int
+        Number of finished steps.
     """
 
     _compared = ("devices", "count", "table")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from textwrap import wrap
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from hfmem_widget.session import (
     Span,
     outermost,
 )
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import Row
 from hfmem_widget.text import (
     format_bytes,
@@ -47,6 +48,8 @@ MOST_LINES = 40
 MOST_ROWS = 6  # of a list in the text
 MOST_ITEMS = 40  # of a list in the data
 WIDTH = 110  # letters of a line
+
+_FITS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +99,16 @@ class Explanation(Shown):
 
     label: str
     outcome: str
-    seconds: float
-    sentence: str
-    runs: int
-    devices: tuple[ExplainedDevice, ...]
-    phases: tuple[PhaseRow, ...]
-    lines: tuple[Row, ...]
-    findings: tuple[Finding, ...]
-    moves: tuple[Move, ...]
-    next: Mapping[str, str]
-    ranks: Mapping[str, Any] | None
+    seconds: float = NOT_AVAILABLE
+    sentence: str = ""
+    runs: int = 0
+    devices: tuple[ExplainedDevice, ...] = ()
+    phases: tuple[PhaseRow, ...] = ()
+    lines: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    moves: tuple[Move, ...] = ()
+    next: Mapping[str, str] = field(default_factory=dict)
+    ranks: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         return text_of(self)
@@ -122,20 +125,7 @@ def explain(session: Session) -> Explanation:
     spans = outermost(session.spans)
     span = max(spans, key=lambda each: _order(session, each), default=None)
     if span is None:
-        return Explanation(
-            plain(session.label, NAME),
-            "nothing was watched",
-            math.nan,
-            "",
-            0,
-            (),
-            (),
-            (),
-            (),
-            (),
-            {},
-            None,
-        )
+        return Explanation(plain(session.label, NAME), "nothing was watched")
     facts = facts_of(session, span)
     devices = [_device(session, span, each) for each in facts]
     if facts:
@@ -147,7 +137,7 @@ def explain(session: Session) -> Explanation:
     return Explanation(
         label=plain(span.label, NAME) or span.kind,
         outcome=outcome_of(session, span),
-        seconds=span.duration if span.stop is not None else math.nan,
+        seconds=span.duration if span.stop is not None else NOT_AVAILABLE,
         sentence=headline(session, span, facts).text,
         runs=len(spans),
         devices=tuple(devices),
@@ -208,7 +198,11 @@ def _lines(found: Explanation) -> Iterator[str]:
     for device in found.devices[:1]:
         parts = [part for part in device.parts if part.name in OF_ALLOCATED]
         rows = [
-            [part.label, format_bytes(part.bytes), format_share(part.bytes / max(1.0, device.peak))]
+            [
+                part.label,
+                format_bytes(part.bytes),
+                format_share(part.bytes / (device.peak or math.nan)),
+            ]
             for part in parts[:MOST_ROWS]
         ]
         yield from _section(f"On {device.key} at the peak", rows)
@@ -239,10 +233,7 @@ def _lines(found: Explanation) -> Iterator[str]:
 
 
 def _size(size: float | None) -> str:
-    return format_bytes(math.nan if size is None else size)
-
-
-_FITS = {True: "fits", None: "may fit", False: "does not fit"}
+    return format_bytes(NOT_AVAILABLE if size is None else size)
 
 
 def _section(title: str, rows: list[list[str]]) -> Iterator[str]:

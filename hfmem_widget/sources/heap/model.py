@@ -53,15 +53,28 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Holders(Shown):
-    """Which names keep which memory, biggest first."""
+    """Which names keep which memory, biggest first.
+
+    Attributes
+    ----------
+    rows : tuple of Holder
+    remainders : tuple of Remainder
+        Of each device whose reading was handed in.
+    seconds : float
+        How long it took to look.
+    objects : int
+        How many objects were looked at.
+    bound : str
+        Why the search ended early, as a sentence; empty if it did not.
+    """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:holders_bundle"
 
     rows: tuple[Holder, ...]
-    remainders: tuple[Remainder, ...] = ()  # of each device whose reading was handed in
-    seconds: float = 0.0  # that it took to look
-    objects: int = 0  # that were looked at
-    bound: str = ""  # why the search ended early, as a sentence; empty if it did not
+    remainders: tuple[Remainder, ...] = ()
+    seconds: float = 0.0
+    objects: int = 0
+    bound: str = ""
 
     def of(self, device: str) -> Holders:
         """Return the rows and the remainder of one device."""
@@ -133,11 +146,22 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Growth(Shown):
-    """Which names hold more than at an earlier moment, those that grew most first."""
+    """Which names hold more than at an earlier moment, those that grew most first.
+
+    Attributes
+    ----------
+    rows : tuple of Grown
+    freed : int
+        Bytes that other names hold less than then.
+    seconds : float
+        How long the later search took.
+    bound : str
+        Why it, or the earlier one, ended early, as a sentence; empty if neither did.
+    """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.holders.html:growth_bundle"
 
     rows: tuple[Grown, ...]
-    freed: int = 0  # bytes that other names hold less than then
-    seconds: float = 0.0  # that the later search took
-    bound: str = ""  # why it, or the earlier one, ended early, as a sentence; empty if neither did
+    freed: int = 0
+    seconds: float = 0.0
+    bound: str = ""
