@@ -16,7 +16,7 @@ from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import first_name, joined
 from hfmem_widget.sources.heap.roots import Root, kernel_roots
-from hfmem_widget.text import MIB, format_bytes, format_counted
+from hfmem_widget.text import MIB, format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.0
@@ -228,7 +228,7 @@ def named(
         evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
     title = _title(left.bytes, holding, is_sure=bool(sure))
     advice = (
-        *dict.fromkeys(filter(None, (remedy(row) for row, _ in holding))),
+        *dict.fromkeys(filter(None, (remedy(row) or _stored(row) for row, _ in holding))),
         "%memholders lists everything that is held.",
     )
     return Finding("left behind", "info", title, evidence, advice, span_id)
@@ -265,6 +265,16 @@ def _title(left: float, holding: Growers, *, is_sure: bool) -> str:
     if held >= NEARLY_ALL * left:
         return f"{size} left behind is held by {holders}"
     return f"{size} left behind, of which {format_bytes(held)} is held by {holders}"
+
+
+def _stored(row: Holder) -> str:
+    """Return what a name has, as a sentence; empty where it is one thing alone, or no tensor."""
+    if row.kind != "tensors" or row.tensors < 2:
+        return ""
+    shape = " \N{MULTIPLICATION SIGN} ".join(map(format_count, row.shape))
+    graphs = "" if row.graph_bytes else " without graphs"
+    has = f"{row.path} has {format_count(row.tensors)} tensors{graphs}, the largest {shape} {row.dtype}"
+    return f"{has}: store less in it, or delete it when it is no longer needed."
 
 
 def _name(row: Holder, size: float, *, alone: bool) -> str:
