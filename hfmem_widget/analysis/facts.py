@@ -149,6 +149,11 @@ def outcome_of(session: Session, span: Span) -> str:
     return BROKEN_OFF if session.broken_off else "not ended when it was saved"
 
 
+def ran_out(finding: Finding) -> bool:
+    """Return whether a finding is about an out-of-memory error that ended the code."""
+    return (finding.kind, finding.severity) == ("oom", "critical")
+
+
 def end_of(session: Session, span: Span) -> float:
     """Return when a span ended, or the newest sample's time while it is open."""
     return span.stop if span.stop is not None else session.last_sample.time

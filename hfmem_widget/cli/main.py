@@ -20,7 +20,7 @@ RUN = (
     "distributed run"
 )
 
-AS_JSON = "bytes and seconds as JSON; docs/schemas has the form"
+AS_JSON = "as JSON, in bytes and seconds"
 
 INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
 

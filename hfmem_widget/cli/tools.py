@@ -40,8 +40,8 @@ def hfmem_compare(base: str, head: str, fail_over: str = "2%") -> str:
 def hfmem_fit(model: str, batch: int = 8, length: int = 512, precision: str = "fp32") -> str:
     """Forecast what a training step of a model needs, and whether it fits on this machine's devices.
 
-    `model` is a folder or file with a configuration, a model in the local cache, or a recording. Returns
-    JSON; sizes are bytes.
+    `model` is a folder or file with a configuration, or a model in the local cache. Returns JSON; sizes are
+    bytes.
     """
     sizes = f"--batch={batch}", f"--length={length}", f"--precision={precision}"
     return _answer("fit", "--json", *sizes, "--", model)

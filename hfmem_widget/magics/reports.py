@@ -283,7 +283,7 @@ class ReportMagics(Magics):
         self._keep(arguments, fitted)
 
     def _write(self, number: int) -> None:
-        from hfmem_widget.features.fit.beside import ran_out
+        from hfmem_widget.analysis.facts import ran_out
         from hfmem_widget.features.fit.write import made_anew, written
         from hfmem_widget.view.what_fits import FREES
 

@@ -433,6 +433,10 @@ class Change:
     value: str
 
 
+VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
+"""Whether something fits, in words; None where that is not sure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A way to run a training, an evaluation or a generation in less memory. Sizes are bytes."""

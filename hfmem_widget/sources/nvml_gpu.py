@@ -167,7 +167,6 @@ class Gpu:
         self.shared = 0.0
         """The bytes of the machine's memory, if the device has no other."""
         self._cpu = cpu
-
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
         self._busy_due = self._idle_due = -math.inf
@@ -232,7 +231,6 @@ class Gpu:
             return self._pool().in_use, NOT_AVAILABLE
         memory = self._memory()
         total, used = _within(_field(memory, "total"), _PEBIBYTE), _field(memory, "used")
-
         reserve = _field(memory, "reserved")
         unaccounted = total - _field(memory, "free") - used
         # Whether `used` includes the reserve depends on the driver (nvml-wrapper#57); the sum shows it.

@@ -13,6 +13,7 @@ from hfmem_widget.analysis.facts import (
     facts_of,
     findings_of,
     outcome_of,
+    ran_out,
     samples_in,
 )
 from hfmem_widget.analysis.others import Movement, children_text, movement, untouched_text
@@ -80,13 +81,13 @@ def card_bundle(
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
-    ran_out = [each for each in findings if (each.kind, each.severity) == ("oom", "critical")]
-    others = tuple(each for each in findings if each not in ran_out)
+    errors = [each for each in findings if ran_out(each)]
+    others = tuple(each for each in findings if not ran_out(each))
     what_fits = kit.NOTHING
     if lead is not None:
         findings = others
-    elif ran_out:
-        advice = [text for each in ran_out for text in each.advice]
+    elif errors:
+        advice = [text for each in errors for text in each.advice]
         what_fits = moves_table(session.moves, advice, can_write=session.is_of_here)
     picture = kit.Fragment("" if with_chart else _picture(session, span))
     texts = (kv_cache_text, children_text, untouched_text)
@@ -96,7 +97,7 @@ def card_bundle(
         most = worst_of(facts)
         cost = token_cost(session, span, most.device)
         sentences += [cost.text(most.capacity)] if cost else []
-    trained = ran_out or any(phase.kind == "step" for phase in session.phases(span.id))
+    trained = errors or any(phase.kind == "step" for phase in session.phases(span.id))
     remark = session.remarks.get(span.id, "")
     notes = _notes(session, span, facts, session.notes[notes_shown : notes_shown + MOST_NOTES])
     counted = [format_counted(sum(map(bool, notes)), "note")] if any(notes) else []

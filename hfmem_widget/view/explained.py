@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any, ClassVar
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import GRAVITY, Facts, facts_of, findings_of, outcome_of
+from hfmem_widget.analysis.facts import GRAVITY, Facts, facts_of, findings_of, outcome_of, ran_out
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.display import Shown
 from hfmem_widget.session import (
@@ -23,7 +23,7 @@ from hfmem_widget.session import (
     Span,
     outermost,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.model import NOT_AVAILABLE, VERDICTS
 from hfmem_widget.session.stacks import Row
 from hfmem_widget.text import (
     format_bytes,
@@ -48,8 +48,6 @@ MOST_LINES = 40
 MOST_ROWS = 6  # of a list in the text
 MOST_ITEMS = 40  # of a list in the data
 WIDTH = 110  # letters of a line
-
-_FITS = {True: "fits", None: "may fit", False: "does not fit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +149,9 @@ def explain(session: Session) -> Explanation:
 
 
 def _order(session: Session, span: Span) -> tuple[bool, float]:
-    ran_out = any(each.kind == "oom" for each in findings_of(session, span))
+    has_run_out = any(map(ran_out, findings_of(session, span)))
     peaks = [each.peak.value for each in facts_of(session, span)]
-    return ran_out, max((each for each in peaks if each >= 0), default=-1.0)
+    return has_run_out, max((each for each in peaks if each >= 0), default=-1.0)
 
 
 def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
@@ -225,7 +223,7 @@ def _lines(found: Explanation) -> Iterator[str]:
     lines = [[each.name, format_bytes(each.bytes)] for each in found.lines[:MOST_ROWS]]
     yield from _section("Lines that held most at the peak", lines)
     moves = [
-        [each.name, format_bytes(each.peak), _FITS[each.fits], each.cost or "the same result"]
+        [each.name, format_bytes(each.peak), VERDICTS[each.fits], each.cost or "the same result"]
         for each in found.moves[:MOST_ROWS]
     ]
     yield from _section("What would take less, by dry runs", moves)

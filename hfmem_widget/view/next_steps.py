@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.facts import findings_of, ran_out
 from hfmem_widget.session import Device, Session, Span
 from hfmem_widget.text import MIB
 
@@ -24,15 +24,15 @@ def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[s
 
 def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[str, str]]:
     findings = findings_of(session, span)
-    ran_out = any((each.kind, each.severity) == ("oom", "critical") for each in findings)
+    has_run_out = any(map(ran_out, findings))
     written = (at for at, move in enumerate(session.moves, 1) if move.changes)
-    if ran_out and (number := next(written, 0)):
+    if has_run_out and (number := next(written, 0)):
         yield f"%memfit --write {number}", "that change, in a new cell"
     is_advised = any("%memholders" in text for each in findings for text in each.advice)
     if is_advised or any(_unexplained(session, span, each) >= MUCH for each in session.devices):
         yield "%memholders", "which names hold memory"
     is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
-    if is_trained and not ran_out:
+    if is_trained and not has_run_out:
         yield "%memfit", "what would fit"
     if has_parts:
         yield "%memanatomy", "what each part is for"

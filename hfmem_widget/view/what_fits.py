@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Move, WhatIf
+from hfmem_widget.session.model import VERDICTS
 from hfmem_widget.text import format_bytes, format_count
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -18,11 +19,7 @@ from hfmem_widget.view.table import Column, TableRow, table
 
 IN_SIGHT = 4
 MOST = 40  # of a recording, which may be a stranger's
-_FITS = {
-    True: (palette.GOOD, "fits"),
-    None: (palette.RESERVED, "may fit"),
-    False: (palette.BAD, "does not fit"),
-}
+_COLOURS = {True: palette.GOOD, None: palette.RESERVED, False: palette.BAD}
 _HEADS = {True: "What fits", None: "What may fit", False: "Nothing that was tried fits"}
 FREES = "%memholders --free errors"
 _COLUMNS = (
@@ -64,7 +61,7 @@ def moves_table(
 
 
 def _row(number: int, move: Move) -> TableRow:
-    colour, word = _FITS[move.fits]
+    colour, word = _COLOURS[move.fits], VERDICTS[move.fits]
     return TableRow(
         (
             f"{number}. {move.name}",
@@ -115,7 +112,7 @@ def _size_row(what: WhatIf, rows: int, length: int) -> TableRow:
     fits = what.fits(peak * own.low, peak * own.high)
     between = f"{format_bytes(peak * own.low)} to {format_bytes(peak * own.high)}"
     name = f"{format_count(rows)} \N{MULTIPLICATION SIGN} {format_count(length)}"
-    word = "" if math.isnan(what.room) else _FITS[fits][1]
+    word = "" if math.isnan(what.room) else VERDICTS[fits]
     return TableRow((name, format_bytes(peak), between, word))
 
 

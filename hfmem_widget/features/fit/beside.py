@@ -14,7 +14,7 @@ from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast, ForecastPart
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import HELD, Device, Finding, Sample, Session, Span
+from hfmem_widget.session import HELD, Device, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
@@ -158,11 +158,6 @@ def calibration_of(session: Session, root: Span, device: Device, forecast: Forec
         f"{text}: what would fit is scaled by that, part by part.",
         {**scales, **dict.fromkeys(CERTAIN, 1.0), "made": left / made},
     )
-
-
-def ran_out(finding: Finding) -> bool:
-    """Return whether a finding is about an out-of-memory error that ended the code."""
-    return (finding.kind, finding.severity) == ("oom", "critical")
 
 
 def failed_spans(session: Session, root: Span) -> list[Span]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hfmem_widget.analysis.facts import ran_out
 from hfmem_widget.features.fit.beside import (
     Forecasts,
     LastTraining,
     beside_text,
     failed_spans,
-    ran_out,
 )
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.process import process_state

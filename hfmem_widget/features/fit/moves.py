@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
-from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.facts import active_devices, ran_out
 from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import (
@@ -19,7 +19,6 @@ from hfmem_widget.features.fit.beside import (
     calibration_of,
     failed_spans,
     others_of,
-    ran_out,
     shape_of,
 )
 from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows

@@ -21,6 +21,7 @@ from hfmem_widget.features.oom.diagnosis import (
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
 from hfmem_widget.session import Move
+from hfmem_widget.session.model import VERDICTS
 from hfmem_widget.text import (
     GIB,
     MIB,
@@ -63,9 +64,9 @@ def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
 
 def advice_of(move: Move) -> Advice:
     """Return a change that a dry run has tried as advice."""
-    fits = {True: "fits", None: "may fit", False: "does not fit either"}[move.fits]
-    peak = f"by a dry run of this model its peak is then {format_bytes(move.peak)}, which {fits}"
-    return Advice(f"{move.name[:1].upper()}{move.name[1:]}", peak)
+    peak = f"{format_bytes(move.peak)}, which {VERDICTS[move.fits]}"
+    reason = f"by a dry run of this model, the peak is then {peak}"
+    return Advice(f"{move.name[:1].upper()}{move.name[1:]}", reason)
 
 
 def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:

@@ -139,7 +139,7 @@ def test_what_dry_runs_tried_takes_the_place_of_general_advice() -> None:
     first, second = run.findings
     best, *left = second.advice
     assert best.startswith(
-        "Adafactor. By a dry run of this model its peak is then 20.0 GiB, which fits."
+        "Adafactor. By a dry run of this model, the peak is then 20.0 GiB, which fits."
     )
     assert set(left) < set(first.advice)
 
