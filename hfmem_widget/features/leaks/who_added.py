@@ -227,10 +227,9 @@ def named(
     if sure:
         evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
     title = _title(left.bytes, holding, is_sure=bool(sure))
-    advice = (
-        *dict.fromkeys(filter(None, (remedy(row) or _stored(row) for row, _ in holding))),
-        "%memholders lists everything that is held.",
-    )
+    # Of a guess nothing is said but how to free it.
+    texts = [remedy(row) or (_stored(row) if sure else "") for row, _ in holding]
+    advice = (*dict.fromkeys(filter(None, texts)), "%memholders lists everything that is held.")
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
