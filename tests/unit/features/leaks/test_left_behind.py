@@ -199,6 +199,18 @@ def test_who_holds_it_is_a_finding(kept: Kept) -> None:
     assert kept.limits["most_objects"] == 300_000
 
 
+@pytest.mark.parametrize("before", [0.0, 3 * GIB])
+def test_what_a_name_has_is_said_where_it_is_sure_to_hold_it(before: float) -> None:
+    """Where nobody looked before, and it may hold what was there, nothing is advised but to look."""
+    finding = named(left(before=before), Holders((row("losses[0..2]", 3 * GIB),)), Before(), 1)
+    assert finding is not None
+    *stored, look = finding.advice
+    assert look == "%memholders lists everything that is held."
+    has = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
+    advised = f"{has}store less in it, or delete it when it is no longer needed."
+    assert stored == ([] if before else [advised])
+
+
 def test_nobody_looks_where_the_weights_explain_it(kept: Kept) -> None:
     """What a new model's weights account for is not searched for."""
     assert watched(parts=2.9 * GIB).findings == []
