@@ -46,6 +46,7 @@ from transformers import (
 from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
 from hfmem_widget.drivers.training.model_hooks import _Hook as OurHook
 from hfmem_widget.drivers.training.run import TrainingRun
+from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.grouping import Grouping
 from hfmem_widget.monitor.process import threads_in_group
 
@@ -280,6 +281,7 @@ def main() -> None:
         both = f"{on_thread.middle + polled:.2f} (to {on_thread.high + polled:.2f})"
         rows.append([f"both{clock}", "", both])
     rows.append(["the poller's thread, CPU", "", f"{polled:.2f}"])
+    rows.append(["the guard of one event", f"{1e6 * seconds_of_an_event():.0f}", ""])
     limited = f"{steps} steps, {groups} groups, {with_phases} with phases; {limited}"
     measure.report(
         f"{title} of {1e3 * length:.1f} ms, {len(off)} quintuples (mean of the middle 60 %, 95 % interval)",
