@@ -238,5 +238,5 @@ def _section(title: str, rows: list[list[str]]) -> Iterator[str]:
     if rows:
         yield plain(title)
         rows = [[plain(cell) for cell in row] for row in rows]
-        words = {at for at in range(len(rows[0])) if not rows[0][at][:1].isdigit()}
+        words = {0, *(at for at, cell in enumerate(rows[0]) if not cell[:1].isdigit())}
         yield from (f"  {line}" for line in aligned(rows, words).split("\n"))

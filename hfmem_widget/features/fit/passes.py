@@ -39,6 +39,9 @@ TRIES: Final = 4  # sizes that are looked at for the largest that fits,
 CLOSE: Final = 16  # down to this part of it
 AIM: Final = 0.98  # the share of the room that the next one should need
 
+LEAST_ANSWER: Final = 1 / 8
+"""Of the new tokens that were wanted: below that, an answer of fewer tokens is no advice."""
+
 COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""
 
@@ -94,8 +97,9 @@ class Passes:
         # `generate` keeps the tokens and their mask, and makes both anew for each token.
         tokens = COPIES * 8 * made * whole
         peak = tokens + sum(self._libraries()) + max(prefill, last.peak, last.kv_cache + logits)
-        # A growing cache leaves pieces between its blocks.
-        return peak, MEASURED[1] * peak + last.kv_cache
+        # A growing cache leaves pieces between an allocator's blocks.
+        pieces = last.kv_cache if ":" in self.device.key else 0
+        return peak, MEASURED[1] * peak + pieces
 
     def _libraries(self) -> tuple[int, ...]:
         """Return the bytes that cuBLAS takes for itself with the first product; they may be there already."""
@@ -211,7 +215,8 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
     wanted = passes.whole - prompt
     new = _most(passes, lambda new: passes.generation(passes.rows, prompt + new), wanted)
     shorter = passes.generation(passes.rows, prompt + new)
-    if new < wanted and passes.base + shorter[0] <= passes.room:
+    is_answer = new >= LEAST_ANSWER * wanted
+    if is_answer and new < wanted and passes.base + shorter[0] <= passes.room:
         name = f"at most {format_count(new)} new tokens instead of {format_count(wanted)}"
         cost = "longer answers lose their end"
         move = _move(passes, shorter, passes.rows, name, {}, cost=cost)

@@ -359,5 +359,7 @@ def headline(incident: Incident) -> str:
     """Return what ran out and what was requested, without a full stop."""
     asked = f"{size_text(incident.asked)} requested" if incident.asked > 0 else ""
     free = f"{size_text(incident.free)} free" if incident.free >= 0 else ""
+    if incident.limit > 0 and not incident.free < incident.asked:
+        free = f"this process may use {size_text(incident.limit)}"
     figures = ", ".join(filter(None, (asked, free)))
     return f"Out of memory on {incident.place}" + (f": {figures}" if figures else "")
