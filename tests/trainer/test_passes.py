@@ -21,7 +21,7 @@ from tests.trainer.test_out_of_memory import TEXT
 from tests.trainer.tiny import make_trainer
 
 MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
-ROWS, TOKENS, WHOLE = 8, 16, 96
+ROWS, TOKENS, PROMPT, WHOLE = 8, 16, 4, 96
 
 
 def failing_after(model: Any, passes: int) -> None:
@@ -122,13 +122,14 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("make", "room"),
-    [(gpt2, 2.5), (llama, 2.0), (MODELS["qwen3"], 2.5)],
+    [(gpt2, 1.5), (llama, 1.5), (MODELS["qwen3"], 1.5)],
     ids=["gpt2", "llama", "qwen3"],
 )
 def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], room: float) -> None:
     """Both fit as a real one does, with what its cache takes at the end."""
-    model, ids = make(), torch.stack([row["input_ids"] for row in rows(ROWS)])
-    options = {"max_new_tokens": WHOLE - TOKENS, "do_sample": False, "eos_token_id": None}
+    # Of a longer prompt, what the first pass calculates takes as much as the cache of the last.
+    model, ids = make(), torch.stack([row["input_ids"][:PROMPT] for row in rows(ROWS)])
+    options = {"max_new_tokens": WHOLE - PROMPT, "do_sample": False, "eos_token_id": None}
 
     def generates(given: Any = ids, **changed: Any) -> None:
         real.generate(input_ids=given, **{**options, **changed})
@@ -147,10 +148,22 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], ro
     assert fewer.name == f"{fewer.batch} sequences at a time instead of {ROWS}"
     assert (fewer.cost, shorter.cost) == ("", "longer answers lose their end")
     assert 1 < fewer.batch < ROWS
-    assert 1 < tokens < WHOLE - TOKENS
+    assert 1 < tokens < WHOLE - PROMPT
     # So small a model's own tensors are hardly larger than what `generate` keeps beside them.
     assert fewer.peak - base == pytest.approx(took, rel=0.05, abs=30_000)
     assert shorter.peak - base == pytest.approx(shortened, rel=0.05, abs=30_000)
+
+
+def test_an_answer_of_hardly_any_tokens_is_no_advice() -> None:
+    """Where less than an eighth of the tokens would fit, fewer sequences alone are listed."""
+    model, ids = gpt2(), torch.stack([row["input_ids"] for row in rows(ROWS)])
+    options = {"max_new_tokens": WHOLE - TOKENS, "do_sample": False, "eos_token_id": None}
+    whole = peak_above(model, lambda: model.generate(input_ids=ids, **options))
+    failing_after(model, 3)
+    session = watched(lambda: model.generate(input_ids=ids, **options))
+    [move] = moves_with(session, room=0.98 * whole)
+
+    assert move.name == f"{move.batch} sequences at a time instead of {ROWS}"
 
 
 def test_fewer_sequences_have_other_random_draws() -> None:
@@ -159,7 +172,7 @@ def test_fewer_sequences_have_other_random_draws() -> None:
     failing_after(model, 3)
     session = watched(lambda: model.generate(input_ids=ids, max_new_tokens=80, do_sample=True))
 
-    assert "other random draws" in {move.cost for move in moves_with(session, room=2e6)}
+    assert "other random draws" in {move.cost for move in moves_with(session, room=1e6)}
 
 
 def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:

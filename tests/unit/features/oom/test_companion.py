@@ -344,12 +344,13 @@ try:
         numpy.zeros(2 << 30, dtype=numpy.uint8)
 except MemoryError:
     (finding,) = session.findings
-    print(finding.evidence["cause"], finding.evidence["diagnosis"])
+    print(finding.evidence["cause"], finding.evidence["diagnosis"], finding.title)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
 def test_a_limit_of_the_shells_is_the_reason() -> None:
-    """Under ``ulimit -v`` a real allocation fails, and the limit is what is told."""
+    """Under ``ulimit -v`` a real allocation fails: the limit is said, not what the machine has free."""
     done = run_alone(UNDER_A_LIMIT)
     assert "limit Limit reached: ulimit -v" in done.stdout
+    assert "2.00 GiB requested, this process may use" in done.stdout
