@@ -60,6 +60,15 @@ def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:
     assert "first" not in text
 
 
+def test_what_a_cell_in_between_added_is_not_named(fresh: Kernel) -> None:
+    """After a search, a cell that nobody watches adds something: the next card names its own alone."""
+    card(fresh, "first = [block(30)]")
+    fresh.run("between = {'x': block(40)}")
+    text = card(fresh, "later = [block(30)]")["text/plain"]
+    assert "is held by later[0]" in text
+    assert "between" not in text
+
+
 def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
     """What a traceback keeps is told with its frame, and how to let go of it."""
     cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"

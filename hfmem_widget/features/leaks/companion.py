@@ -126,13 +126,15 @@ class Leaks(Companion):
             if "holder" in finding.evidence:
                 named_already.add(device)
         last = process_state(LastSearch)
-        if known.held.bound:
-            known = replace(known, held=last.held)
-        others = (left for left in much if left.device not in named_already)
-        findings = (named(left, holders, known, span.id, raised=self._raised) for left in others)
-        session.findings.extend(filter(None, findings))
+        for left in much:
+            held = last.held_before(left) if known.held.bound else known.held
+            before = replace(known, held=held)
+            finding = named(left, holders, before, span.id, raised=self._raised)
+            if finding is not None and left.device not in named_already:
+                session.findings.append(finding)
         if not holders.bound:
             last.held = holders
+            last.unexplained = {left.device: left.after for left in left_behind(session, span)}
 
     def _known_before(self) -> Before:
         """Return what was noted when the watch began, with what is new since."""

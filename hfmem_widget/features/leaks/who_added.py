@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.analysis.parts import known_of
@@ -26,6 +27,7 @@ LEAST_OF_GROWTH = 0.25  # the share of the growth that a name must have added to
 MOST_TIMES = 2.0  # the growth: who added more did most of that before
 NEARLY_ALL = 0.9
 MOST_NAMED = 3
+MOST = 0.5  # of what is allocated
 
 LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
 LEAST_SHARE = 0.01
@@ -56,6 +58,14 @@ class LastSearch:
     """What was held at the last search that was complete: texts and figures alone."""
 
     held = NOT_NOTED
+    unexplained: Mapping[str, float] = MappingProxyType({})
+    """The bytes that were allocated then and not attributed, by device."""
+
+    def held_before(self, left: LeftBehind) -> Holders:
+        """Return what was held when a span began, if as much was allocated then; else at most that."""
+        then = self.unexplained.get(left.device, math.nan)
+        is_as_then = abs(left.before - then) <= WORTH_NAMING * left.bytes
+        return self.held if is_as_then else replace(self.held, bound=NOT_NOTED.bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +225,7 @@ def named(
     sure = summed(known, enough, _together)[:MOST_NAMED]
     held = {row: float(row.bytes) for row, more in may.items() if more}
     holding = sure or summed(held, enough, _together)[:MOST_NAMED]
-    if not holding:
+    if not sure and sum(size for _, size in holding) <= MOST * left.after:
         return _not_found(left, holders, span_id, raised=raised)
     evidence = {
         "device": left.device,
