@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from hfmem_widget.session import Session
     from hfmem_widget.sources.heap.model import Holders
 
-NOW, PEAK = "now", "peak"
+NOW, PEAK, LAST = "now", "peak", "last"
 SETTING = options_of(Setting)
 
 WORDS: Mapping[str, tuple[str, ...]] = {
     "memanatomy": (NOW, PEAK),
     "memcompare": (),
-    "memfit": (),
+    "memfit": (LAST,),
     "memholders": ("errors", "outputs", "all", "garbage", "cache"),  # for --free
 }
 """The magics here, with what the Tab key offers besides their options."""
@@ -239,8 +239,8 @@ class ReportMagics(Magics):
         "model",
         nargs="?",
         help="A variable that holds a model or a configuration, a folder or JSON file with one, or the name "
-        "of a model in the local cache; nothing is downloaded. Or a session. Default: the training that was "
-        "watched last, and what to change so that it fits.",
+        "of a model in the local cache; nothing is downloaded. Or a session. Default, or last: the training "
+        "that was watched last, and what to change so that it fits.",
     )
     @switch("--train --training", "Forecast a training step. This is the default.")
     @argument(
@@ -275,7 +275,9 @@ class ReportMagics(Magics):
                 raise UsageError("--write takes a number, and nothing else")
             self._write(arguments.write)
             return
-        subject = self._named(arguments.model) if arguments.model else _last_training()
+        name = arguments.model or LAST
+        is_last = name == LAST and LAST not in self._shell.user_ns
+        subject = _last_training() if is_last else self._named(name)
         if subject is None:
             raise UsageError(HOW_TO_WATCH)
         fitted = fit(subject, **choices)

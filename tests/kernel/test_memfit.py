@@ -101,7 +101,7 @@ def test_a_model_that_is_made_anew_is_not_there_twice(reloaded: Kernel) -> None:
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")
     reloaded.run("trainer = Trainer(model, arguments, train_dataset=rows)")
     assert reloaded.run(TRAINS).status == "ok"
-    told = reloaded.run("%memfit").displays[0].content["data"]["text/plain"]
+    told = reloaded.run("%memfit last").displays[0].content["data"]["text/plain"]
     [number] = re.findall(r"^(\d)\. weights in bfloat16 ", told, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
