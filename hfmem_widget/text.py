@@ -79,9 +79,9 @@ _MARKDOWN = re.compile(r"[\\`*_{}\[\]|~$]")
 _REFERENCE = re.compile(r"[@#]|:(?=//)|(?<=www)\.")
 
 
-def for_markdown(text: object) -> str:
+def for_markdown(text: object, limit: int = MAX_LENGTH) -> str:
     """Return `text` made plain, with everything escaped that Markdown reads, and no mentions or links."""
-    escaped = _MARKDOWN.sub(r"\\\g<0>", html.escape(plain(text), quote=False))
+    escaped = _MARKDOWN.sub(r"\\\g<0>", html.escape(plain(text, limit), quote=False))
     # GitHub looks for mentions and addresses in what was unescaped already: a space of no width hides them.
     return _REFERENCE.sub(r"\g<0>&#8203;", escaped)
 

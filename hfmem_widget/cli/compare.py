@@ -40,6 +40,8 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 
 DONE = "done"
 
+SENTENCE = 400  # letters at most: it has two names, and its end is what counts
+
 
 @dataclass(frozen=True, slots=True)
 class AllowedRise:
@@ -72,7 +74,7 @@ def compare(arguments: Namespace) -> int:
     over = [line for is_over, line in judged if is_over]
     lines = unfinished + (over or [line for _, line in judged])
     if arguments.markdown:
-        lines = [f"- {for_markdown(line)}" for line in lines]
+        lines = [f"- {for_markdown(line, SENTENCE)}" for line in lines]
     if not arguments.json:
         say("\n" + "\n".join(lines))
     return NO if over or unfinished else FINE
@@ -142,8 +144,9 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
 
 def _records(sessions: Sequence[Session], paths: Sequence[str]) -> tuple[Record, Record]:
     labels, files = [session.label for session in sessions], [stem(Path(path)) for path in paths]
-    # Two runs of one script have one label: they are then told apart by their files.
-    candidates = labels, files, paths, ("A", "B")
+    folders = [Path(path).absolute().parent.name for path in paths]
+    # Two runs of one script have one label: they are then told apart by their files, or the folders of these.
+    candidates = labels, files, folders, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
     a, b = (
         record_of(session, whole(session), label=name)

@@ -1,0 +1,166 @@
+"""`action.yml`: what a pull request is told, played here as GitHub would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # transformers brings it
+
+from hfmem_widget.session import HELD
+from hfmem_widget.text import GIB
+from tests.scenes.stage import Stage
+
+ACTION = Path(__file__).parents[3] / "action.yml"
+
+GH = """#!/bin/sh
+case "$*" in *--paginate*) cat "$COMMENT_ID" 2> /dev/null; exit 0;; esac
+echo "$*" >> "$CALLS"
+"""
+"""Stands in for GitHub's command: lists the comment that there is, and notes what else is asked."""
+
+
+@dataclass
+class Pull:
+    """A pull request in a repository of its own, with runs and their baselines."""
+
+    folder: Path
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    def run(self, name: str, peak: float, *, where: str = "runs") -> None:
+        stage = Stage(name, gpus=1)
+        stage.find(["cuda:0"], dict.fromkeys(HELD, 0.0))
+        with stage.span("cell", name):
+            stage.hold({"cuda:0": peak}, 1.0)
+            stage.hold({"cuda:0": GIB}, 1.0)
+        path = self.folder / where / f"{name}.hfmem.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        stage.finish().save(path)
+
+    def play(self) -> int:
+        """Run the steps, and return the exit code of the first."""
+        action = yaml.safe_load(ACTION.read_text())
+        inputs = {name: each.get("default", "") for name, each in action["inputs"].items()}
+        inputs |= {"baseline": "baseline", "runs": "runs"} | self.inputs
+        event = json.loads((self.folder / "event.json").read_text())
+        known = {f"inputs.{name}": value for name, value in inputs.items()}
+        known["github.token"] = "secret"
+        known["github.event.pull_request.number"] = str(event["pull_request"]["number"])
+        codes = []
+        for step in action["runs"]["steps"]:
+            given = {name: self._value(text, known) for name, text in step["env"].items()}
+            env = os.environ | self._github() | given
+            command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+            done = subprocess.run(
+                command, cwd=self.folder, env=env, check=False, capture_output=True
+            )
+            codes.append(done.returncode)
+        assert codes[1:] == [0]
+        return codes[0]
+
+    @property
+    def report(self) -> str:
+        return (self.folder / "summary.md").read_text()
+
+    @property
+    def calls(self) -> list[str]:
+        """What was asked of GitHub's command, but for the list of comments."""
+        return (self.folder / "calls").read_text().splitlines()
+
+    def _value(self, text: Any, known: dict[str, str]) -> str:
+        return re.sub(r"\$\{\{ *([\w.-]+) *\}\}", lambda found: known[found[1]], str(text))
+
+    def _github(self) -> dict[str, str]:
+        files = {"GITHUB_STEP_SUMMARY": "summary.md", "CALLS": "calls", "COMMENT_ID": "comment"}
+        paths = {name: str(self.folder / file) for name, file in files.items()}
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {
+            **paths,
+            "PATH": path,
+            "RUNNER_TEMP": str(self.folder),
+            "GITHUB_REPOSITORY": "me/mine",
+        }
+
+
+@pytest.fixture
+def pull(tmp_path: Path) -> Pull:
+    """Return a pull request with one run that takes 8 GiB, and a baseline of as much."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    hfmem = f'#!/bin/sh\nexec "{sys.executable}" -m hfmem_widget "$@"\n'
+    for name, text in (("gh", GH), ("hfmem", hfmem)):
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+    (tmp_path / "event.json").write_text(json.dumps({"pull_request": {"number": 7}}))
+    pull = Pull(tmp_path)
+    pull.run("tuned", 8 * GIB)
+    pull.run("tuned", 8 * GIB, where="baseline")
+    return pull
+
+
+def test_as_much_as_before_is_green(pull: Pull) -> None:
+    """The report has the table, and the pull request gets it as a comment."""
+    assert pull.play() == 0
+    assert "within the limit of 2 %" in pull.report
+    assert pull.calls == [
+        f"api repos/me/mine/issues/7/comments --field body=@{pull.folder}/hfmem.md"
+    ]
+
+
+def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
+    """It is said for the run that takes more, whatever the other one takes."""
+    pull.run("a", GIB)
+    pull.run("a", GIB, where="baseline")
+    pull.run("tuned", 1.03 * 8 * GIB)
+
+    assert pull.play() == 1
+    assert "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
+    assert pull.report.count("within the limit") == 1
+    assert pull.report.index("#### a\n") < pull.report.index("#### tuned\n")
+
+
+def test_more_may_be_allowed(pull: Pull) -> None:
+    """The limit is an input."""
+    pull.inputs["fail-over"] = "300MiB"
+    pull.run("tuned", 1.03 * 8 * GIB)
+    assert pull.play() == 0
+
+
+def test_a_second_push_edits_the_comment(pull: Pull) -> None:
+    """Its own, which it knows by the first line; it writes no other."""
+    (pull.folder / "comment").write_text("41\n")
+    pull.play()
+    [call] = pull.calls
+    assert call.startswith("api --method PATCH repos/me/mine/issues/comments/41 ")
+    assert pull.report.startswith("<!-- hfmem -->")
+
+
+def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
+    """It is new: that fails nothing."""
+    pull.run("new", 9 * GIB)
+    assert pull.play() == 0
+    assert "#### new\n\nThere is no baseline for this run." in pull.report
+
+
+@pytest.mark.parametrize("runs", ["none", "empty $(touch hacked)"])
+def test_without_recordings_it_is_red(pull: Pull, runs: str) -> None:
+    """A job that lost its recordings must not look as if it had compared any; a name is no command."""
+    pull.inputs["runs"] = runs
+    assert pull.play() == 1
+    assert "There are no recordings" in pull.report
+    assert not (pull.folder / "hacked").exists()
+
+
+def test_what_cannot_be_read_is_red(pull: Pull) -> None:
+    """The report says that it was not compared."""
+    (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
+    assert pull.play() == 1
+    assert "It could not be compared" in pull.report
