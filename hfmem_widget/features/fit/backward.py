@@ -17,7 +17,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -242,7 +241,7 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
         raise OptionError(f"{type(model).__name__} has no layers that transformers can checkpoint")
     calls: list[Callable[..., Any]] = []
     for layer in layers:
-        again = partial(_checkpointed, accumulated) if _is_reentrant(layer) else _again(calls)
+        again = _again(calls, accumulated if _is_reentrant(layer) else None)
         layer._gradient_checkpointing_func = again  # noqa: SLF001  (transformers' hook)
         setattr(layer, _SWITCH, True)
     try:
@@ -251,10 +250,11 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
         calls.clear()
 
 
-def _again(calls: list[Callable[..., Any]]) -> Callable[..., Any]:
+def _again(calls: list[Callable[..., Any]], reentrant: Accumulated | None) -> Callable[..., Any]:
     """Return PyTorch's checkpointing, with all but tensors kept in a list alone.
 
-    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects.
+    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects. The
+    older way of it calls `reentrant` with each gradient.
     """
 
     def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
@@ -272,6 +272,8 @@ def _again(calls: list[Callable[..., Any]]) -> Callable[..., Any]:
         calls.append(filled)
         tensors = [args[at] for at in places]
         del args
+        if reentrant is not None:
+            return _reentrant(reentrant, run, tensors)
         return checkpoint(
             run, *tensors, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
         )
@@ -310,22 +312,9 @@ def is_checkpointed(model: Any) -> bool:
     return any(getattr(module, _SWITCH, False) for module in model.modules())
 
 
-def _checkpointed(accumulated: Accumulated, function: Callable[..., Any], *args: Any) -> Any:
-    named = function.keywords if isinstance(function, partial) else {}
-    called = partial(function.func, *function.args) if isinstance(function, partial) else function
-    values, structure = tree_flatten((args, dict(named)))
-    places = [at for at, value in enumerate(values) if isinstance(value, torch.Tensor)]
-    tensors = [values[at] for at in places]
-    for at in places:
-        values[at] = None
-
-    def run(given: Sequence[torch.Tensor]) -> Any:
-        filled = list(values)
-        for at, tensor in zip(places, given, strict=True):
-            filled[at] = tensor
-        positional, keywords = tree_unflatten(filled, structure)
-        return called(*positional, **keywords)
-
+def _reentrant(
+    accumulated: Accumulated, run: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> Any:
     shape: list[Any] = []
     # Without this one, a layer whose parameters alone need gradients would not get into the graph.
     always = torch.empty(0, device="meta", requires_grad=True)
@@ -346,7 +335,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
     def forward(
         ctx: Any, run: Any, accumulated: Any, shape: list[Any], _always: Any, *tensors: Any
     ) -> Any:
-        values, structure = tree_flatten(run(tensors))
+        values, structure = tree_flatten(run(*tensors))
         shape += [
             [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in values],
             structure,
@@ -357,11 +346,9 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        # It has the layer's inputs, and through a cache among them this node: a circle that nobody collects.
-        run, ctx.run = ctx.run, None
         inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
         with torch.enable_grad():
-            values = tree_leaves(run(inputs))
+            values = tree_leaves(ctx.run(*inputs))
         tensors = (value for value in values if isinstance(value, torch.Tensor))
         outputs = [
             (tensor, grad)
