@@ -218,7 +218,10 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     training = training_of(session, headroom)
     raw, measured = training.forecast, dict[str, float]()
     if not any(map(ran_out, session.findings)):
-        measured = _measured(session, training.device.key)
+        peak = session.anatomy("peak", training.device.key)
+        measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
+        if ":" in training.device.key:  # the host's memory holds much besides models
+            measured["allocated"] = peak.allocated
         found = calibration_of(session, _newest_training(session), training.device, raw)
         training = replace(training, calibration=found, forecast=found.of(raw, raw))
     dry = DryRuns(training, until)
@@ -239,13 +242,6 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     return Fit(
         session.label, raw, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders, text
     )
-
-
-def _measured(session: Session, device: str) -> dict[str, float]:
-    peak = session.anatomy("peak", device)
-    parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
-    # The host's memory holds much besides models.
-    return parts | {"allocated": peak.allocated} if ":" in device else parts
 
 
 def moves_of(training: Training, dry: DryRuns) -> list[Move]:
