@@ -266,9 +266,7 @@ def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Bat
             given[name] = torch.empty(shape, dtype=dtype, device="meta")
         else:
             given[name] = torch.ones(shape, dtype=dtype)
-    if (
-        not given.keys() & LABELS
-    ):  # a loss that is computed outside of the model takes about as much
+    if not given.keys() & LABELS:  # a loss that is computed elsewhere takes about as much
         given |= {name: usual[name] for name in LABELS & usual.keys()}
     return Batch(given)
 
