@@ -23,7 +23,7 @@ from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import Device, Move
 from hfmem_widget.text import MIB
-from tests.trainer.test_out_of_memory import TEXT, failing
+from tests.trainer.test_out_of_memory import failing
 from tests.trainer.tiny import InOrder, Plain, made, make_trainer, rows
 
 Make = Callable[[], Any]
@@ -385,13 +385,7 @@ def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
 
 def test_the_last_batch_of_an_epoch_is_not_taken_for_all(tmp_path: Path) -> None:
     """It has fewer rows than a step has: they stay as many as the Trainer was asked for."""
-    trainer = make_trainer(tmp_path, data=rows((5, 9, 4, 7, 6)))
-
-    def fails(*_: object) -> None:
-        if trainer.state.global_step == 1:
-            raise RuntimeError(TEXT)
-
-    trainer.model.lm_head.register_forward_hook(fails)
+    trainer = failing(tmp_path, after=1, data=rows((5, 9, 4, 7, 6)))
     with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
         trainer.train()
 
@@ -417,13 +411,7 @@ def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
     """A smaller batch of the training would change nothing there."""
-    trainer = make_trainer(tmp_path, eval_strategy="epoch")
-
-    def fails(module: Any, *_: object) -> None:
-        if not module.training:
-            raise RuntimeError(TEXT)
-
-    trainer.model.lm_head.register_forward_hook(fails)
+    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
     with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
         trainer.train()
 

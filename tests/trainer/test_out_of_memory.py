@@ -17,12 +17,12 @@ TEXT = (
 )
 
 
-def failing(folder: Path, **options: Any) -> Any:
-    """Return a Trainer whose model runs out of memory in step 3."""
+def failing(folder: Path, *, after: int = 2, evaluates: bool = False, **options: Any) -> Any:
+    """Return a Trainer whose model runs out of memory after so many steps, or as it `evaluates`."""
     trainer = make_trainer(folder, num_train_epochs=2, **options)
 
-    def fails(*_: object) -> None:
-        if trainer.state.global_step == 2:
+    def fails(module: Any, *_: object) -> None:
+        if not module.training if evaluates else trainer.state.global_step == after:
             raise RuntimeError(TEXT)
 
     trainer.model.lm_head.register_forward_hook(fails)

@@ -100,8 +100,6 @@ def test_an_evaluation_with_fewer_rows_takes_what_was_said(
 
 
 def passed(model: Any, count: int) -> object:
-    import torch
-
     batch = {
         name: torch.stack([row[name] for row in rows(count)]) for name in ("input_ids", "labels")
     }

@@ -1,12 +1,11 @@
 """A backward pass that does not run autograd's engine, and checkpointing within it.
 
 On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
-are, and from then on no forked child can train. A graph on the meta device needs none of that. Here its nodes
-are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
-what it had saved.
+are, and from then on no forked child can train. Here nodes are called one after the other, latest first, as
+the engine does. Each is dropped when it is done, which frees what it had saved.
 
-PyTorch's own checkpointing works as it is, where it keeps no state of random numbers. Its older, reentrant
-way runs the engine: the one here in its place does not, and keeps the same tensors for the same time.
+PyTorch's older, reentrant checkpointing runs the engine: the one here in its place does not, and keeps the
+same tensors for the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -242,7 +240,7 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
         raise OptionError(f"{type(model).__name__} has no layers that transformers can checkpoint")
     calls: list[Callable[..., Any]] = []
     for layer in layers:
-        again = partial(_checkpointed, accumulated) if _is_reentrant(layer) else _again(calls)
+        again = _again(calls, accumulated if _is_reentrant(layer) else None)
         layer._gradient_checkpointing_func = again  # noqa: SLF001  (transformers' hook)
         setattr(layer, _SWITCH, True)
     try:
@@ -251,10 +249,11 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
         calls.clear()
 
 
-def _again(calls: list[Callable[..., Any]]) -> Callable[..., Any]:
+def _again(calls: list[Callable[..., Any]], reentrant: Accumulated | None) -> Callable[..., Any]:
     """Return PyTorch's checkpointing, with all but tensors kept in a list alone.
 
-    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects.
+    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects. The
+    older way of it calls `reentrant` with each gradient.
     """
 
     def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
@@ -272,6 +271,8 @@ def _again(calls: list[Callable[..., Any]]) -> Callable[..., Any]:
         calls.append(filled)
         tensors = [args[at] for at in places]
         del args
+        if reentrant is not None:
+            return _reentrant(reentrant, run, tensors)
         return checkpoint(
             run, *tensors, use_reentrant=False, preserve_rng_state=False, determinism_check="none"
         )
@@ -310,22 +311,9 @@ def is_checkpointed(model: Any) -> bool:
     return any(getattr(module, _SWITCH, False) for module in model.modules())
 
 
-def _checkpointed(accumulated: Accumulated, function: Callable[..., Any], *args: Any) -> Any:
-    named = function.keywords if isinstance(function, partial) else {}
-    called = partial(function.func, *function.args) if isinstance(function, partial) else function
-    values, structure = tree_flatten((args, dict(named)))
-    places = [at for at, value in enumerate(values) if isinstance(value, torch.Tensor)]
-    tensors = [values[at] for at in places]
-    for at in places:
-        values[at] = None
-
-    def run(given: Sequence[torch.Tensor]) -> Any:
-        filled = list(values)
-        for at, tensor in zip(places, given, strict=True):
-            filled[at] = tensor
-        positional, keywords = tree_unflatten(filled, structure)
-        return called(*positional, **keywords)
-
+def _reentrant(
+    accumulated: Accumulated, run: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> Any:
     shape: list[Any] = []
     # Without this one, a layer whose parameters alone need gradients would not get into the graph.
     always = torch.empty(0, device="meta", requires_grad=True)
@@ -346,7 +334,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
     def forward(
         ctx: Any, run: Any, accumulated: Any, shape: list[Any], _always: Any, *tensors: Any
     ) -> Any:
-        values, structure = tree_flatten(run(tensors))
+        values, structure = tree_flatten(run(*tensors))
         shape += [
             [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in values],
             structure,
@@ -357,11 +345,9 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch is no
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        # It has the layer's inputs, and through a cache among them this node: a circle that nobody collects.
-        run, ctx.run = ctx.run, None
         inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
         with torch.enable_grad():
-            values = tree_leaves(run(inputs))
+            values = tree_leaves(ctx.run(*inputs))
         tensors = (value for value in values if isinstance(value, torch.Tensor))
         outputs = [
             (tensor, grad)

@@ -266,9 +266,7 @@ def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Bat
             given[name] = torch.empty(shape, dtype=dtype, device="meta")
         else:
             given[name] = torch.ones(shape, dtype=dtype)
-    if (
-        not given.keys() & LABELS
-    ):  # a loss that is computed outside of the model takes about as much
+    if not given.keys() & LABELS:  # a loss that is computed elsewhere takes about as much
         given |= {name: usual[name] for name in LABELS & usual.keys()}
     return Batch(given)
 
@@ -313,10 +311,7 @@ def batch_for(
 
 
 def idle(model: Any) -> dict[str, str]:
-    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook.
-
-    The part for video of a model that reads images and text, for example, gets nothing from `batch_for`.
-    """
+    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook."""
     waiting: dict[str, str] = {}
     for name, module in model.named_modules():
         is_model = hasattr(module, "main_input_name") and hasattr(module, "config")

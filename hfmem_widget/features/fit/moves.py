@@ -197,10 +197,7 @@ OF_THE_TRAINING: Final = frozenset(
 
 
 def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[Move]:
-    """Return what would fit where a training has ended for want of memory; nothing where that is unknown.
-
-    An interrupt ends the dry runs, and nothing else.
-    """
+    """Return what would fit of a training that ran out, if known; an interrupt ends dry runs alone."""
     until = time.monotonic() + SECONDS_AFTER_AN_ERROR
     if error.evidence.get("cause") in OF_THE_TRAINING:
         with suppress(OptionError, KeyboardInterrupt):
@@ -221,7 +218,10 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     training = training_of(session, headroom)
     raw, measured = training.forecast, dict[str, float]()
     if not any(map(ran_out, session.findings)):
-        measured = _measured(session, training.device.key)
+        peak = session.anatomy("peak", training.device.key)
+        measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
+        if ":" in training.device.key:  # the host's memory holds much besides models
+            measured["allocated"] = peak.allocated
         found = calibration_of(session, _newest_training(session), training.device, raw)
         training = replace(training, calibration=found, forecast=found.of(raw, raw))
     dry = DryRuns(training, until)
@@ -242,13 +242,6 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     return Fit(
         session.label, raw, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders, text
     )
-
-
-def _measured(session: Session, device: str) -> dict[str, float]:
-    peak = session.anatomy("peak", device)
-    parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
-    # The host's memory holds much besides models.
-    return parts | {"allocated": peak.allocated} if ":" in device else parts
 
 
 def moves_of(training: Training, dry: DryRuns) -> list[Move]:
@@ -370,11 +363,7 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
 
 
 def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
-    """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
-
-    A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
-    those ignore it.
-    """
+    """Return how the loss of a step changes where its rows come in several batches; empty if not at all."""
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
     if training.loss != "model":

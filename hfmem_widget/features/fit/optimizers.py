@@ -160,38 +160,30 @@ OPTIONS: Final = frozenset(
 """What rules ask of a parameter group: whether it is there, is None, or is on."""
 
 
-def of_class(name: str, settings: Mapping[str, Any]) -> Optimizer | None:
-    """Return the rule of PyTorch's or transformers' class of this name, if there is one.
-
-    `settings` are the options of a parameter group, such as ``amsgrad`` and ``momentum``.
-    """
-    if name == "Adafactor":
-        return _adafactor(settings)
-    if name not in _CLASSES:
-        return None
-    kind = _CLASSES[name]
-    count = kind.states + sum(bool(settings.get(option)) for option in kind.more)
+def _of_torch(kind: _Class, options: Mapping[str, bool | None], device: str) -> Optimizer:
+    count = kind.states + sum(bool(options.get(option)) for option in kind.more)
 
     def states(tensor: Trained) -> tuple[int, ...]:
         return (tensor.numel * tensor.size,) * count
 
-    if settings.get("fused"):
+    if options.get("fused"):
         return Optimizer(states)
-    decays = settings.get("weight_decay")
-    if settings.get("foreach") is False:
+    decays, foreach = options.get("weight_decay"), options.get("foreach")
+    # All tensors are taken together on a GPU by default, and one after the other on a CPU.
+    if foreach is False or (foreach is None and device == "cpu"):
         return Optimizer(states, one_by_one=kind.loop if kind.foreach or decays else kind.always)
     at_once = kind.decaying if decays else kind.foreach
     return Optimizer(states, at_once=at_once, one_by_one=kind.always)
 
 
-def _adafactor(settings: Mapping[str, Any]) -> Optimizer:
+def _adafactor(options: Mapping[str, bool | None]) -> Optimizer:
     # PyTorch's has beta2_decay, and states of the parameter's type; transformers' can keep the first moment.
-    if "beta2_decay" in settings:
+    if "beta2_decay" in options:
         return Optimizer(
             lambda tensor: tuple(size // FLOAT * tensor.size for size in factored(tensor)),
             one_by_one=3.0,
         )
-    more = 0 if settings.get("beta1") is None else 1
+    more = 0 if options.get("beta1") is None else 1
     return Optimizer(
         lambda tensor: factored(tensor) + in_float(more)(tensor), one_by_one=3.0, when_cast=2.0
     )
@@ -200,16 +192,6 @@ def _adafactor(settings: Mapping[str, Any]) -> Optimizer:
 _ONE_STATE: Final = dict.fromkeys(("Adagrad", "LARS", "Lion", "RMSprop", "SGD"), 1)
 _COUNTS: Final = {**_ONE_STATE, "Adam": 2, "AdamW": 2, "LAMB": 2, "AdEMAMix": 3}
 """The states that bitsandbytes' classes keep of each tensor."""
-
-
-def of_bitsandbytes(name: str, bits: int, *, paged: bool) -> Optimizer | None:
-    """Return the rule of bitsandbytes' class of this name with states of 8 or 32 bits, if there is one."""
-    count = _COUNTS.get(name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit"))
-    if count is None:
-        return None
-    if bits == 8:
-        return Optimizer(in_8_bit(count), shared=min(count, 2) * MAP, paged=paged)
-    return Optimizer(in_float(count), paged=paged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +225,16 @@ def kind_of(optimizer: Any) -> Kind:
 def of_live(optimizer: Any, device: str) -> Optimizer:
     """Return the rule of an optimizer that exists, or of its `Kind`, or raise OptionError."""
     kind = kind_of(optimizer)
-    if kind.bits:
-        rule = of_bitsandbytes(kind.name, kind.bits, paged=kind.paged)
-    else:
-        # PyTorch's take all tensors together on a GPU by default, and one after the other on a CPU.
-        on_cpu = device == "cpu" and kind.options.get("foreach") is None
-        rule = of_class(kind.name, {**kind.options, **({"foreach": False} if on_cpu else {})})
-    if rule is None:
-        raise OptionError(f"forecasts do not support the optimizer {plain(kind.name)}")
-    return rule
+    name, bits = kind.name, kind.bits
+    count = _COUNTS.get(name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit"))
+    if bits and count:
+        states, shared = (in_8_bit, min(count, 2) * MAP) if bits == 8 else (in_float, 0)
+        return Optimizer(states(count), shared, paged=kind.paged)
+    if not bits and name in _CLASSES:
+        return _of_torch(_CLASSES[name], kind.options, device)
+    if not bits and name == "Adafactor":
+        return _adafactor(kind.options)
+    raise OptionError(f"forecasts do not support the optimizer {plain(name)}")
 
 
 def needs(optimizer: Optimizer, trained: Iterable[Trained]) -> Needs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pickle
 import signal
 import sys
 from contextlib import suppress
@@ -29,7 +30,7 @@ def main() -> None:
             with foreign("the real step failed"):
                 from hfmem_widget.features.fit.trial import tried
 
-                answer = tried(json.load(sys.stdin))
+                answer = tried(pickle.load(sys.stdin.buffer))  # noqa: S301  (of the process that began this one)
         except OptionError as error:
             answer = {"error": str(error)}
         answers.write(json.dumps(answer))

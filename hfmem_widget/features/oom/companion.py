@@ -31,10 +31,7 @@ MOST_MARKS = 8  # marks of one watch on the chart: the last ones
 
 
 class OutOfMemory(Companion):
-    """Watches one stretch of code for errors about memory, and says why.
-
-    Of nested watches, only the innermost one that is not quiet shows its card.
-    """
+    """Says why memory ran out; of nested watches the innermost that is not quiet shows the card."""
 
     stands_above = True
 

@@ -57,27 +57,27 @@ def out_of_memory_bundle(
     moves: Sequence[Move] = (),
     earlier: int = 0,
 ) -> dict[str, str]:
-    """Return the card by MIME type.
-
-    The `moves` are what would fit, by dry runs. `earlier` is how many such errors were caught before.
-    """
+    """Return the card by MIME type; dry runs found the `moves`, and `earlier` errors were caught."""
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),
         device,
         at_right=kit.faint(diagnosis.name, style=_BADGE),
     )
+    errors = format_counted(earlier, "earlier out-of-memory error")
+    figures = figures_of(incident)
+    text = _DOT.join(f"{name} {value}" for name, value, _ in figures)
     return kit.bundle(
         heading,
         kit.block("margin:7px 0 0;font-size:14px;overflow-wrap:anywhere", diagnosis.sentence),
-        _figures(incident),
+        kit.Fragment(kit.figures(figures).html, text),
         _parts(incident),
         _place(incident),
         _blocks(incident),
         _processes(incident),
         moves_table(moves, [each.sentence() for each in advice]),
         advice_list(advice, beside_moves=bool(moves)),
-        kit.note(_earlier(earlier)),
+        kit.note(f"{errors} did not end the cell." if earlier else ""),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
         frame=_FRAME,
     )
@@ -99,12 +99,6 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
         figures.append(("cache", incident.cache, "free, but reserved"))
         figures.append(("largest free block", incident.largest_free, "in the cache"))
     return [(name, size_text(value), small) for name, value, small in figures if value >= 0]
-
-
-def _figures(incident: Incident) -> kit.Fragment:
-    figures = figures_of(incident)
-    text = _DOT.join(f"{name} {value}" for name, value, _ in figures)
-    return kit.Fragment(kit.figures(figures).html, text)
 
 
 def _parts(incident: Incident) -> kit.Fragment:
@@ -203,11 +197,6 @@ def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.
         f'<{tag} style="margin:0;padding:0 0 0 22px;font-size:13px">{"".join(items)}</{tag}></div>'
     )
     return kit.Fragment(html, "\n".join(lines))
-
-
-def _earlier(count: int) -> str:
-    errors = format_counted(count, "earlier out-of-memory error")
-    return f"{errors} did not end the cell." if count else ""
 
 
 def parts_of(incident: Incident) -> tuple[Part, ...]:

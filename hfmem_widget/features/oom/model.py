@@ -272,9 +272,7 @@ class Advice:
     reason: str  # why it applies here
     saving: str = ""  # what it should save; empty if unknown
     bytes: float = 0.0  # the same roughly, to order by
-    is_tried: bool = (
-        False  # by a dry run, where the model can be run dry: then the figures of that stand
-    )
+    is_tried: bool = False  # by a dry run, where the model can be run dry: its figures stand then
 
     @property
     def because(self) -> str:

@@ -99,27 +99,7 @@ class Swish(torch.autograd.Function):  # type: ignore[misc]  # torch is not foll
 
 
 HALF, CHANNELS = torch.bfloat16, torch.rand(512, requires_grad=True)
-WEIGHT, KERNEL = torch.rand(1536, 512, requires_grad=True), torch.rand(32, 4, 3, 3)
-TOKENS = torch.randint(0, 1536, (2, 16))
-
-
-def heads(x: torch.Tensor) -> torch.Tensor:
-    """Split queries, keys and values of eight heads."""
-    return functional.linear(x, WEIGHT).view(2, 16, 3, 8, 64).permute(2, 0, 3, 1, 4)
-
-
-def attention(x: torch.Tensor) -> torch.Tensor:
-    """Add what a kernel of attention returns."""
-    queries, keys, values = heads(x)
-    result = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-    return x + result.transpose(1, 2).reshape(x.shape)
-
-
-def eager_attention(x: torch.Tensor) -> torch.Tensor:
-    """Do the same operation by operation."""
-    of = heads(x)
-    shares = functional.dropout((of[0] @ of[1].mT).float().softmax(-1).to(x.dtype), 0.1)
-    return x + (shares @ of[2]).transpose(1, 2).reshape(x.shape)
+KERNEL = torch.rand(32, 4, 3, 3)
 
 
 def response_norm(x: torch.Tensor) -> torch.Tensor:
@@ -128,34 +108,8 @@ def response_norm(x: torch.Tensor) -> torch.Tensor:
     return CHANNELS * (x * (norm / (norm.mean(-1, keepdim=True) + 1e-6))) + CHANNELS + x
 
 
-def turned(x: torch.Tensor) -> torch.Tensor:
-    """Turn queries by their positions."""
-    first, second = x.view(2, 16, 8, 64).chunk(2, -1)
-    return x.view(2, 16, 8, 64) * 0.5 + torch.cat((-second, first), -1) * 0.5
-
-
-def tied(x: torch.Tensor) -> torch.Tensor:
-    """Use a weight for embeddings and for logits."""
-    logits = (x + functional.embedding(TOKENS, WEIGHT)) @ WEIGHT.t()
-    return functional.cross_entropy(logits.flatten(0, 1).float(), TOKENS.flatten())
-
-
-def gated(x: torch.Tensor) -> torch.Tensor:
-    """Multiply two thirds of what a weight makes."""
-    gate, up, _ = functional.linear(x, WEIGHT).chunk(3, -1)
-    return functional.silu(gate) * up
-
-
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "attention": attention,
-    "eager attention": eager_attention,
     "a norm in float32": response_norm,
-    "rotary positions": turned,
-    "tied weights": tied,
-    "a gated layer": gated,
-    "RMS norm": lambda x: (
-        CHANNELS * (x.float() * x.float().pow(2).mean(-1, True).rsqrt()).to(x.dtype)
-    ),
     "a convolution": lambda x: functional.conv2d(x.view(2, 4, 16, 128), KERNEL, stride=2).relu(),
     "pooled and enlarged": lambda x: functional.interpolate(
         functional.avg_pool2d(x.view(2, 4, 16, 128), 2), scale_factor=2.0
@@ -181,7 +135,7 @@ def test_memory_comes_and_goes_as_with_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
     """What comes in, goes out, is saved and is added up, to the byte and in the engine's order."""
-    leaves = x, _, _ = torch.randn(2, 16, 512).to(dtype).requires_grad_(True), CHANNELS, WEIGHT
+    leaves = x, _ = torch.randn(2, 16, 512).to(dtype).requires_grad_(True), CHANNELS
 
     def loss() -> torch.Tensor:
         with torch.autocast("cpu", HALF, enabled=dtype == HALF):

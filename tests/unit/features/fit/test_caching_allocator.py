@@ -26,31 +26,19 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
 
 
 @pytest.mark.parametrize(
-    ("asked", "got", "reserved"),
-    [
-        (1, 512, 2 * MIB),
-        (513, 1024, 2 * MIB),
-        (MIB, MIB, 2 * MIB),
-        (MIB + 1, MIB + 512, 20 * MIB),
-        (9 * MIB + 1, 9 * MIB + 512, 20 * MIB),
-        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
-        (10 * MIB, 10 * MIB, 10 * MIB),
-        (124 * MIB + 1, 124 * MIB + 512, 126 * MIB),
-        (125 * MIB - 512, 125 * MIB - 512, 126 * MIB),
-        (125 * MIB, 126 * MIB, 126 * MIB),
-    ],
-)
-def test_a_first_request(asked: int, got: int, reserved: int) -> None:
-    """A multiple of 512 bytes; the whole segment of 2, 20 or more MiB where no more than 1 MiB is left."""
-    allocator = CachingAllocator()
-
-    assert allocator.give(asked).size == allocator.allocated == got
-    assert allocator.reserved == reserved
-
-
-@pytest.mark.parametrize(
     ("before", "asked", "got", "reserved"),
     [
+        # A first one: a multiple of 512 bytes, or its whole segment where no more than 1 MiB is left.
+        ([], 1, 512, 2 * MIB),
+        ([], 513, 1024, 2 * MIB),
+        ([], MIB, MIB, 2 * MIB),
+        ([], MIB + 1, MIB + 512, 20 * MIB),
+        ([], 9 * MIB + 1, 9 * MIB + 512, 20 * MIB),
+        ([], 10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        ([], 10 * MIB, 10 * MIB, 10 * MIB),
+        ([], 124 * MIB + 1, 124 * MIB + 512, 126 * MIB),
+        ([], 125 * MIB - 512, 125 * MIB - 512, 126 * MIB),
+        ([], 125 * MIB, 126 * MIB, 126 * MIB),
         # Of the small pool everything is cut off that is a block at all.
         ([1536], 1024, 1024, 2 * MIB),
         ([1 * MIB], 1 * MIB, 1 * MIB, 2 * MIB),

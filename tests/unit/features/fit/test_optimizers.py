@@ -10,15 +10,16 @@ import torch
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.optimizers import (
     NAMES,
+    Kind,
     Optimizer,
     Trained,
     by_name,
     needs,
-    of_bitsandbytes,
-    of_class,
+    of_live,
 )
 
 SHAPES = ((96, 64), (64, 32), (128,), (5, 4, 3))
@@ -88,10 +89,9 @@ def test_the_rule_is_what_the_optimizer_keeps(
     """Every optimizer of PyTorch's, with the options that add states, in both types: to the byte."""
     made = suited(name, parameters(dtype))
     optimizer = getattr(torch.optim, name)(made, **options)
-    rule = of_class(name, optimizer.param_groups[0])
+    rule = of_live(optimizer, "cuda")
     optimizer.step()
 
-    assert rule is not None
     assert sum(needs(rule, trained(made)).sizes) == bytes_of_states(optimizer)
 
 
@@ -102,9 +102,7 @@ def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str,
         way = {} if name == "Muon" else {"foreach": foreach}
         made = suited(name, parameters())
         optimizer = getattr(torch.optim, name)(made, **options, **way)
-        rule = of_class(name, optimizer.param_groups[0])
-        assert rule is not None
-        allowed = needs(rule, trained(made)).temporaries
+        allowed = needs(of_live(optimizer, "cuda"), trained(made)).temporaries
         if name == "Adafactor":
             allowed = max(allowed, 3 * 4 * max(one.numel() for one in made))
         _, took = made_step(optimizer, made)
@@ -121,9 +119,7 @@ def test_adafactor_of_transformers_is_told_to_the_byte(
     """Rows and columns of matrices, all of vectors, in float32 whatever the weights; and its temporaries."""
     made = parameters(dtype)
     optimizer = Adafactor(made, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)
-    rule = of_class("Adafactor", optimizer.param_groups[0])
-    assert rule is not None
-    told = needs(rule, trained(made))
+    told = needs(of_live(optimizer, "cuda"), trained(made))
     states, took = made_step(optimizer, made)
 
     assert took <= told.temporaries
@@ -133,9 +129,8 @@ def test_adafactor_of_transformers_is_told_to_the_byte(
 
 def test_fused_steps_take_nothing() -> None:
     """A fused step changes everything in place."""
-    rule = of_class("AdamW", {"fused": True})
+    rule = of_live(Kind("AdamW", {"fused": True}), "cuda")
 
-    assert rule is not None
     assert needs(rule, [Trained((64, 64), 4)]).temporaries == 0
 
 
@@ -195,10 +190,8 @@ def test_paged_states_lie_beside_the_allocator() -> None:
 
 
 def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
-    """Names with and without bits, paged or not; what is not known is None."""
-    eight = of_bitsandbytes("PagedAdamW8bit", 8, paged=True)
-
-    assert eight is not None
-    assert eight.paged
-    assert of_bitsandbytes("Lion", 32, paged=False) is not None
-    assert of_bitsandbytes("Something", 8, paged=False) is None
+    """Names with and without bits, paged or not; what is not known is told."""
+    assert of_live(Kind("PagedAdamW8bit", {}, 8, paged=True), "cuda").paged
+    assert not of_live(Kind("Lion", {}, 32), "cuda").paged
+    with pytest.raises(OptionError, match="do not support the optimizer Something"):
+        of_live(Kind("Something", {}, 8), "cuda")

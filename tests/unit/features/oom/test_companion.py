@@ -104,6 +104,8 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
     assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", cell.id)
     assert finding.evidence["asked"] == 2 * GIB
     assert finding.evidence["cause"] == "full"
+    assert finding.title.startswith("Out of memory on cuda:0: 2.00 GiB requested, ")
+    assert finding.title.endswith("1.00 GiB free (memory full).")
 
 
 def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,18 +187,28 @@ def test_without_an_error_about_memory_there_is_nothing(error: BaseException | N
     assert not run.marks
 
 
-def test_errors_that_were_caught_are_a_note() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (
+            (4,),
+            "An out-of-memory error was caught; it requested 4.00 GiB on cuda:0, with 1.00 GiB free.",
+        ),
+        ((8, 4), "2 out-of-memory errors were caught; the last one requested 4.00 GiB on cuda:0"),
+    ],
+)
+def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) -> None:
     """An attempt that was tried again with success has a finding, and no card."""
     run = Run()
-    with run.cell():
-        for asked in (8, 4):
+    with run.cell() as cell:
+        for asked in sizes:
             run.cuda.run_out(asked << 30)
     assert not run.shown
     (finding,) = run.findings
-    assert finding.severity == "info"
-    assert finding.title.startswith(
-        "2 out-of-memory errors were caught; the last one requested 4.00 GiB on cuda:0"
-    )
+    assert (finding.kind, finding.severity, finding.span_id) == ("oom", "info", cell.id)
+    assert finding.title.startswith(words)
+    figures = {"device": "cuda:0", "caught": len(sizes), "asked": 4 * GIB, "free": GIB}
+    assert finding.evidence == figures
 
 
 def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
@@ -268,12 +280,14 @@ def test_an_error_that_says_no_size_is_marked_without() -> None:
 
 
 def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
-    """Nothing is attached before the user's code has initialised it; the next tick does it."""
+    """Attaching would initialise it: nothing is before the user's code has; the next tick does it, once."""
     run = Run(initialized=False)
     with run.cell():
         assert run.recorder.subscribers
+        assert not run.cuda.observers
         run.cuda.initialized = True
-        run.recorder.publish()
+        for _ in range(3):
+            run.recorder.publish()
         assert len(run.cuda.observers) == 1
         assert not run.recorder.subscribers
 

@@ -17,10 +17,9 @@ from hfmem_widget.features.oom.advice import MOST, advise
 from hfmem_widget.features.oom.diagnosis import diagnose, huge, in_optimizer, is_logits, training
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.html import WHO
-from hfmem_widget.features.oom.incident import caught_finding, finding_of, headline
+from hfmem_widget.features.oom.incident import finding_of, headline
 from hfmem_widget.features.oom.model import NAMES, Incident, ModelFacts
-from hfmem_widget.features.oom.observer import BACKWARD, OomEvent
-from hfmem_widget.session import Sample, Span
+from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.text import GIB, size_text
 from tests.data import DATA, ROOT
 from tests.data.oom_cases import CASES
@@ -79,18 +78,6 @@ def test_checkpointing_is_called_as_the_installed_transformers_does(
     told = advise(CASES[0].incident, diagnose(CASES[0].incident))
 
     assert f"({option}=True)" in told[0].action
-
-
-def test_a_finding_has_the_numbers() -> None:
-    """The finding is critical, of the span, and its evidence is whole bytes."""
-    case = CASES[0]
-    diagnosis = diagnose(case.incident)
-    finding = finding_of(case.incident, diagnosis, (), spans()[0])
-    assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", 1)
-    for evidence in ("cuda:0", "2.00 GiB", "1.00 GiB free", NAMES["full"]):
-        assert evidence in finding.title
-    assert finding.evidence["asked"] == 2 * GIB
-    assert finding.evidence["cause"] == "full"
 
 
 FIGURES: dict[str, Any] = json.loads((DATA / "oom_figures.json").read_text(encoding="utf-8"))
@@ -261,16 +248,3 @@ def test_others_are_no_reason_for_what_nobody_asked_for(asked: float, *, promise
 def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, words: str) -> None:
     """Nothing is free, but nothing was not asked for."""
     assert headline(incident(asked=asked, free=free)) == f"Out of memory on cuda:0{words}"
-
-
-@pytest.mark.parametrize(("count", "words"), [(1, "An out-of-memory error was"), (3, "3 out-of")])
-def test_errors_that_were_caught_are_counted(count: int, words: str) -> None:
-    """With what the last of them asked for."""
-    last = OomEvent("cuda:0", 2 * GIB, 80 * GIB, GIB)
-    found = caught_finding(last, count, Span(7, "cell", "x", 0.0, Sample(0.0, ())))
-
-    assert found.title.startswith(words)
-    assert found.evidence == {
-        "device": "cuda:0", "caught": count, "asked": int(2 * GIB), "free": int(GIB)
-    }  # fmt: skip
-    assert (found.kind, found.severity, found.span_id) == ("oom", "info", 7)

@@ -203,20 +203,6 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
     assert biggest.where == where
 
 
-def test_nothing_is_attached_before_the_user_has_initialised_cuda() -> None:
-    """Attaching would initialise it; it happens once it is up, and once."""
-    cuda = FakeCuda(initialized=False)
-    observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(lambda _event: None)
-    assert not cuda.observers
-    assert not observer.settled
-    cuda.initialized = True
-    for _ in range(3):
-        observer.attach()
-    assert len(cuda.observers) == 1
-    assert observer.settled
-
-
 @pytest.mark.parametrize(
     ("modules", "settled"), [({}, False), (FakeCuda(can_observe=False).modules, True)]
 )

@@ -79,39 +79,33 @@ def test_numpys_errors_are_read(text: str, asked: float | None) -> None:
     assert math.isnan(told.asked) if asked is None else told.asked == asked
 
 
-def test_types_decide_where_they_can() -> None:
+ArrowMemoryError = type("ArrowMemoryError", (MemoryError,), {"__module__": "pyarrow.lib"})
+CuPys = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
+
+
+@pytest.mark.parametrize(
+    ("error", "origin"),
+    [
+        (TorchsOwn("?"), "cuda"),
+        (MemoryError(), "python"),
+        (MemoryError("std::bad_alloc"), "python"),
+        (OSError(errno.ENOMEM, "fork"), "python"),
+        (AcceleratorError("CUDA error: out of memory\nSearch for"), "cuda runtime"),
+        # A type knows better than a general text; CuPy's is of a GPU.
+        (MemoryError("out of memory"), "python"),
+        (TorchsOwn("out of memory"), "cuda"),
+        (ArrowMemoryError("malloc of size 8589934592 failed"), "python"),
+        (CuPys("Out of memory allocating 8,000,000,000 bytes (allocated so far: 0 bytes)."), "other"),
+        # Somebody else's of the same name says nothing about ours.
+        (SomebodyElses("the backpack is full"), None),
+        (OSError(errno.ENOENT, "no such file"), None),
+    ],
+)  # fmt: skip
+def test_types_decide_where_they_can(error: BaseException, origin: str | None) -> None:
     """An OutOfMemoryError of torch's, MemoryError and ENOMEM are about memory whatever they say."""
-    said = [
-        TorchsOwn("?"),
-        MemoryError(),
-        MemoryError("std::bad_alloc"),
-        OSError(errno.ENOMEM, "fork"),
-    ]
-    assert [told.origin for one in said if (told := out_of_memory(one))] == [
-        "cuda", "python", "python", "python",
-    ]  # fmt: skip
-    assert out_of_memory(AcceleratorError("CUDA error: out of memory\nSearch for")) is not None
+    told = out_of_memory(error)
 
-
-def test_a_type_knows_better_than_a_general_text() -> None:
-    """MemoryError is of the host and torch's of its device, whatever they say; CuPy's is of a GPU."""
-    arrow = type("ArrowMemoryError", (MemoryError,), {"__module__": "pyarrow.lib"})
-    cupy = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
-    said = [
-        MemoryError("out of memory"),
-        TorchsOwn("out of memory"),
-        arrow("malloc of size 8589934592 failed"),
-        cupy("Out of memory allocating 8,000,000,000 bytes (allocated so far: 0 bytes)."),
-    ]
-    assert [told.origin for one in said if (told := out_of_memory(one))] == [
-        "python", "cuda", "python", "other",
-    ]  # fmt: skip
-
-
-def test_a_namesake_is_not_torchs() -> None:
-    """An OutOfMemoryError of somebody else's says nothing about ours."""
-    assert out_of_memory(SomebodyElses("the backpack is full")) is None
-    assert out_of_memory(OSError(errno.ENOENT, "no such file")) is None
+    assert (told and told.origin) == origin
 
 
 def test_an_error_from_none_hides_what_was_before() -> None:
