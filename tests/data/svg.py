@@ -82,36 +82,6 @@ class Drawing:
             for one in self.svg.iter("circle")
         ]
 
-    def boxes(self) -> list[tuple[float, float, float, float]]:
-        """Return left, top, width and height of all rectangles."""
-        return [
-            (
-                self._x(one.get("x", "0")) + _moved(one),
-                float(one.get("y", "0")),
-                self._x(one.get("width", "0")),
-                float(one.get("height", "0")),
-            )
-            for one in self.svg.iter("rect")
-        ]
-
-    def legend(self) -> list[tuple[str, Path | str]]:
-        """Return name and key of each entry: a path as the lines are, or a colour."""
-        found: list[tuple[str, Path | str]] = []
-        for entry in self.tree.iter("span"):
-            small, square = entry.find("svg"), entry.find("span")
-            name = " ".join("".join(entry.itertext()).replace("\u25a0", "").split())
-            if square is not None:
-                found.append((name, (square.get("style") or "").partition("color:")[2]))
-            elif small is not None:
-                paths, box = list(self._paths(small, 0.0)), small.find("rect")
-                found.append(
-                    (
-                        name,
-                        paths[0] if paths else (box.get("fill") or "" if box is not None else ""),
-                    )
-                )
-        return found
-
     def _x(self, told: str) -> float:
         return float(told[:-1]) / 100 * self.width if told.endswith("%") else float(told)
 

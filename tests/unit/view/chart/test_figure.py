@@ -18,7 +18,6 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.scene import build_scene
-from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.scenes import SCRIPTED_RUNS, shared_run
@@ -115,12 +114,6 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     assert highest.start <= scene.peak.time <= highest.stop
 
 
-def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
-    """A line for the capacity is drawn in the run that fills the GPU, and in no smaller one."""
-    assert drawn("training")["layout"]["shapes"] == []
-    assert len(drawn("failed")["layout"]["shapes"]) == 1
-
-
 def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
     """9.4 GiB of a machine are in use; the process has less than one of them."""
     assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
@@ -179,12 +172,6 @@ def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
     """What is done between steps, the worst step, and where nothing was sampled."""
     shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
     assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in shown}
-
-
-def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
-    """Grey print has no colours: each part's upper edge is drawn."""
-    session = shared_run("training")
-    assert '<g stroke="#000"' in chart_html(session, session.spans[0])
 
 
 @pytest.mark.parametrize("size", [340, 640, 840])

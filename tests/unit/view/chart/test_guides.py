@@ -17,7 +17,6 @@ from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_sc
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
 
-DASHES = "6px,4px"
 RAN_OUT = "out of memory: asked 2.00 GiB"
 
 
@@ -81,30 +80,6 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     least = 0.5 * CLEARANCE * built.top
     assert all(not foot - least < level < foot + room - least for level in levels)
     assert all(level < built.top for level in levels)
-
-
-def test_a_budget_is_dashed_and_named_where_the_peaks_label_leaves_room() -> None:
-    """A budget is a dashed line with its name at the left, and not in the legend."""
-    drawn = chart(run(budget(6.0)))[PLOTLY_MIME]
-    (line,) = [one for one in drawn["data"] if one.get("name") == "budget 6.0 GiB"]
-    assert line["line"] == {"color": "#D55E00", "width": 1, "dash": DASHES}
-    assert line["showlegend"] is False
-    (word,) = [one for one in drawn["layout"]["annotations"] if one["text"] == "budget 6.0 GiB"]
-    assert word["xanchor"] == "left"
-
-
-def test_its_name_stands_out_once_it_is_crossed() -> None:
-    """On a ground of its own, since the data may lie behind it."""
-    told = {
-        gib: next(
-            one
-            for one in chart(run(budget(gib)))[PLOTLY_MIME]["layout"]["annotations"]
-            if one["text"].startswith("budget")
-        )
-        for gib in (6.0, 8.0)
-    }
-    assert told[6.0]["bgcolor"] == "#D55E00"
-    assert "bgcolor" not in told[8.0]
 
 
 def test_where_it_was_crossed_there_is_a_mark() -> None:
