@@ -59,14 +59,6 @@ class Drawing:
             for one in self.svg.iter("text")
         ]
 
-    def levels(self) -> list[tuple[float, str]]:
-        """Return height and dash of each line that lies level across the whole width."""
-        return [
-            (float(one.get("y1", "nan")), one.get("stroke-dasharray", ""))
-            for one in self.svg.iter("line")
-            if (one.get("x1"), one.get("x2")) == ("0", "100%") and one.get("y1") == one.get("y2")
-        ]
-
     def frames(self) -> list[list[Path]]:
         """Return the paths of each frame that fills the width, in pixels of the whole drawing."""
         return [

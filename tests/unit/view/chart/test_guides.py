@@ -61,13 +61,6 @@ def lines(session: Session) -> list[dict[str, Any]]:
     return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
 
 
-def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
-    """The peak is at 6.99 GiB: from sixty percent of the budget up."""
-    assert scene(run(budget(11.7))).guides == ()
-    (drawn,) = scene(run(budget(11.6))).guides
-    assert (drawn.level, drawn.is_crossed) == (11.6 * GIB, False)
-
-
 @pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
 @pytest.mark.parametrize("name", ["training", "failed"])
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
