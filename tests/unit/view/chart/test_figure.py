@@ -114,12 +114,6 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     assert highest.start <= scene.peak.time <= highest.stop
 
 
-def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
-    """9.4 GiB of a machine are in use; the process has less than one of them."""
-    assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
-    assert "device in use" in [one.get("name") for one in drawn("training")["data"]]
-
-
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
     """The time axis of a span counts from the span's own start to its end."""
     session = shared_run("training")
