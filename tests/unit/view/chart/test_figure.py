@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from functools import cache
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -17,6 +15,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
+from hfmem_widget.view.chart.paint_plotly import unpacked
 from hfmem_widget.view.chart.scene import build_scene
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
@@ -35,10 +34,6 @@ def drawn(name: str) -> dict[str, Any]:
 
 def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in figure["data"] if one.get("name") == name)
-
-
-def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.frombuffer(base64.b64decode(values["bdata"]), "<f4")
 
 
 @cache

@@ -12,9 +12,10 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_columns, figure_dict
+from hfmem_widget.view.chart.paint_plotly import unpacked
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from tests.scenes import shared_run
-from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
+from tests.unit.view.chart.test_figure import CHARTED, trace
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_layers import NAMES
 
