@@ -374,13 +374,11 @@ class WatchOptions(Options):
             raise OptionError(message)
 
     def check_devices(self, present: tuple[str, ...]) -> None:
-        """Raise `OptionError` if a device was asked for that is not among those `known`."""
+        """Raise `OptionError` if a device was asked for that is not among those `present`."""
         for device in self.devices:
             if device not in present:
-                message = (
-                    f"there is no device {plain(device)!r} here; there is {', '.join(present)}"
-                )
-                raise OptionError(message)
+                there = f"there is {', '.join(present)}"
+                raise OptionError(f"there is no device {plain(device)!r} here; {there}")
 
 
 OPTIONS: Mapping[str, Option] = options_of(WatchOptions)

@@ -11,7 +11,7 @@ from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import cannot_write, is_pickle, place_of, read, write_new
+from hfmem_widget.recording.file import cannot_be, is_pickle, place_of, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
@@ -48,7 +48,7 @@ def skill(arguments: Namespace) -> int:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_write(place, error) from None
+        raise cannot_be("written", place, error) from None
     write_new(place, [text.encode()])
     say(plain(place, 4096))
     return FINE

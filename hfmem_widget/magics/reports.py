@@ -316,11 +316,9 @@ class ReportMagics(Magics):
     def _named(self, model: str) -> object:
         """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""
         first, *others = model.split(".")
-        if first not in self._shell.user_ns:
-            return model
         try:
             return reduce(getattr, others, self._shell.user_ns[first])
-        except AttributeError:
+        except (KeyError, AttributeError):
             return model
 
     @report

@@ -8,19 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from operator import or_
+from typing import Annotated, Any, ClassVar, Literal, cast, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, defstruct, field
 from msgspec.structs import asdict
 
 from hfmem_widget.recording import limits
 from hfmem_widget.recording.limits import LARGEST, LONGEST_TEXT, MOST_RANKS, MOST_SERIES
 from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
-    Call,
     Certainty,
     Change,
     Contents,
@@ -141,20 +142,77 @@ class Head(RecordedLine, tag="head"):
         return Rank(self.number, *where, self.host, self.pid, self.engine)
 
 
-class _Device(Struct):
-    key: DeviceKey
-    name: Text = Text()
-    uuid: Text = Text()
-    total: Figure | None = None
-    provisional: bool = False
-    shared: Figure | None = 0.0
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An entry of a list and its place; None where the list ends there."""
 
-    def device(self) -> Device:
-        """Return it as a session has it."""
-        shared = self.shared or 0.0
-        return Device(
-            self.key, self.name, self.uuid, available(self.total), self.provisional, shared=shared
-        )
+    kind: Literal["note", "finding", "guide", "move"]
+    place: int
+    item: str | Finding | Guide | Move | None
+
+
+_USUAL: dict[Any, Any] = {
+    str: Text,
+    bool: bool,
+    int: Count,
+    float: Figure,
+    tuple[float, float]: tuple[Figure, Figure],
+    tuple[str, ...]: Texts,
+    Mapping[str, int]: Counts,
+}
+"""What the fields of dataclasses are in a recording, by their types."""
+
+_NULL = {"span_id": None, "stop": math.inf, "shared": 0.0}
+"""What null is in these fields; in others a figure that is not available."""
+
+
+def _filled(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_filled(name, one) for one in value)
+    if isinstance(value, dict):
+        return _evidence(value)
+    if isinstance(value, RecordedLine):
+        return value.made()
+    return _NULL.get(name, NOT_AVAILABLE) if value is None else value
+
+
+def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
+    """Return what in a recording has the fields of a dataclass, and makes one of them.
+
+    They are as usual or of their `own` types; those that it `may_lack` have these values then. With a tag it
+    is a line, and but for "contents" an entry of a list.
+    """
+    types, is_entry = get_type_hints(data), tag not in {None, "contents"}
+    known: list[Any] = [("i", ListPosition)] if is_entry else []
+    for name, usual in types.items():
+        kind = own.get(name) or (usual if get_origin(usual) is Literal else _USUAL[usual])
+        known.append((name, kind, may_lack[name]) if name in may_lack else (name, kind))
+
+    def made(line: Any) -> Any:
+        filled = data(**{name: _filled(name, getattr(line, name)) for name in types})
+        return Item(tag, line.i, filled) if is_entry else filled
+
+    config: Any = {"bases": (RecordedLine,), "tag": tag or False, "kw_only": True}
+    config["rename"] = {"span_id": "span"}
+    return defstruct(f"_{data.__name__}", known, namespace={"made": made}, **config)
+
+
+OrNull = Figure | None
+_Evidence = Annotated[dict[str, Any], Meta(max_length=256)]
+_Advice = Annotated[list[Sentence], Meta(max_length=64)]
+_MAY_LACK = {"name": "", "uuid": "", "total": None, "provisional": False, "shared": 0.0}
+_Device: Any = _like(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
+_Change: Any = _like(Change)
+_READ_LIKE: tuple[Any, ...] = (
+    _like(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
+    _like(Guide, "guide", device=DeviceKey, stop=OrNull),
+    _like(
+        Move, "move", {"spare": 0.0}, name=Sentence, cost=Sentence,
+        changes=Annotated[list[_Change], Meta(max_length=16)],
+        low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
+    ),
+    _like(Contents, "contents", {"libraries": {}}),
+)  # fmt: skip
 
 
 class Columns(RecordedLine, tag="series"):
@@ -171,7 +229,7 @@ class Columns(RecordedLine, tag="series"):
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices."""
-        return tuple(device.device() for device in self.described)
+        return tuple(device.made() for device in self.described)
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -358,80 +416,12 @@ class PhasesLine(RecordedLine, tag="phases"):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """An entry of a list and its place; None where the list ends there."""
-
-    kind: Literal["note", "finding", "guide", "move"]
-    place: int
-    item: str | Finding | Guide | Move | None
-
-
 class _Note(RecordedLine, tag="note"):
     i: ListPosition
     text: Sentence
 
     def made(self) -> Item:
         return Item("note", self.i, self.text)
-
-
-class _Finding(RecordedLine, tag="finding"):
-    i: ListPosition
-    kind: Text
-    severity: Literal["info", "warn", "critical"]
-    title: Sentence
-    evidence: Annotated[dict[str, Any], Meta(max_length=256)]
-    advice: Annotated[list[Sentence], Meta(max_length=64)]
-    span: Count | None
-
-    def made(self) -> Item:
-        evidence, advice = _evidence(self.evidence), tuple(self.advice)
-        finding = Finding(self.kind, self.severity, self.title, evidence, advice, self.span)
-        return Item("finding", self.i, finding)
-
-
-class _Guide(RecordedLine, tag="guide"):
-    i: ListPosition
-    device: DeviceKey
-    kind: Literal["budget", "trend", "oom"]
-    label: Text
-    start: Figure
-    stop: Figure | None
-    first: Figure
-    last: Figure
-    band: tuple[Figure, Figure]
-
-    def made(self) -> Item:
-        stop = math.inf if self.stop is None else self.stop
-        ends = self.start, stop, self.first, self.last, self.band
-        return Item("guide", self.i, Guide(self.device, self.kind, self.label, *ends))
-
-
-class _Change(Struct):
-    target: Call
-    name: Text
-    value: Text
-
-
-class _Move(RecordedLine, tag="move"):
-    i: ListPosition
-    name: Sentence
-    changes: Annotated[list[_Change], Meta(max_length=16)]
-    batch: Count
-    length: Count
-    accumulation: Count
-    cost: Sentence
-    peak: Count
-    low: Figure | None
-    high: Figure | None
-    room: Figure | None
-    spare: Figure | None = 0.0
-
-    def made(self) -> Item:
-        own = asdict(self).items()
-        fields: dict[str, Any] = {name: NOT_AVAILABLE if one is None else one for name, one in own}
-        fields["changes"] = tuple(Change(**asdict(each)) for each in self.changes)
-        return Item("move", fields.pop("i"), Move(**fields))
 
 
 class _NoItem(Struct, forbid_unknown_fields=True):
@@ -458,21 +448,6 @@ class Gap(RecordedLine, tag="gap"):
     """A stretch without samples."""
 
     t: tuple[Figure, Figure]
-
-
-class _Contents(RecordedLine, tag="contents"):
-    modules: Texts
-    optimizers: Texts
-    parameters: Count
-    trainable: Count
-    dtypes: Counts
-    tensors: Count
-    optimizer_bytes: Count
-    libraries: Counts = {}
-
-    def made(self) -> Contents:
-        names = {"modules": tuple(self.modules), "optimizers": tuple(self.optimizers)}
-        return Contents(**asdict(self) | names)
 
 
 class Recipe(RecordedLine, tag="recipe"):
@@ -511,18 +486,18 @@ class End(RecordedLine, tag="end"):
         return Polling(**known)
 
 
-_Known = (
-    Head | Columns | Rows | FoldLine | SpanLine | StepsLine | PhasesLine
-    | _Note | _Finding | _Guide | _Move | Gap | _Contents | Recipe | End
-)  # fmt: skip
-_TAGS = {kind.__struct_config__.tag for kind in get_args(_Known)}
+_KNOWN: tuple[Any, ...] = (
+    *(Head, Columns, Rows, FoldLine, SpanLine, StepsLine, PhasesLine, _Note, Gap, Recipe, End),
+    *_READ_LIKE,
+)
+_TAGS = {kind.__struct_config__.tag for kind in _KNOWN}
 
 
 class _AnyLine(Struct):
     k: str
 
 
-_LINE, _NO_ITEM, _ANY = decoder(_Known), decoder(_NoItem), decoder(_AnyLine)
+_LINE, _NO_ITEM, _ANY = decoder(reduce(or_, _KNOWN)), decoder(_NoItem), decoder(_AnyLine)
 
 
 def parse(line: bytes) -> Any:

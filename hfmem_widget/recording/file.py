@@ -56,7 +56,7 @@ class GrowingFile:
             self._left = _state(descriptor)
             os.close(descriptor)
         except OSError as error:
-            raise cannot_write(path, error) from None
+            raise cannot_be("written", path, error) from None
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
@@ -124,7 +124,7 @@ def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     except FileExistsError:
         raise OptionError(_is_there(path)) from None
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise cannot_be("written", path, error) from None
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
@@ -191,7 +191,7 @@ def open_regular(path: Path) -> BinaryIO:
             raise OptionError(f"{plain(path)} cannot be read: it is no regular file")
         return path.open("rb")
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise cannot_be("read", path, error) from None
 
 
 def is_pickle(path: Path) -> bool:
@@ -212,7 +212,7 @@ def _start(path: Path, size: int) -> bytes:
         with open_regular(path) as file:
             return file.read(size)
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise cannot_be("read", path, error) from None
 
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
@@ -231,7 +231,7 @@ def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
                     while data := file.read(AT_ONCE):
                         reader.feed(data)
     except OSError as error:
-        raise cannot_read(path, error) from None
+        raise cannot_be("read", path, error) from None
     return reader
 
 
@@ -326,14 +326,9 @@ def place_of(given: str | os.PathLike[str]) -> Path:
     return place
 
 
-def cannot_read(path: Path, error: OSError) -> OptionError:
-    """Return the error for a file that cannot be read."""
-    return OptionError(f"{plain(path)} cannot be read: {readable(error)}")
-
-
-def cannot_write(path: Path, error: OSError) -> OptionError:
-    """Return the error for a file that cannot be written."""
-    return OptionError(f"{plain(path)} cannot be written: {readable(error)}")
+def cannot_be(done: str, path: Path, error: OSError) -> OptionError:
+    """Return the error for a file that cannot be "read" or "written"."""
+    return OptionError(f"{plain(path)} cannot be {done}: {readable(error)}")
 
 
 class Follower:

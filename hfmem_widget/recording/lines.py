@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmem_widget.recording import limits
-from hfmem_widget.session import FINE_KINDS, Finding, Sample, Session, Span, outermost
+from hfmem_widget.session import FINE_KINDS, Finding, Guide, Move, Sample, Session, Span, outermost
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
@@ -160,12 +160,10 @@ class Lines:
         session = self._session
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()
-        yield from self._changed_list("note", session.portable_notes, lambda text: {"text": text})
-        yield from self._changed_list("finding", session.findings, _finding)
-        yield from self._changed_list(
-            "guide", session.guides, lambda guide: json_data(asdict(guide))
-        )
-        yield from self._changed_list("move", session.moves, lambda move: json_data(asdict(move)))
+        yield from self._changed_list("note", session.portable_notes)
+        yield from self._changed_list("finding", session.findings)
+        yield from self._changed_list("guide", session.guides)
+        yield from self._changed_list("move", session.moves)
         for start, stop in list(session.timeline.gaps):
             if self._gaps is None or start > self._gaps[0]:
                 self._gaps = (start, stop)
@@ -317,12 +315,12 @@ class Lines:
             highest = list(map(self._span, spans.values()))
             yield _line(k="phases", root=root.id, phases=rows, spans=highest)
 
-    def _changed_list(self, kind: str, items: Iterable[Any], of: Any) -> Iterator[bytes]:
+    def _changed_list(self, kind: str, items: Iterable[Any]) -> Iterator[bytes]:
         """Yield the items that are not what stood in their place, and the end of a list that got shorter."""
         now, before = list(items), self._written[kind]
         for place, item in enumerate(now):
             if place >= len(before) or before[place] is not item:
-                yield _line(k=kind, i=place, **of(item))
+                yield _line(k=kind, i=place, **_entry(item))
         if len(now) < len(before):
             yield _line(k=kind, i=len(now))
         self._written[kind] = now
@@ -396,12 +394,8 @@ def _time(seconds: float) -> float:
     return round(seconds, 9)
 
 
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "kind": finding.kind,
-        "severity": finding.severity,
-        "title": finding.title,
-        "evidence": json_data(finding.evidence),
-        "advice": list(finding.advice),
-        "span": finding.span_id,
-    }
+def _entry(item: str | Finding | Guide | Move) -> dict[str, object]:
+    if isinstance(item, str):
+        return {"text": item}
+    named = json_data(asdict(item)).items()
+    return {"span" if name == "span_id" else name: value for name, value in named}

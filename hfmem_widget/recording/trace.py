@@ -156,11 +156,7 @@ def _findings(session: Session) -> Iterator[Event]:
 
 def _gaps(session: Session) -> Iterator[Event]:
     for start, stop in session.timeline.gaps:
-        first = _micro(start)
-        yield {
-            "ph": "X", "name": "not sampled", "pid": _RUN, "tid": _GAPS,
-            "ts": first, "dur": max(0, _micro(stop) - first), "args": {},
-        }  # fmt: skip
+        yield _slice("not sampled", "gap", start, stop, {}) | {"tid": _GAPS}
 
 
 def _counters(session: Session, resolution: float) -> Iterator[Event]:

@@ -19,7 +19,7 @@ from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
 from hfmem_widget.features.memory_map.html import live_bundle, memory_map_bundle, moments_bundle
 from hfmem_widget.features.stacks.html import stacks_bundle
-from hfmem_widget.session import Contents, Device, Finding, Recorder, Sample, Series, Session, Span
+from hfmem_widget.session import Contents, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
@@ -31,13 +31,14 @@ from hfmem_widget.view.chart.svg import chart_html, sparkline
 from hfmem_widget.view.line import compact_bundle, lost_bundle
 from hfmem_widget.view.session import session_bundle
 from tests.data.segments import heap, segment
-from tests.scenes.stage import H200_TOTAL, Stage
+from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.free.test_api import DONE, RELEASED
 from tests.unit.features.holders.test_html import LOSSES, MODEL
 from tests.unit.features.oom.test_html import bundle, case
 from tests.unit.features.stacks.test_html import peak
-from tests.unit.view.chart.test_guides import budget, crossing, oom, trend
+from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.test_anatomy import WHOLE, made
 
 Bundle = Mapping[str, str]
@@ -66,46 +67,14 @@ def training(scale: float = 1.0, *, parts: bool = True, gap: bool = True) -> Ses
     return stage.finish()
 
 
-def guided() -> Session:
-    """Return a training with a budget that was crossed, a trend, and two instants at which memory ran out."""
-    session = training(gap=False)
-    session.guides += (budget(6.0), trend(1.0, 5.0), oom(2.0), oom(5.5, gib=6.8))
-    session.findings += (crossing(1.75),)
-    return session
-
-
-def nearly_full(*, level: float = 0.0) -> Session:
-    """Return a cell that fails near the end of its device, with a budget where one is asked for."""
-    stage = Stage("evaluate", gpus=1, interval=0.5)
-    top = 0.97 * H200_TOTAL
-    with stage.span("cell", "evaluate()", "failed"):
-        stage.hold({GPU: 0.5 * top}, 1.0)
-        with stage.span("block", "a block whose name is longer than its bar"):
-            stage.hold({GPU: top}, 1.0)
-        with stage.span("block", "b"):
-            stage.hold({GPU: 0.4 * top}, 2.0)
-    session = stage.finish()
-    session.guides += (budget(level),) if level else ()
-    return session
-
-
-def two_gpus(gpus: int = 2) -> Session:
-    """Return a cell that fills several devices one after the other, the second in two runs."""
-    stage = Stage("shard", gpus=gpus, interval=0.5)
+def two_gpus() -> Session:
+    """Return a cell that fills two devices one after the other, the second in two runs."""
+    stage = Stage("shard", gpus=2, interval=0.5)
     with stage.span("cell", "shard()"):
-        for at in range(gpus):
+        for at in range(2):
             stage.hold({f"cuda:{at}": (3 + at) * GIB}, 1.0)
         stage.sleep_unsampled(1.0)
         stage.hold({"cuda:1": GIB}, 1.0)
-    return stage.finish()
-
-
-def on_the_host() -> Session:
-    """Return a cell that used no device but the host."""
-    stage = Stage("tokenize", gpus=0, interval=0.01)
-    with stage.span("cell", "tokenize()"):
-        stage.hold({"cpu": 800 * MIB}, 0.08)
-        stage.hold({"cpu": 300 * MIB}, 0.04)
     return stage.finish()
 
 
@@ -135,15 +104,17 @@ def _kept(label: str, scale: float, number: int, *, parts: bool) -> Record:
 
 SESSIONS: dict[str, Callable[[], Session]] = {
     "a training with a gap": training,
-    "a training with guides": guided,
+    "a training with guides": lambda: run(
+        budget(6.0), trend(1.0, 5.0), oom(2.0), oom(5.5, gib=6.8), findings=(crossing(1.75),)
+    ),
     "a line that breaks": lambda: training(parts=False),
     "a line alone": lambda: training(parts=False, gap=False),
-    "nearly full": nearly_full,
-    "nearly full, a budget near the end": lambda: nearly_full(level=139.5),
-    "nearly full, a budget that is crossed": lambda: nearly_full(level=135.0),
+    "nearly full": lambda: run(name="failed"),
+    "nearly full, a budget near the end": lambda: run(budget(139.5), name="failed"),
+    "nearly full, a budget that is crossed": lambda: run(budget(135.0), name="failed"),
     "two GPUs": two_gpus,
-    "eight GPUs": lambda: two_gpus(8),
-    "the host": on_the_host,
+    "eight GPUs": lambda: scripted_run("eight gpus"),
+    "the host": lambda: scripted_run("cpu"),
     "somebody else's": elsewhere,
 }
 
@@ -260,31 +231,6 @@ def of_everything() -> Session:
     return session
 
 
-def two_moved() -> Session:
-    """Return a cell in which others filled two devices, each by as much."""
-    recorder = Recorder("wait")
-    session = recorder.session
-    devices = [Device(f"cuda:{at}", "NVIDIA H200", total=100 * GIB) for at in range(2)]
-    metrics = ("allocated", "device_used", "process")
-    recorder.adopt(devices, [Series(one.key, metric) for one in devices for metric in metrics])
-    recorder.append(Sample(0.0, (0.0, GIB, NAN) * 2))
-    span = recorder.open_span("cell", "wait()", session.last_sample)
-    for at in range(1, 8):
-        recorder.append(Sample(float(at), (0.0, at * GIB, NAN, 0.0, 1.01 * at * GIB, NAN)))
-    recorder.close_span(span.id, session.last_sample, {})
-    return session
-
-
-def a_slow_leak() -> Session:
-    """Return a cell that kept little, of much."""
-    stage = Stage("leak", gpus=1, interval=0.5)
-    stage.certainty = "at least"
-    stage.hold({GPU: 100 * GIB}, 0.1)
-    with stage.span("cell", "cell", "failed"):
-        stage.hold({GPU: 100 * GIB + 3 * MIB}, 0.6)
-    return stage.finish()
-
-
 def cards(session: Session) -> list[Bundle]:
     span = session.spans[0]
     return [
@@ -373,8 +319,6 @@ PAGES: dict[str, Callable[[], list[Bundle]]] = {
     "live at the peak": lambda: [stacks_bundle(LIVE)],
     "freed": lambda: [release_bundle(RELEASED), release_bundle(DONE)],
     "a card with everything": lambda: cards(of_everything()),
-    "cards of two devices that others filled": lambda: cards(two_moved()),
-    "cards of a slow leak": lambda: cards(a_slow_leak()),
     "cards of a cell that goes on": open_card,
     "a card whose end was not seen": lambda: [lost_bundle("cell")],
     "live, the record wrapped": lambda: [

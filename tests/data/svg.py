@@ -59,14 +59,6 @@ class Drawing:
             for one in self.svg.iter("text")
         ]
 
-    def levels(self) -> list[tuple[float, str]]:
-        """Return height and dash of each line that lies level across the whole width."""
-        return [
-            (float(one.get("y1", "nan")), one.get("stroke-dasharray", ""))
-            for one in self.svg.iter("line")
-            if (one.get("x1"), one.get("x2")) == ("0", "100%") and one.get("y1") == one.get("y2")
-        ]
-
     def frames(self) -> list[list[Path]]:
         """Return the paths of each frame that fills the width, in pixels of the whole drawing."""
         return [
@@ -81,36 +73,6 @@ class Drawing:
             (self._x(one.get("cx", "")), float(one.get("cy", "")))
             for one in self.svg.iter("circle")
         ]
-
-    def boxes(self) -> list[tuple[float, float, float, float]]:
-        """Return left, top, width and height of all rectangles."""
-        return [
-            (
-                self._x(one.get("x", "0")) + _moved(one),
-                float(one.get("y", "0")),
-                self._x(one.get("width", "0")),
-                float(one.get("height", "0")),
-            )
-            for one in self.svg.iter("rect")
-        ]
-
-    def legend(self) -> list[tuple[str, Path | str]]:
-        """Return name and key of each entry: a path as the lines are, or a colour."""
-        found: list[tuple[str, Path | str]] = []
-        for entry in self.tree.iter("span"):
-            small, square = entry.find("svg"), entry.find("span")
-            name = " ".join("".join(entry.itertext()).replace("\u25a0", "").split())
-            if square is not None:
-                found.append((name, (square.get("style") or "").partition("color:")[2]))
-            elif small is not None:
-                paths, box = list(self._paths(small, 0.0)), small.find("rect")
-                found.append(
-                    (
-                        name,
-                        paths[0] if paths else (box.get("fill") or "" if box is not None else ""),
-                    )
-                )
-        return found
 
     def _x(self, told: str) -> float:
         return float(told[:-1]) / 100 * self.width if told.endswith("%") else float(told)

@@ -56,11 +56,6 @@ def test_an_unknown_device_is_named_with_those_there_are() -> None:
         options.check_devices(("cuda:0", "cpu"))
 
 
-def test_phases_are_measured_on_all_steps_where_that_is_asked_for() -> None:
-    """Else on as many as are affordable."""
-    assert (WatchOptions().phases, WatchOptions(phases="all").phases) == ("auto", "all")
-
-
 def test_a_label_is_plain_text() -> None:
     """Control and bidi characters go, and ten thousand characters are cut."""
     assert WatchOptions(label="a\u202e\nb").label == "a b"

@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
-from hfmem_widget.session import Finding, Sample, Session
-from hfmem_widget.session.spans import outermost
+from hfmem_widget.session import Finding, Session
+from hfmem_widget.session.spans import Spans, outermost
 from hfmem_widget.session.steps import FIGURES
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks
@@ -74,43 +74,32 @@ def fold_of(session: Session) -> Fold | None:
 
 def folded(session: Session, fold: Fold) -> Session:
     """Return a session as it is drawn: all its times are those of the axis."""
-    return cast(Session, _Folded(session, fold))
 
+    def at(seconds: float) -> float:
+        return float(fold.to_axis(seconds))
 
-class _Folded:
-    def __init__(self, session: Session, fold: Fold) -> None:
-        self._session, self._fold = session, fold
-        self.spans = tuple(map(self._moved, session.spans))
-        self.steps = deepcopy(session.steps)
-        table = self.steps.table
-        table[:, _TIMES] = fold.to_axis(table[:, _TIMES])
-        self.guides = [self._moved(guide) for guide in session.guides]
-        self.findings = [self._timed(finding) for finding in session.findings]
-        self.last_sample: Sample = replace(
-            session.last_sample, time=float(fold.to_axis(session.last_sample.time))
-        )
+    def moved(each: Any) -> Any:
+        ends = each.stop is not None and math.isfinite(each.stop)
+        return replace(each, start=at(each.start), stop=at(each.stop) if ends else each.stop)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+    def timed(finding: Finding) -> Finding:
+        evidence = dict(finding.evidence)
+        if isinstance(time := evidence.get("time"), int | float):
+            evidence["time"] = at(time)
+        return replace(finding, evidence=evidence)
 
-    def between(self, start: float, stop: float) -> Timeline:
-        """Return the samples of a stretch of the axis."""
-        times = np.interp((start, stop), self._fold.drawn, self._fold.times)
-        part = self._session.between(*times)
-        gaps = [tuple(self._fold.to_axis(gap)) for gap in part.gaps]
-        at = self._fold.to_axis(part.time)
-        return Timeline.from_rows(at, part.low, part.high, bucket=part.bucket, gaps=gaps)
-
-    def _timed(self, finding: Finding) -> Finding:
-        time = finding.evidence.get("time")
-        if not isinstance(time, int | float):
-            return finding
-        return replace(
-            finding, evidence={**finding.evidence, "time": float(self._fold.to_axis(time))}
-        )
-
-    def _moved(self, each: Any) -> Any:
-        start, stop = each.start, each.stop
-        ends = stop is not None and math.isfinite(stop)
-        moved = float(self._fold.to_axis(stop)) if ends else stop
-        return replace(each, start=float(self._fold.to_axis(start)), stop=moved)
+    rows, steps = session.between(-math.inf, math.inf), deepcopy(session.steps)
+    gaps = [(at(start), at(stop)) for start, stop in rows.gaps]
+    steps.table[:, _TIMES] = fold.to_axis(steps.table[:, _TIMES])
+    return Session(
+        devices=session.devices,
+        series=session.series,
+        last_sample=replace(session.last_sample, time=at(session.last_sample.time)),
+        timeline=Timeline.from_rows(
+            fold.to_axis(rows.time), rows.low, rows.high, bucket=rows.bucket, gaps=gaps
+        ),
+        steps=steps,
+        spans=Spans(map(moved, session.spans)),
+        findings=map(timed, session.findings),
+        guides=map(moved, session.guides),
+    )

@@ -14,7 +14,6 @@ from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.line import compact_bundle, line
-from tests.scenes import scripted_run
 
 NAN = math.nan
 
@@ -133,29 +132,6 @@ def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
 def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
     """An unread start is "n/a", and so is what was left behind."""
     assert "n/a → 1.00 GiB (n/a)" in line(*cell(1.0, GIB, before=NAN))
-
-
-def test_the_line_has_its_shape() -> None:
-    """One line has name, time, device, peak, allocated, reserved and headroom."""
-    session = scripted_run("training")
-    assert line(session, session.spans[0]) == (
-        'memwatch "fine-tune" · 11.6 s · cuda:0 · peak 6.99 GiB exact · '
-        "allocated 0.00 → 3.75 GiB (+3.75) · reserved 7.41 · headroom 131.8 GiB"
-    )
-
-
-def test_the_line_of_a_failed_cell_says_so() -> None:
-    """The line names the exception that ended the cell."""
-    session = scripted_run("failed")
-    assert "11.6 s · raised OutOfMemoryError · cuda:0" in line(session, session.spans[0])
-
-
-def test_the_line_gives_each_further_device_a_line_of_its_own() -> None:
-    """With several GPUs the first line counts them and each has a line below."""
-    session = scripted_run("two gpus")
-    first, *devices = line(session, session.spans[0]).splitlines()
-    assert first.endswith("2 devices")
-    assert [one.split()[0] for one in devices] == ["cuda:0", "cuda:1"]
 
 
 def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:

@@ -188,16 +188,16 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
     return shell.run_cell_magic("memwatch", line, cell)
 
 
-def test_it_has_none_of_our_future_imports(shell: InteractiveShell) -> None:
-    """Annotations are evaluated where the user's are."""
-    assert run(shell, TYPED) is int
+@pytest.mark.parametrize(
+    ("before", "found"), [("", int), ("from __future__ import annotations", "int")]
+)
+def test_it_has_the_users_future_imports_and_none_of_ours(
+    shell: InteractiveShell, before: str, found: object
+) -> None:
+    """Those of cells before, as every cell has: annotations are evaluated where the user's are."""
+    shell.run_cell(before)
 
-
-def test_it_has_the_users_future_imports(shell: InteractiveShell) -> None:
-    """Those of cells before, as every cell has."""
-    shell.run_cell("from __future__ import annotations")
-
-    assert run(shell, TYPED) == "int"
+    assert run(shell, TYPED) == found
 
 
 @pytest.mark.parametrize(("cell", "value"), [("5", 5), ("5;", None), ("5; # ;", None)])

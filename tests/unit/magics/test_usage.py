@@ -24,23 +24,10 @@ def test_a_name_that_is_none_is_told_as_plain_text(told: Told, line: str) -> Non
     assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "In",
-        "Out",
-        "_",
-        "___",
-        "_i",
-        "_i3",
-        "_3",
-        "_oh",
-        "exit",
-        "open",
-        "get_ipython",
-        "__builtins__",
-    ],
-)
+OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
+
+
+@pytest.mark.parametrize("name", OF_THE_SHELL.split())
 def test_a_name_of_the_shells_is_not_given_away(
     shell: InteractiveShell, magics: MemwatchMagics, name: str
 ) -> None:

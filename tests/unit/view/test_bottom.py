@@ -43,6 +43,11 @@ class Terminal:
 
 
 @pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
 def terminal() -> Iterator[Terminal]:
     opened = Terminal()
     yield opened
@@ -55,9 +60,8 @@ def drawn(terminal: Terminal, line: BottomLine, clock: FakeClock) -> str:
     return terminal.read()
 
 
-def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
+def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal, clock: FakeClock) -> None:
     """Reserved once, and written by going there and back; it is given back empty."""
-    clock = FakeClock()
     line = BottomLine(terminal.number, clock=clock)
     first, second = drawn(terminal, line, clock), drawn(terminal, line, clock)
     line.close()
@@ -70,9 +74,8 @@ def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
     assert GIVEN_BACK in terminal.read()
 
 
-def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
+def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal, clock: FakeClock) -> None:
     """What does not fit is cut: a line that wraps would scroll."""
-    clock = FakeClock()
     line = BottomLine(terminal.number, clock=clock)
     text = drawn(terminal, line, clock)
     line.close()
@@ -90,9 +93,8 @@ def test_a_quick_cell_shows_none(terminal: Terminal) -> None:
     assert terminal.read() == ""
 
 
-def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
+def test_after_its_end_nothing_is_written(terminal: Terminal, clock: FakeClock) -> None:
     """A tick may be under way when the cell ends."""
-    clock = FakeClock()
     line = BottomLine(terminal.number, clock=clock)
     drawn(terminal, line, clock)
     line.close()
@@ -101,9 +103,8 @@ def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
     assert drawn(terminal, line, clock) == ""
 
 
-def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
+def test_of_two_watches_the_first_has_the_row(terminal: Terminal, clock: FakeClock) -> None:
     """When it has ended, the other may have it."""
-    clock = FakeClock()
     first, second = (BottomLine(terminal.number, clock=clock) for _ in range(2))
     drawn(terminal, first, clock)
     beside = drawn(terminal, second, clock)
@@ -118,9 +119,8 @@ def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
     assert RESERVED in later
 
 
-def test_another_height_reserves_another_row(terminal: Terminal) -> None:
+def test_another_height_reserves_another_row(terminal: Terminal, clock: FakeClock) -> None:
     """A window that is resized keeps its line at the bottom."""
-    clock = FakeClock()
     line = BottomLine(terminal.number, clock=clock)
     drawn(terminal, line, clock)
     terminal.resize(30)

@@ -42,44 +42,36 @@ CONSOLE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("request_", "environ", "replaces"),
-    [
-        pytest.param(CONSOLE, {}, False, id="jupyter console"),
-        pytest.param(CONSOLE, {"JPY_SESSION_NAME": "a.ipynb"}, True, id="nbclassic"),
-        pytest.param(CONSOLE | {"metadata": {"cellId": "x"}}, {}, True, id="VS Code"),
-        pytest.param(CONSOLE | {"header": {"username": ""}}, {}, True, id="a page"),
-        pytest.param(CONSOLE | {"content": {"allow_stdin": False}}, {}, True, id="nbclient"),
-        pytest.param(CONSOLE, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, True, id="Kaggle"),
-        pytest.param({}, {}, True, id="no request"),
-    ],
-)
-def test_a_terminal_is_known_by_what_its_request_does_not_say(
-    request_: dict[str, Any], environ: dict[str, str], replaces: bool
-) -> None:
-    """It has no cells, and can be asked for input."""
-    assert replaces_outputs(request_, environ) is replaces
-
-
 UNATTENDED = CONSOLE | {"content": {"allow_stdin": False}}
+OF_A_CELL, OF_A_PAGE = {"metadata": {"cellId": "x"}}, {"header": {"username": ""}}
 
 
 @pytest.mark.parametrize(
-    ("request_", "environ", "draws"),
+    ("request_", "environ", "replaces", "draws"),
     [
-        pytest.param(UNATTENDED, {}, False, id="nbclient"),
-        pytest.param(UNATTENDED, {"SERVER_SOFTWARE": "voila/0.5.8"}, True, id="Voila"),
-        pytest.param(UNATTENDED, {"JPY_SESSION_NAME": "a.ipynb"}, True, id="run on a server"),
-        pytest.param(UNATTENDED, {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}, True, id="Kaggle"),
-        pytest.param(UNATTENDED | {"metadata": {"cellId": "x"}}, {}, True, id="VS Code"),
-        pytest.param(UNATTENDED | {"header": {"username": ""}}, {}, True, id="a page"),
-        pytest.param({}, {}, True, id="no request"),
+        pytest.param(CONSOLE, {}, False, False, id="jupyter console"),
+        pytest.param(CONSOLE, {"JPY_SESSION_NAME": "a.ipynb"}, True, True, id="nbclassic"),
+        pytest.param(CONSOLE | OF_A_CELL, {}, True, True, id="VS Code"),
+        pytest.param(CONSOLE | OF_A_PAGE, {}, True, True, id="a page"),
+        pytest.param(CONSOLE, {"KAGGLE_KERNEL_RUN_TYPE": "x"}, True, True, id="Kaggle"),
+        pytest.param(UNATTENDED, {}, True, False, id="nbclient"),
+        pytest.param(UNATTENDED, {"SERVER_SOFTWARE": "voila/0.5.8"}, True, True, id="Voila"),
+        pytest.param(UNATTENDED, {"JPY_SESSION_NAME": "a"}, True, True, id="run on a server"),
+        pytest.param(UNATTENDED, {"KAGGLE_KERNEL_RUN_TYPE": "x"}, True, True, id="Kaggle's batch"),
+        pytest.param(UNATTENDED | OF_A_CELL, {}, True, True, id="VS Code, unattended"),
+        pytest.param(UNATTENDED | OF_A_PAGE, {}, True, True, id="a page, unattended"),
+        pytest.param({}, {}, True, True, id="no request"),
     ],
 )
-def test_a_program_that_runs_notebooks_draws_no_widget(
-    request_: dict[str, Any], environ: dict[str, str], draws: bool
+def test_what_a_request_does_not_say_tells_what_its_front_end_shows(
+    request_: dict[str, Any], environ: dict[str, str], replaces: bool, draws: bool
 ) -> None:
-    """Each would stay in the notebook's metadata; Voila runs cells in the same way, for a page."""
+    """A terminal has no cells and can be asked for input: it replaces no outputs.
+
+    A program that runs notebooks draws no widget, which would stay in their metadata; Voila, which runs cells
+    in the same way for a page, does.
+    """
+    assert replaces_outputs(request_, environ) is replaces
     assert draws_widgets(request_, environ) is draws
 
 

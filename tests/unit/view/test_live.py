@@ -178,35 +178,34 @@ def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -
     assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
 
 
-def test_without_chart_and_panel_nothing_is_sent(widgets: list[Widget]) -> None:
-    """Nobody is asked for a chart, whatever time passes."""
-    stage = Stage(chart=False, panel=False)
+@pytest.mark.parametrize(
+    ("options", "host", "opens"),
+    [
+        ({"chart": False, "panel": False}, "", []),
+        ({"chart": False}, "VSCODE_PID", []),
+        ({"panel": False}, "", [False]),
+        ({}, "", [True]),
+    ],
+)
+def test_what_nobody_wants_is_not_sent(
+    options: dict[str, bool],
+    host: str,
+    opens: list[bool],
+    widgets: list[Widget],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor asked for, without chart and panel; a host that serves no labextension has no panel to listen."""
+    if host:
+        monkeypatch.setenv(host, "1")
+    stage = Stage(**options)  # type: ignore[arg-type]  # these are its switches
     stage.view.begin("a")
     stage.tick(5.0)
-    stage.finish()
-
-    assert stage.asides == []
-    assert widgets == []
-
-
-def test_where_there_is_no_panel_no_chart_means_no_messages(
-    widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that serves no labextension has no panel that could listen."""
-    monkeypatch.setenv("VSCODE_PID", "1")
-    stage = Stage(chart=False)
-    stage.appear()
-
-    assert widgets == []
-
-
-def test_no_panel_is_said_on_the_wire(widgets: list[Widget]) -> None:
-    """The chart is there as ever; only that the panel shall not open travels with it."""
-    stage = Stage(panel=False)
-    stage.appear()
+    for aside in stage.asides:
+        aside()
     stage.tick(0.5)
 
-    assert widgets[0].sent[0]["schema"]["panel"] is False
+    assert [widget.sent[0]["schema"]["panel"] for widget in widgets] == opens
+    assert (stage.asides == []) is (len(options) == 2)
 
 
 @pytest.mark.parametrize(("chart", "panel", "places"), [(True, False, 1), (False, True, 0)])

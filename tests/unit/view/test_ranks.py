@@ -32,10 +32,6 @@ def ranks(*table: RankRow, **more: object) -> Ranks:
     return replace(known, **more)  # type: ignore[arg-type]
 
 
-def labels(known: Ranks) -> list[str]:
-    return [label for label, _, _ in rank_figures(known)]
-
-
 def pixels(html: str) -> tuple[list[bytes], list[str]]:
     """Return the rows of the image in a strip as indices, and its colours."""
     found = re.search(r"data:image/png;base64,([^\"]+)", html)
@@ -70,24 +66,33 @@ def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
     )
 
 
-def test_two_ranks_have_no_median() -> None:
-    """Neither of them is between the others."""
-    phrases = rank_phrases(ranks(row(1, 7), row(0, 4)))
-
-    assert phrases[:2] == ["2 ranks", "worst peak 7.00 GiB exact (rank 1)"]
-    assert not any("median" in phrase for phrase in phrases)
-    assert labels(ranks(row(1, 7), row(0, 4)))[:2] == ["worst peak (exact)", "lowest peak"]
-
-
-def test_one_rank_is_not_the_worst() -> None:
-    """It has a peak, and nobody to compare it with."""
-    assert rank_phrases(ranks(row(0, 7)))[:2] == ["1 rank", "peak 7.00 GiB exact"]
-    assert labels(ranks(row(0, 7))) == ["peak (exact)", "headroom"]
-
-
-def test_nothing_is_said_of_ranks_that_said_nothing() -> None:
-    """Only how many there should be."""
-    assert rank_phrases(Ranks(4)) == ["4 ranks"]
+@pytest.mark.parametrize(
+    ("known", "phrases", "figures"),
+    [
+        (
+            ranks(row(1, 7), row(0, 4)),
+            ["2 ranks", "worst peak 7.00 GiB exact (rank 1)", "lowest 4.00", "headroom 73.0 GiB"],
+            ["worst peak (exact)", "lowest peak", "headroom of the worst", "skew of the peaks"],
+        ),
+        (
+            ranks(row(0, 7)),
+            ["1 rank", "peak 7.00 GiB exact", "headroom 73.0 GiB"],
+            ["peak (exact)", "headroom"],
+        ),
+        (
+            Ranks(4),
+            ["4 ranks"],
+            ["worst peak", "median peak", "lowest peak", "headroom of the worst"],
+        ),
+    ],
+    ids=["two", "one", "nobody"],
+)
+def test_few_ranks_are_told_without_what_is_between_them(
+    known: Ranks, phrases: list[str], figures: list[str]
+) -> None:
+    """Two have no median, one is not the worst, and of those that said nothing only their number is told."""
+    assert rank_phrases(known) == phrases
+    assert [label for label, _, _ in rank_figures(known)] == figures
 
 
 @pytest.mark.parametrize(

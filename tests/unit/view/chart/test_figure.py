@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from functools import cache
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -17,8 +15,8 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
+from hfmem_widget.view.chart.paint_plotly import unpacked
 from hfmem_widget.view.chart.scene import build_scene
-from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.scenes import SCRIPTED_RUNS, shared_run
@@ -36,10 +34,6 @@ def drawn(name: str) -> dict[str, Any]:
 
 def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in figure["data"] if one.get("name") == name)
-
-
-def unpacked(values: dict[str, str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.frombuffer(base64.b64decode(values["bdata"]), "<f4")
 
 
 @cache
@@ -115,18 +109,6 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
     assert highest.start <= scene.peak.time <= highest.stop
 
 
-def test_capacity_is_drawn_only_when_the_data_come_near_it() -> None:
-    """A line for the capacity is drawn in the run that fills the GPU, and in no smaller one."""
-    assert drawn("training")["layout"]["shapes"] == []
-    assert len(drawn("failed")["layout"]["shapes"]) == 1
-
-
-def test_the_devices_use_is_left_out_where_it_would_flatten_the_rest() -> None:
-    """9.4 GiB of a machine are in use; the process has less than one of them."""
-    assert "machine in use" not in [one.get("name") for one in drawn("cpu")["data"]]
-    assert "device in use" in [one.get("name") for one in drawn("training")["data"]]
-
-
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
     """The time axis of a span counts from the span's own start to its end."""
     session = shared_run("training")
@@ -179,12 +161,6 @@ def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
     """What is done between steps, the worst step, and where nothing was sampled."""
     shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
     assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in shown}
-
-
-def test_parts_that_are_alike_in_grey_have_a_line_between_them() -> None:
-    """Grey print has no colours: each part's upper edge is drawn."""
-    session = shared_run("training")
-    assert '<g stroke="#000"' in chart_html(session, session.spans[0])
 
 
 @pytest.mark.parametrize("size", [340, 640, 840])

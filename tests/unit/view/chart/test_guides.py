@@ -17,7 +17,6 @@ from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_sc
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
 
-DASHES = "6px,4px"
 RAN_OUT = "out of memory: asked 2.00 GiB"
 
 
@@ -62,13 +61,6 @@ def lines(session: Session) -> list[dict[str, Any]]:
     return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
 
 
-def test_a_budget_is_drawn_only_where_the_data_come_near() -> None:
-    """The peak is at 6.99 GiB: from sixty percent of the budget up."""
-    assert scene(run(budget(11.7))).guides == ()
-    (drawn,) = scene(run(budget(11.6))).guides
-    assert (drawn.level, drawn.is_crossed) == (11.6 * GIB, False)
-
-
 @pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
 @pytest.mark.parametrize("name", ["training", "failed"])
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
@@ -81,30 +73,6 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     least = 0.5 * CLEARANCE * built.top
     assert all(not foot - least < level < foot + room - least for level in levels)
     assert all(level < built.top for level in levels)
-
-
-def test_a_budget_is_dashed_and_named_where_the_peaks_label_leaves_room() -> None:
-    """A budget is a dashed line with its name at the left, and not in the legend."""
-    drawn = chart(run(budget(6.0)))[PLOTLY_MIME]
-    (line,) = [one for one in drawn["data"] if one.get("name") == "budget 6.0 GiB"]
-    assert line["line"] == {"color": "#D55E00", "width": 1, "dash": DASHES}
-    assert line["showlegend"] is False
-    (word,) = [one for one in drawn["layout"]["annotations"] if one["text"] == "budget 6.0 GiB"]
-    assert word["xanchor"] == "left"
-
-
-def test_its_name_stands_out_once_it_is_crossed() -> None:
-    """On a ground of its own, since the data may lie behind it."""
-    told = {
-        gib: next(
-            one
-            for one in chart(run(budget(gib)))[PLOTLY_MIME]["layout"]["annotations"]
-            if one["text"].startswith("budget")
-        )
-        for gib in (6.0, 8.0)
-    }
-    assert told[6.0]["bgcolor"] == "#D55E00"
-    assert "bgcolor" not in told[8.0]
 
 
 def test_where_it_was_crossed_there_is_a_mark() -> None:

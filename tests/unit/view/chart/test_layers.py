@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,11 @@ from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.layers import STACK, layers, layers_of
 from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
 from tests.scenes import shared_run
-from tests.unit.view.chart.test_figure import trace
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
 NAMES = {row.label: name for name, row in PARTS.items()}
@@ -121,17 +118,6 @@ def test_a_session_that_knows_no_parts_has_no_layers() -> None:
     assert stack(session) == {}
     # Nothing says what was there before, or what libraries, caches, Python or Arrow have.
     assert layers_of(training()) == len(STACK) - 5
-
-
-def drawn(session: Session) -> dict[str, Any]:
-    return figure_dict(session, session.spans[0])
-
-
-def test_where_nothing_is_known_there_is_one_area() -> None:
-    """Without known parts, the area under the allocated line is filled as one."""
-    figure = drawn(shared_run("two gpus"))
-    assert not any("customdata" in one for one in figure["data"])
-    assert trace(figure, "cuda:0")["fill"] == "tozeroy"
 
 
 def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:

@@ -12,12 +12,12 @@ from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.figure import figure_columns, figure_dict
+from hfmem_widget.view.chart.paint_plotly import unpacked
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from tests.scenes import shared_run
-from tests.unit.view.chart.test_figure import CHARTED, trace, unpacked
+from tests.unit.view.chart.test_figure import CHARTED, trace
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.chart.test_layers import NAMES
-from tests.unit.view.chart.test_still_svg import seconds_of, value_of
 
 Points = list[tuple[float, float]]
 
@@ -69,6 +69,19 @@ class Shown:
             np.allclose(x, time, rtol=1e-6, atol=self.fine)
             and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)
         )
+
+
+def value_of(text: str) -> float:
+    return float(text.split(maxsplit=1)[0])
+
+
+def seconds_of(text: str) -> float:
+    if ":" in text:
+        whole, _, rest = text.partition(":")
+        return 60 * int(whole) + int(rest)
+    sizes = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    number, unit, *minutes = text.split()
+    return float(number) * sizes[unit] + 60 * sum(map(int, minutes))
 
 
 def grounded(runs: list[Points]) -> Points:

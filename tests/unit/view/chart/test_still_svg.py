@@ -35,7 +35,6 @@ class Shown:
         self.drawing, self.scene = Drawing(chart_html(session, session.spans[0])), scene
         self.foot = self.drawing.height - 20
         self.frames = self.drawing.frames()
-        self.lanes = self.frames[0] if len(self.frames) > 1 else []
         self.paths = self.frames[-1]
 
     def x(self, time: float) -> float:
@@ -138,96 +137,6 @@ def test_every_area_stands_on_the_axis(name: str) -> None:
             check_run([*chart.at([(points[0][0], 0.0), *points, (points[-1][0], 0.0)])], corners)
 
 
-def value_of(text: str) -> float:
-    return float(text.split(maxsplit=1)[0])
-
-
-def seconds_of(text: str) -> float:
-    if ":" in text:
-        whole, _, rest = text.partition(":")
-        return 60 * int(whole) + int(rest)
-    sizes = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-    number, unit, *minutes = text.split()
-    return float(number) * sizes[unit] + 60 * sum(map(int, minutes))
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_every_tick_stands_at_its_value(name: str) -> None:
-    """The lines of the grid at their bytes, with the unit at the highest; times below, at their seconds."""
-    chart = shown(name)
-    words = chart.drawing.words()
-    values = [one for one in words if (one.anchor, one.x) == ("end", -6.0)]
-    times = [one for one in words if one.y > chart.foot]
-    divisor, unit = chart.scene.frame.unit
-
-    assert [one.text.split()[1:] for one in values] == [[]] * (len(values) - 1) + [[unit]]
-    assert [one.y for one in values] == pytest.approx(
-        [chart.y(value_of(one.text) * divisor) for one in values], abs=FINE
-    )
-    assert [y for y, dash in chart.drawing.levels() if not dash] == [one.y for one in values]
-    assert [one.x for one in times] == pytest.approx(
-        [chart.x(seconds_of(one.text)) for one in times], abs=0.06
-    )
-    assert {one.y for one in times} == {chart.foot + 15}
-    assert min(len(values), len(times)) > 2
-    assert {one.anchor for one in times} == {"middle"}
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_the_peak_has_a_dot_and_a_label_above_it(name: str) -> None:
-    """The dot is at its time and bytes; its label stands over the same time, clear of the dot."""
-    chart = shown(name)
-    mark = chart.scene.peak
-    assert mark is not None
-    (label,) = [one for one in chart.drawing.words() if one.text == mark.text]
-    (stem,) = [
-        one
-        for one in chart.drawing.svg.iter("line")
-        if one.get("stroke") == palette.PEAK and one.get("x1") != "0"
-    ]
-    foot = chart.y(mark.label_at)
-
-    assert chart.drawing.dots() == [
-        pytest.approx((chart.x(mark.time), chart.y(mark.peak.value)), abs=FINE)
-    ]
-    assert (label.x, label.y) == pytest.approx((chart.x(mark.time), foot - 4), abs=FINE)
-    assert (float(stem.get("y1", "")), float(stem.get("y2", ""))) == pytest.approx(
-        (foot, chart.y(mark.peak.value)), abs=FINE
-    )
-    assert stem.get("x1") == stem.get("x2") == next(chart.drawing.svg.iter("circle")).get("cx")
-    share = mark.time / chart.scene.duration
-    assert label.anchor == ("start" if share < 0.25 else "end" if share > 0.75 else "middle")
-    assert label.y - 11 > chart.foot - PLOT - 6
-
-
-@pytest.mark.parametrize("name", CHARTED)
-def test_bars_stand_above_the_plot_at_their_times(name: str) -> None:
-    """Each lane has a row of its own, each bar its colour; a bar is as long as it took."""
-    chart = shown(name)
-    bars = chart.scene.bars
-    drawn = [
-        (one.fill, round(run[0][1] / 9), run[0][1] % 9, run[0][0], run[1][0], run[2][1] - run[1][1])
-        for one in chart.lanes
-        for run in one.runs
-    ]
-    least = chart.drawing.width / 500
-
-    assert len(drawn) == len(bars) > 0
-    assert chart.foot - PLOT == 9 * (1 + max(one.lane for one in bars)) + 6
-    assert {(rest, height) for *_, rest, _, _, height in drawn} == {(0.0, 7.0)}
-    for bar in bars:
-        left, wide = chart.x(bar.start), chart.x(bar.stop - bar.start)
-        colour = palette.bar(bar.kind, bar.lane, worst=bar.worst)
-        seam = 1.2 if wide > 3 * least else 0.0
-        assert [
-            one
-            for one in drawn
-            if one[:2] == (colour, bar.lane)
-            and abs(one[3] - left) < FINE
-            and abs(one[4] - one[3] - (max(wide, least) - seam)) < FINE
-        ], bar
-
-
 def test_no_two_lines_look_alike() -> None:
     """Of eight GPUs each line has a colour or a dash of its own; what is reserved is dashed and fainter."""
     styles = [one.style for one in strokes(shown("eight gpus"))]
@@ -237,20 +146,6 @@ def test_no_two_lines_look_alike() -> None:
     assert (allocated.dash, reserved.dash != "") == ("", True)
     assert reserved.opacity < allocated.opacity
     assert reserved.width < allocated.width
-
-
-def test_the_capacitys_line_is_at_the_capacity() -> None:
-    """Dashed, across the whole width, with its word above it at the end that the peak leaves free."""
-    chart = shown("failed")
-    (level,) = [y for y, dash in chart.drawing.levels() if dash]
-    (word,) = [one for one in chart.drawing.words() if one.text == "capacity"]
-    peak = chart.scene.peak
-    at_left = peak is not None and peak.time > chart.scene.duration / 2
-
-    assert chart.scene.capacity == chart.scene.device.total
-    assert level == pytest.approx(chart.y(chart.scene.device.total), abs=FINE)
-    assert (word.x, word.anchor) == ((0.0, "start") if at_left else (1000.0, "end"))
-    assert word.y == pytest.approx(level - 4, abs=FINE)
 
 
 @pytest.mark.parametrize(

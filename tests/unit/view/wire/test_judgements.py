@@ -30,15 +30,6 @@ class Run(Wire):
         return [one.message for one in self.sent]
 
 
-def test_a_finding_travels_without_its_advice() -> None:
-    """A page gets what a live chart shows of a finding; its advice stands on the card."""
-    run = Run()
-    run.session.findings.append(OVER)
-    (told,) = judged(run.session)["findings"]
-    said = {"kind": "budget", "severity": "warn", "title": "over 1.00 GiB."}
-    assert told == {**said, "span": 1, "device": "cuda:0", "time": 1.5}
-
-
 def test_there_are_never_more_than_a_message_has_room_for() -> None:
     """However many are found, and however long they are: the gravest and the newest."""
     run = Run()

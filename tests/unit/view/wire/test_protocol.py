@@ -18,7 +18,6 @@ from hfmem_widget.session import (
     Sample,
     Series,
     Session,
-    SpanKind,
     Timeline,
 )
 from hfmem_widget.session.steps import Table
@@ -49,11 +48,10 @@ def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Re
     return recorder
 
 
-def test_only_charted_metrics_are_sent() -> None:
-    """A metric that no chart draws costs no byte."""
-    schema = protocol.describe(make_session())
-
-    assert [one["metric"] for one in schema["series"]] == ["allocated", "reserved", "device_used"]
+@pytest.fixture
+def recorder() -> Recorder:
+    """Return what writes a session of one GPU, which has been read once."""
+    return make_recorder(samples=1)
 
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
@@ -182,47 +180,8 @@ def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> Table
     return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
 
 
-def test_a_run_without_steps_says_nothing_of_them() -> None:
-    """Neither a key nor a byte more."""
-    session = make_session()
-    for message, buffers in (
-        protocol.snapshot(session, "run", 1),
-        protocol.rows(session, "run", 2, [], [], steps=protocol.new_steps(session, 0.0)),
-    ):
-        assert len(buffers) == 2
-        assert "steps" not in message
-        assert "path" not in message["status"]
-    assert "step_columns" not in protocol.describe(session)
-
-
-def test_neither_steps_nor_what_they_are_made_of_are_sent_as_spans() -> None:
-    """Among the spans of a message there are no steps and no phases of steps."""
-    recorder = make_recorder(samples=1)
-    session = recorder.session
-    cell = recorder.open_span("cell", "fit", session.last_sample)
-    add_steps(recorder, 3)
-    recorder.open_span("forward", "forward", session.last_sample)
-    message, _ = protocol.snapshot(session, "run", 1)
-    assert [one["id"] for one in message["spans"]] == [cell.id]
-
-
-def test_a_message_says_which_spans_are_open_and_how_far_the_steps_are() -> None:
-    """The status is the path of open spans, with the step's number and their count."""
-    recorder = make_recorder(samples=1)
-    session = recorder.session
-    labels: list[tuple[SpanKind, str]] = [
-        *(("cell", "fit <b>"), ("train", "train")),
-        *(("epoch", "epoch 2 of 3"), ("step", "step 17")),
-    ]
-    spans = [recorder.open_span(kind, label, session.last_sample) for kind, label in labels]
-    recorder.count(spans[1].id, {"steps": 100})
-    path = protocol.describe_status(session)["path"]
-    assert path == ["fit <b>", "train", "epoch 2 of 3", "step 17 of 100"]
-
-
-def test_a_path_names_six_spans_at_most() -> None:
+def test_a_path_names_six_spans_at_most(recorder: Recorder) -> None:
     """A path deeper than six spans is cut after the sixth."""
-    recorder = make_recorder(samples=1)
     session = recorder.session
     for number in range(9):
         recorder.open_span("block", f"block {number}", session.last_sample)
@@ -241,9 +200,8 @@ def test_what_is_measured_on_some_steps_only_is_said() -> None:
     )
 
 
-def test_what_is_counted_in_a_span_travels_with_it() -> None:
+def test_what_is_counted_in_a_span_travels_with_it(recorder: Recorder) -> None:
     """A span's counts are sent, and one that is not known as null."""
-    recorder = make_recorder(samples=1)
     session = recorder.session
     span = recorder.open_span("train", "train", session.last_sample)
     recorder.count(span.id, {"steps": 100, "epochs": math.nan})
@@ -268,9 +226,8 @@ def test_steps_in_a_message_are_bounded(gpus: int) -> None:
     assert len(json.dumps(rows)) < 1000
 
 
-def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
+def test_steps_that_are_folded_keep_the_worst_and_the_sums(recorder: Recorder) -> None:
     """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
-    recorder = make_recorder(samples=1)
     session = recorder.session
     add_steps(recorder, 500)
     message, buffers = protocol.snapshot(session, "run", 1)

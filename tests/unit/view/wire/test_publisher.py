@@ -41,13 +41,6 @@ def test_readings_between_two_ticks_are_sent_too(line: Line) -> None:
     assert line.times == sorted(line.times)
 
 
-def test_messages_are_numbered_without_a_hole(line: Line) -> None:
-    """A page can tell that it missed one."""
-    line.run(20.0)
-
-    assert [one.message["seq"] for one in line.sent] == list(range(1, len(line.sent) + 1))
-
-
 def assert_not_flooded(line: Line) -> None:
     for start in range(12):
         within = [one.size for one in line.sent if start <= one.at < start + 1]
@@ -147,30 +140,6 @@ def test_a_page_that_missed_something_gets_a_snapshot_with_the_next_tick(line: L
     line.run(0.1)
 
     assert line.sent[-1].kind == "snapshot"
-
-
-def test_a_series_that_appears_is_announced(line: Line) -> None:
-    """New columns come with a snapshot, which alone carries the schema."""
-    line.run(2.0)
-    before = len(line.sent)
-    wider = make_session(gpus=2, samples=0)
-    line.recorder.adopt(wider.devices, wider.series)
-    line.run(0.1)
-
-    assert line.sent[before].kind == "snapshot"
-    assert len(line.sent[before].message["schema"]["series"]) == 6
-
-
-def test_a_span_is_sent_when_it_opens_and_when_it_closes(line: Line) -> None:
-    """Each change of a span travels once."""
-    line.run(1.0)
-    span = line.recorder.open_span("epoch", "1", line.session.last_sample)
-    line.run(1.0)
-    line.recorder.close_span(span.id, line.session.last_sample, {})
-    line.run(1.0)
-    told = [span["stop"] for one in line.sent for span in one.message["spans"]]
-
-    assert [None, pytest.approx(span.start + 1.0, abs=0.2)] == told
 
 
 def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Line) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hfmem_widget.view.wire import widget
 from tests.scenes import scripted_run
+
+
+def a_widget(**more: Any) -> widget.MemoryWidget:
+    idle = {"on_seen": lambda: None, "on_resync": lambda: None}
+    return widget.MemoryWidget(scripted_run("training"), "run", **idle, **more)
 
 
 @pytest.mark.parametrize(("served", "name"), [(True, "widget.js"), (False, "chart.js")])
@@ -15,9 +22,7 @@ def test_a_widget_carries_the_loader_or_all(
     """A kilobyte where the page can fetch the rest, everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
     monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
-    made = widget.MemoryWidget(
-        scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None
-    )
+    made = a_widget()
 
     assert made._esm == f"// {name}"
     made.close()
@@ -26,9 +31,7 @@ def test_a_widget_carries_the_loader_or_all(
 def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be fetched comes over the comm, whole."""
     sent: list[tuple[object, list[bytes]]] = []
-    made = widget.MemoryWidget(
-        scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None
-    )
+    made = a_widget()
     monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
     monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
     made._receive(made, {"kind": "bundle"}, [])
@@ -41,13 +44,7 @@ def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatc
 def test_an_interval_that_a_person_has_set_is_passed_on(said: object) -> None:
     """A number of seconds that a watch may have; nothing else, whoever sent it."""
     heard: list[float] = []
-    made = widget.MemoryWidget(
-        scripted_run("training"),
-        "run",
-        on_seen=lambda: None,
-        on_resync=lambda: None,
-        on_interval=heard.append,
-    )
+    made = a_widget(on_interval=heard.append)
     for message in ({"kind": "interval", "seconds": said}, {"kind": "interval"}, [said], said):
         made._receive(made, message, [])
 
