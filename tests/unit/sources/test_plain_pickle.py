@@ -103,6 +103,8 @@ HOSTILE = {
     "marks alone": HEAD + b"u.",
     "tuple of nothing": HEAD + b"\x87.",
     "keys that are lists": HEAD + b"}]]s.",
+    "a key that is deep": HEAD + b"})" + b"\x85" * 1_000_000 + b"Ns.",
+    "keys that are deep": HEAD + b"}()" + b"\x85" * 1_000_000 + b"Nu.",
 }
 
 
