@@ -109,7 +109,9 @@ def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts
     ticks = value_ticks(top, "GiB", count)
 
     assert ",".join(ticks.texts) == f"{texts} GiB"
-    assert [float(text.split()[0]) for text in ticks.texts] == pytest.approx(ticks.values)
+    assert [float(text.split()[0].replace(",", "")) for text in ticks.texts] == pytest.approx(
+        ticks.values
+    )
 
 
 @pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
