@@ -111,7 +111,7 @@ def card_bundle(
             span,
             [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
         ),
-        *_lead(session, span, facts, moved),
+        *_lead(session, span, facts, moved)[: 1 if lead else None],  # what stands above has a bar
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(what_fits.html),
