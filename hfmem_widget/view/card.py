@@ -104,14 +104,12 @@ def card_bundle(
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
     steps = [kit.Fragment(phases), *([cost.picture()] if cost else [])]
     pace = pace_text(session, span)
+    header = _header(session, span.label or span.kind, span, _about(session, span, facts, moved))
+    said, bar = _lead(session, span, facts, moved)
     card = kit.bundle(
-        _header(
-            session,
-            span.label or span.kind,
-            span,
-            [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
-        ),
-        *_lead(session, span, facts, moved)[: 1 if lead else None],  # what stands above has a bar
+        # Read without styles, it begins with the sentence.
+        kit.block("display:flex;flex-direction:column-reverse", said, header),
+        kit.NOTHING if lead else bar,  # what stands above has one
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(what_fits.html),
