@@ -27,7 +27,7 @@ from hfmem_widget.text import plain, wrong_value
 _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
 """Names that IPython keeps in the user's namespace."""
 
-_UNIT = re.compile(r"[kmgt]i?b", re.IGNORECASE)
+_BEFORE_UNIT = re.compile(r"(?<=\d)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
 
@@ -39,13 +39,7 @@ def words_of(line: str) -> list[str]:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{error} in: {plain(line)}") from None
-    joined: list[str] = []
-    for word in words:
-        if joined and _UNIT.fullmatch(word) and joined[-1][-1:].isdigit():
-            joined[-1] += word  # 20 GiB
-        else:
-            joined.append(word)
-    return joined
+    return _BEFORE_UNIT.sub("", "\0".join(words)).split("\0") if words else []  # 20 GiB is a word
 
 
 def manual(parser: ArgumentParser) -> str:

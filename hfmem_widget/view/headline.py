@@ -89,12 +89,12 @@ def size_of(size: float, capacity: float) -> str:
 
 def _others(worst: Facts, facts: Sequence[Facts]) -> str:
     peaks = [each.peak.value for each in facts if each is not worst]
-    known = [peak for peak in peaks if math.isfinite(peak)]
+    known = sorted(filter(math.isfinite, peaks))
     if not known:
         return ""
-    sizes = list(dict.fromkeys(map(format_bytes, (min(known), max(known)))))
+    low, high = in_unit_of(known[0], known[-1]), format_bytes(known[-1])
     what = f"the other {len(peaks)}" if len(peaks) > 1 else "the other one"
-    return f"Peak of {what}: {' to '.join(sizes)}."
+    return f"Peak of {what}: {f'{low} to ' * (not high.startswith(f'{low} '))}{high}."
 
 
 def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:

@@ -25,10 +25,7 @@ _SCROLLS = (
     "var(--vscode-editor-background,var(--jp-layout-color0)) 40%,#0000) "
     "right/28px 100% no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px 100% no-repeat"
 )
-"""Where a table is wider than its frame, a shadow at the right shows that there is more.
-
-Not on a page whose ground is not known: there nothing could cover it.
-"""
+"""A shadow at the right where a table is wider than its frame, on a page whose ground is known."""
 
 Cell = kit.Content | tuple[kit.Content, ...]
 """The content of a cell; of several, the first is the figure, the others stand small below it."""

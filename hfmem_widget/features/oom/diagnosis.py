@@ -281,8 +281,8 @@ def _full(incident: Incident) -> OomDiagnosis:
         share, label = biggest
         sentence += f", of which {share} is {label}"
     if incident.beside_the_allocator:
-        cache = format_bytes(incident.cache)
-        sentence += f"; PyTorch's cache takes {cache} more, which the library cannot use"
+        more = f"{format_bytes(incident.cache)} more"
+        sentence += f"; PyTorch's cache takes {more}, which the library cannot use"
     return OomDiagnosis("full", f"{sentence}.")
 
 

@@ -322,10 +322,7 @@ def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
 def _mark(
     session: Session, key: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
-    """Place the peak: in the shortest span or step that has it, where the samples are highest.
-
-    A cell's is where its samples, or those of an earlier one, first came as high.
-    """
+    """Place the peak in the shortest span or step that has it; a cell's where samples first came so high."""
     device, _, metric = key.partition("/")
     stretches = [
         (span.start, end_of(session, span), peak_of(session, span, key).value, span.parent is None)
@@ -347,10 +344,9 @@ def _mark(
     part = session.between(start, stop)
     if index is not None and not np.isnan(part.high[:, index]).all():
         time = min(max(float(part.time[np.nanargmax(part.high[:, index])]), start), stop)
-        before = session.between(view[0], time)
-        near = np.flatnonzero(before.high[:, index] >= AS_HIGH * peak.value)
-        if is_cell and len(near):
-            time = min(time, max(float(before.time[near[0]]), view[0]))
+        before = session.between(view[0] if is_cell else time, time)
+        near = before.time[before.high[:, index] >= AS_HIGH * peak.value]
+        time = min([time, *(max(at, view[0]) for at in near[:1].tolist())])
     text = peak_name(session.ranks if device == OVERVIEW else None, peak)
     return PeakMark(time - view[0], peak, text, label_at)
 
