@@ -86,19 +86,21 @@ def for_markdown(text: object, limit: int = MAX_LENGTH) -> str:
     return _REFERENCE.sub(r"\g<0>&#8203;", escaped)
 
 
-KIB = 1024.0
-MIB = 1024.0**2
-GIB = 1024.0**3
+KIB, MIB, GIB, TIB, PIB = (1024.0**power for power in range(1, 6))
 
 MISSING = "n/a"
 MINUS = "\u2212"
 
 
+_UNITS = (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB"), (PIB, "PiB")
+
+
 def unit_for(magnitude: float) -> tuple[float, str]:
     """Return the divisor and the name of the unit that suits `magnitude` bytes: GiB from 1000 MiB up."""
-    if not math.isfinite(magnitude) or abs(magnitude) >= 999.5 * MIB:
+    if not math.isfinite(magnitude):
         return GIB, "GiB"
-    return MIB, "MiB"
+    fits = (unit for unit in _UNITS if abs(magnitude) < 999.5 * unit[0])
+    return next(fits, _UNITS[-1])
 
 
 def number(value: float, divisor: float, *, signed: bool = False) -> str:
@@ -106,10 +108,10 @@ def number(value: float, divisor: float, *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return MISSING
     magnitude = abs(value) / divisor
-    text = f"{magnitude:.{0 if magnitude >= 999.5 else 1 if magnitude >= 9.995 else 2}f}"
-    if signed and float(text) == 0.0:
+    text = f"{magnitude:,.{0 if magnitude >= 999.5 else 1 if magnitude >= 9.995 else 2}f}"
+    if signed and text == "0.00":
         return "±0"
-    sign = MINUS if value < 0 and float(text) != 0.0 else "+" if signed else ""
+    sign = MINUS if value < 0 and text != "0.00" else "+" if signed else ""
     return sign + text
 
 
@@ -201,9 +203,9 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-_SIZES = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmg]ib|b|)", re.IGNORECASE)
-_OTHER_UNIT = re.compile(r"([\d.]+) *([kmg])b?", re.IGNORECASE)
+_SIZES = {"": 1.0, "b": 1.0, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) *([kmgt]ib|b|)", re.IGNORECASE)
+_OTHER_UNIT = re.compile(r"([\d.]+) *([kmgt])b?", re.IGNORECASE)
 
 
 def parse_bytes(
@@ -230,11 +232,3 @@ def parse_share(text: str, of: str, allowed: str = "a percentage such as 2% or 0
     if match is None:
         raise wrong_value(text, of, allowed)
     return float(match[1]) / 100
-
-
-def size_text(size: float) -> str:
-    """Return bytes as text, such as ``6.99 GiB``; from 1000 GiB on as TiB, from 1000 TiB on as PiB."""
-    for divisor, name in ((1024**5, "PiB"), (1024**4, "TiB")):
-        if size >= 999.5 * divisor / 1024:
-            return f"{number(size, divisor)} {name}"
-    return format_bytes(size)

@@ -84,16 +84,12 @@ def _parser() -> ArgumentParser:
         "report", "make one HTML page of a run, or of a snapshot", "hfmem_widget.cli.write:report",
         "hfmem report run.hfmem.jsonl -o run.html", "RUN",
     )  # fmt: skip
-    report.add_argument(
-        "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
-    )
     report.add_argument("--static", action="store_true", help="a still chart, without JavaScript")
 
     explain = command(
         "explain", "say where the memory of a run went, in at most 40 lines",
         "hfmem_widget.cli.write:explain", "hfmem explain run.hfmem.jsonl", "RUN",
     )  # fmt: skip
-    explain.add_argument("--json", action="store_true", help=AS_JSON)
 
     compare = command(
         "compare", "compare two runs; B may be required to take no more than A",
@@ -109,16 +105,12 @@ def _parser() -> ArgumentParser:
         help="what must not exceed: allocated at its peak, what was left behind, or reserved at its peak",
     )  # fmt: skip
     compare.add_argument("--markdown", action="store_true", help="a table for a pull request")
-    compare.add_argument("--json", action="store_true", help=AS_JSON)
 
     export = command(
         "export", "write a run's figures for other programs", "hfmem_widget.cli.write:export",
         "hfmem export run.hfmem.jsonl --to csv --table steps", "RUN",
     )  # fmt: skip
     export.add_argument("--to", required=True, choices=("parquet", "csv", "perfetto"))
-    export.add_argument(
-        "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
-    )
     export.add_argument("--table", choices=("samples", "steps", "spans"), help="default: samples")
     export.add_argument(
         "--resolution", type=float, metavar="SECONDS",
@@ -142,7 +134,6 @@ def _parser() -> ArgumentParser:
         "check", "say what a recording holds, and what is damaged or missing",
         "hfmem_widget.cli.check:check", "hfmem check run.hfmem.jsonl", "RUN",
     )  # fmt: skip
-    check.add_argument("--json", action="store_true", help=AS_JSON)
 
     watch = command(
         "watch", "follow a run in the terminal until it ends", "hfmem_widget.cli.watch:watch",
@@ -160,7 +151,6 @@ def _parser() -> ArgumentParser:
         help="a folder or JSON file with a configuration, a model in the local cache, or a recording",
     )  # fmt: skip
     add_flags(fit, options_of(Setting))
-    fit.add_argument("--json", action="store_true", help=AS_JSON)
 
     doctor = command(
         "doctor", "say what was found here, for bug reports; nothing personal is in it",
@@ -173,4 +163,11 @@ def _parser() -> ArgumentParser:
         "hfmem_widget.cli.write:skill", "hfmem skill --install .agents/skills",
     )  # fmt: skip
     skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/hfmem/SKILL.md")
+
+    for writes in (report, export):
+        writes.add_argument(
+            "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
+        )
+    for says in (explain, compare, check, fit):
+        says.add_argument("--json", action="store_true", help=AS_JSON)
     return parser

@@ -37,6 +37,7 @@ from hfmem_widget.magics.usage import (
     OptionFlags,
     asks_for_help,
     check_output,
+    manual,
     output,
     parse,
     remove,
@@ -126,6 +127,8 @@ class MemwatchMagics(Magics):
             return self._control(words_of(line))
         return self._run_as_function(line, cell)
 
+    memwatch.__doc__ = manual(memwatch.parser)
+
     @line_magic(f"%{NAME}")  # type: ignore[arg-type]  # as above
     def below_first_line(self, line: str) -> None:
         """Say where ``%%memwatch`` belongs; IPython takes it for a magic of a line anywhere else."""
@@ -198,7 +201,7 @@ class MemwatchMagics(Magics):
 
     def _control(self, words: list[str]) -> None:
         if asks_for_help(words) or words == ["help"]:
-            print(self.memwatch.parser.format_help())  # noqa: T201
+            print(self.memwatch.__doc__)  # noqa: T201
             return
         if words[:1] == [OPEN]:
             self._open(parse(open_parser(f"{NAME} {OPEN}"), words[1:], f"%{NAME} {OPEN}"))
@@ -301,8 +304,7 @@ class MemwatchMagics(Magics):
         """Return the options of a cell; None if they ask for the manual, which is then shown."""
         words = words_of(line)
         if asks_for_help(words):
-            manual = self.memwatch.parser.format_help()
-            print(f"{manual}\nThis is the help text; the cell was not run.")  # noqa: T201
+            print(f"{self.memwatch.__doc__}\nThis is the help text; the cell was not run.")  # noqa: T201
             return None
         arguments = parse(self.memwatch.parser, words, f"%%{NAME}")
         if arguments.action is not None:

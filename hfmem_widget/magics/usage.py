@@ -27,6 +27,7 @@ from hfmem_widget.text import plain, wrong_value
 _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
 """Names that IPython keeps in the user's namespace."""
 
+_BEFORE_UNIT = re.compile(r"(?<=\d)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
 
@@ -35,9 +36,17 @@ def words_of(line: str) -> list[str]:
     """Return the words of a magic's line without their quotes; UsageError if a quotation has no end."""
     # IPython's own parse_argstring leaves the quotes in --label "fine-tune".
     try:
-        return shlex.split(line)
+        words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{error} in: {plain(line)}") from None
+    return _BEFORE_UNIT.sub("", "\0".join(words)).split("\0") if words else []  # 20 GiB is a word
+
+
+def manual(parser: ArgumentParser) -> str:
+    """Return a magic's help: what it does, how its line is written, examples, and each option."""
+    marked = parser.format_help()
+    usage, does, rest = marked.replace("::\n\n", "").replace("``", "").split("\n\n", 2)
+    return f"{does}\n\n{usage}\n\n{rest}"
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
@@ -228,7 +237,7 @@ def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], Non
     def magic(self: Any, line: str) -> None:
         words = words_of(line)
         if asks_for_help(words):
-            print(parser.format_help())  # noqa: T201
+            print(made.__doc__)  # noqa: T201
             return
         with usage_errors():
             arguments = parse(parser, words)
@@ -237,6 +246,7 @@ def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], Non
 
     made: Any = magic_arguments()(magic)
     parser = made.parser
+    made.__doc__ = manual(parser)
     return line_magic(made)  # type: ignore[return-value]  # it is typed for a callable of Never
 
 

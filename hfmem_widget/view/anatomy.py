@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
@@ -30,6 +31,7 @@ DRAWN_FROM = 0.15
 LEAST_DRAWN = 0.003
 """Share of a bar below which a part cannot be seen in it."""
 
+_FIGURE = re.compile(r"[\d.,]+ [KMGTP]iB")
 MOST_NAMES = 3
 ALL = 0.9995  # from this share on, all parameters are said to be trainable
 
@@ -68,14 +70,13 @@ def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
-    by_moment = {
-        note
-        if all(note in each.notes for each in anatomies)
-        else f"{anatomy.moment.capitalize()}: {note}": None
-        for anatomy in anatomies
-        for note in anatomy.notes
-    }
-    notes = list(by_moment)
+    by_words: dict[str, str] = {}  # of notes that differ in figures alone, the first moment's
+    for anatomy in anatomies:
+        for note in anatomy.notes:
+            is_of_all = all(note in each.notes for each in anatomies)
+            told = note if is_of_all else f"{anatomy.moment.capitalize()}: {note}"
+            by_words.setdefault(_FIGURE.sub("", note), told)
+    notes = list(by_words.values())
     if any(anatomy.allocated > 0 for anatomy in anatomies) and not any(
         anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD
     ):

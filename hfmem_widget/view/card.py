@@ -104,14 +104,12 @@ def card_bundle(
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
     steps = [kit.Fragment(phases), *([cost.picture()] if cost else [])]
     pace = pace_text(session, span)
+    header = _header(session, span.label or span.kind, span, _about(session, span, facts, moved))
+    said, bar = _lead(session, span, facts, moved)
     card = kit.bundle(
-        _header(
-            session,
-            span.label or span.kind,
-            span,
-            [*([] if session.ranks else [span.kind]), *_about(session, span, facts, moved)],
-        ),
-        *_lead(session, span, facts, moved),
+        # Read without styles, it begins with the sentence.
+        kit.block("display:flex;flex-direction:column-reverse", said, header),
+        kit.NOTHING if lead else bar,  # what stands above has one
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
         kit.Fragment(what_fits.html),
@@ -199,19 +197,15 @@ def _lead(
 
 def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment:
     """Return the parts at the peak of the device that the sentence is about."""
-    worst = session.ranks.worst if session.ranks is not None else None
-    if worst is not None:
-        of_rank = [each for each in session.devices if each.key == f"rank:{worst.rank}"]
-        return _bar_of(session, span, of_rank[0], worst.total) if of_rank else kit.NOTHING
-    if not facts:
-        return kit.NOTHING
-    most = worst_of(facts)
-    return _bar_of(session, span, most.device, most.capacity)
-
-
-def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
-    peak = anatomies.peak_of(session, span, device)
-    return bar_of(peak, capacity, kept_of(session, span, peak))
+    most = [worst_of(facts)] if facts else []
+    places = [(each.device, each.capacity) for each in most]
+    if session.ranks is not None and (worst := session.ranks.worst) is not None:
+        of_rank = (each for each in session.devices if each.key == f"rank:{worst.rank}")
+        places = [(each, worst.total) for each in of_rank]
+    for device, capacity in places:
+        peak = anatomies.peak_of(session, span, device)
+        return bar_of(peak, capacity, kept_of(session, span, peak))
+    return kit.NOTHING
 
 
 def _figures(session: Session, facts: tuple[Facts, ...], moved: Movement) -> list[kit.Fragment]:
@@ -326,16 +320,8 @@ def _use(facts: Facts) -> kit.Fragment:
         users = {"this process": facts.process, "rest of the machine": facts.others}
         free = number(total - facts.used, divisor)
         use = f"memory shared with the CPU {format_bytes(total)}, {free} free at the end"
-    return kit.phrases(
-        [
-            use,
-            *(
-                f"{user} {number(size, divisor)}"
-                for user, size in users.items()
-                if math.isfinite(size)
-            ),
-        ]
-    )
+    known = ((user, size) for user, size in users.items() if math.isfinite(size))
+    return kit.phrases([use, *(f"{user} {number(size, divisor)}" for user, size in known)])
 
 
 def _polling(polling: Polling, *, has_steps: bool = True) -> str:

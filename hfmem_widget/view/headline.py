@@ -89,12 +89,12 @@ def size_of(size: float, capacity: float) -> str:
 
 def _others(worst: Facts, facts: Sequence[Facts]) -> str:
     peaks = [each.peak.value for each in facts if each is not worst]
-    known = [peak for peak in peaks if math.isfinite(peak)]
+    known = sorted(filter(math.isfinite, peaks))
     if not known:
         return ""
-    sizes = list(dict.fromkeys(map(format_bytes, (min(known), max(known)))))
+    low, high = in_unit_of(known[0], known[-1]), format_bytes(known[-1])
     what = f"the other {len(peaks)}" if len(peaks) > 1 else "the other one"
-    return f"Peak of {what}: {' to '.join(sizes)}."
+    return f"Peak of {what}: {f'{low} to ' * (not high.startswith(f'{low} '))}{high}."
 
 
 def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
@@ -177,16 +177,15 @@ def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.F
     bar = bar_html(anatomy, [part.name for part in parts], full)
     if not bar:
         return kit.NOTHING
-    of_process = sum(part.bytes for part in parts if part.name not in BESIDE)
+    least = LEAST_SEEN * sum(part.bytes for part in parts if part.name not in BESIDE)
     labels: list[kit.Content] = [
         kit.marked(colour_of(part), f"{part.label} {format_bytes(part.bytes)}")
         for part in parts
-        if part.bytes >= LEAST_SEEN * of_process
+        if part.bytes >= least
     ]
     if full < capacity:
         whole = "in all" if len(parts) == len(known) else "this process"
         labels.append(f"{whole} {size_of(used, capacity)}")
-    labels += [f"{part.label} {format_bytes(part.bytes)}" for part in known if part not in parts]
     free = anatomy.bytes("free")
     labels += [f"free {format_bytes(free)}"] if free > 0 else []
     return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")

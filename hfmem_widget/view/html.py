@@ -37,10 +37,7 @@ def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
     return f"var(--vscode-{vscode},var(--jp-{jupyter},{otherwise}))"
 
 
-_CODE = (
-    f"font-family:{of_page('editor-font-family', 'code-font-family', 'ui-monospace,monospace')};"
-    "font-size:.95em;background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
-)
+_CODE = "font-size:.95em;background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from hfmem_widget.text import format_counted, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import chart_bundle
+from hfmem_widget.view.chart.scene import AS_HIGH
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_lines, sentence
 from hfmem_widget.view.headline import headline, size_of, worst_of
@@ -20,7 +21,6 @@ from hfmem_widget.view.screen import Bundle
 from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_SPANS = 40  # in the table of a session's spans, the newest
-AS_HIGH = 0.99  # of the highest peak is as high
 MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 

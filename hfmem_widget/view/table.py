@@ -16,16 +16,16 @@ GAP = "  "
 LINE = 300  # characters in one cell, at most
 MOST_LETTERS = 28
 
-_NAME = "padding:2px 0;text-align:left;border:0;overflow-wrap:break-word"
-_FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap;border:0"
-_WORDS = "padding:2px 0 2px 16px;text-align:left;border:0"
+_NAME = "padding:2px 0;text-align:left;overflow-wrap:break-word"
+_FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap"
+_WORDS = "padding:2px 0 2px 16px;text-align:left"
 _BELOW = f"{kit.SMALL};font-weight:normal;white-space:normal"
 _SCROLLS = (
     "overflow-x:auto;background:linear-gradient(270deg,"
-    f"{kit.of_page('editor-background', 'layout-color0', 'Canvas')} 40%,#0000) "
+    "var(--vscode-editor-background,var(--jp-layout-color0)) 40%,#0000) "
     "right/28px 100% no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px 100% no-repeat"
 )
-"""Where a table is wider than its frame, a shadow at the right shows that there is more."""
+"""A shadow at the right where a table is wider than its frame, on a page whose ground is known."""
 
 Cell = kit.Content | tuple[kit.Content, ...]
 """The content of a cell; of several, the first is the figure, the others stand small below it."""
@@ -71,15 +71,12 @@ def table(
     if not rows:
         return kit.NOTHING
     text = _list_text(rows) if names_last else _aligned_text(columns, rows)
-    is_high = any(column.is_words for column in columns[1:]) or any(
-        row.facts or row.below or any(isinstance(cell, tuple) for cell in row.cells) for row in rows
-    )
     heads = "".join(_head_html(at, columns, rows, size) for at in range(len(columns)))
     # JupyterLab and VS Code stripe rows; the former gives every table columns of the same width.
     head = (
         f'<thead style="border:0;background:none"><tr style="background:none">{heads}</tr></thead>'
     )
-    body = "".join(_row_html(columns, row, is_high=is_high) for row in rows)
+    body = "".join(_row_html(columns, row) for row in rows)
     filled = ";width:100%;max-width:680px" if fills else ""
     more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
     return kit.Fragment(
@@ -132,7 +129,9 @@ def _head_html(at: int, columns: Sequence[Column], rows: Sequence[TableRow], siz
     return f'<{tag} style="{style}">{kit.shown(column.head).html}</{tag[:2]}>'
 
 
-def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str:
+def _row_html(columns: Sequence[Column], row: TableRow) -> str:
+    small_ones = any(isinstance(cell, tuple) and any(cell[1:]) for cell in row.cells)
+    is_high = row.facts or row.below or small_ones or any(it.is_words for it in columns[1:])
     top = ";vertical-align:top" if is_high else ""
     rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
@@ -143,12 +142,15 @@ def _row_html(columns: Sequence[Column], row: TableRow, *, is_high: bool) -> str
         style = _place(at, column) + top + rule
         style += weight or (";font-weight:normal" if at == 0 else "")
         style += f";{kit.FAINT}" if row.is_quiet or column.is_quiet else ""
-        style += ";padding-left:12px" if at == 0 and row.is_indented else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
-        small += [row.facts, *row.below] if at == 0 else []
+        name = kit.shown(first, LINE)
+        if at == 0:
+            small += [row.facts, *row.below]
+            style += ";padding-left:12px" * row.is_indented
+            style += ";padding-left:1.1em;text-indent:-1.1em" * (kit.SQUARE in name.html)
         below = "".join(kit.block(_BELOW, content, limit=LINE).html for content in small if content)
         tag = 'th scope="row"' if at == 0 else "td"
-        drawn += f'<{tag} style="{style}">{kit.shown(first, LINE).html}{below}</{tag[:2]}>'
+        drawn += f'<{tag} style="{style}">{name.html}{below}</{tag[:2]}>'
     return f'<tr style="background:none">{drawn}</tr>'
 
 

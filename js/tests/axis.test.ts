@@ -66,7 +66,7 @@ describe("axes", () => {
     expect(values[0]).toBeGreaterThanOrEqual(3900);
     expect(values.at(-1)).toBeLessThanOrEqual(4200);
     expect(values.length).toBeGreaterThanOrEqual(3);
-    expect(texts).toContain("4000");
+    expect(texts).toContain("4,000");
   });
 
   test("a growing axis always holds all of the run and moves in few steps", () => {

@@ -49,13 +49,14 @@ export interface Step {
   stop?: number;
   tokens?: number;
   peak?: number;
+  isSampled?: boolean;
 }
 
 /** A row of `STEP_COLUMNS`. */
 export function stepRow(step: Step): number[] {
   const { number, parent = 1, start = number - 1, stop = number, tokens = 100, peak = 10 } = step;
   const group = [parent, number, number, start, stop, 4, tokens / 4, tokens, tokens - 1];
-  return [...group, peak, 0, peak, number, tokens, 5, peak - 2, peak - 1, 6];
+  return [...group, peak, step.isSampled ? 2 : 0, peak, number, tokens, 5, peak - 2, peak - 1, 6];
 }
 
 /** What a message has more where it tells steps. */

@@ -54,6 +54,7 @@ interface Rules extends Pick<typeof table, Objects> {
   value_ticks: [number, number, string][];
   bars: [string, number, boolean, string, string][];
   worst_steps: [Known[], Known[] | null, number | null][];
+  worst_sampled_steps: [Known[], Known[] | null, number | null][];
 }
 
 const rules = table as unknown as Rules;
@@ -182,12 +183,19 @@ describe("steps fold as in Python", () => {
     expect(groups.map(({ label }) => label.replace(/^\w+ /, "")).join()).toBe(bars);
   });
 
-  test.each(rules.worst_steps)("the worst of %j with %j tokens is %s", (peaks, tokens, number) => {
+  const worstIs = (isSampled: boolean) => (peaks: Known[], tokens: Known[] | null, number: number | null) => {
     const rows = peaks.map((peak, at) =>
-      stepRow({ number: at + 1, peak: known(peak), tokens: tokens === null ? 8 : known(tokens[at]!) }),
+      stepRow({
+        number: at + 1,
+        peak: known(peak),
+        tokens: tokens === null ? 8 : known(tokens[at]!),
+        isSampled,
+      }),
     );
     expect(worstOf(groupsOf(tableOf(rows), "cuda:0"))?.first ?? null).toBe(number);
-  });
+  };
+  test.each(rules.worst_steps)("the worst of %j with %j tokens is %s", worstIs(false));
+  test.each(rules.worst_sampled_steps)("by samples, the worst of %j with %j tokens is %s", worstIs(true));
 });
 
 describe("guides are drawn as in Python", () => {

@@ -52,6 +52,13 @@ describe("findPeak", () => {
     expect(peak).toEqual({ time: 3, bytes: 99, certainty: "exact" });
   });
 
+  test("on a plateau it is where the memory rose, not in a later cell that is as high", () => {
+    const rows = [1, 70, 100, 99.8, 100.2, 100.1].map((bytes, time) => row(time, bytes, 100, 100));
+    const spans = [span(1, null, "cell", 0, 3, 100), span(2, null, "cell", 3, 5, 100.2)];
+    const peak = findPeak(storeWith(rows, { spans }), "cuda:0");
+    expect(peak).toMatchObject({ time: 2, bytes: 100.2 });
+  });
+
   test("a span without a sample has its peak in its middle", () => {
     const store = storeWith([row(0, 1, 1, 1), row(9, 1, 1, 1)], { spans: [span(1, null, "step", 4, 6, 7)] });
     expect(findPeak(store, "cuda:0")).toEqual({ time: 5, bytes: 7, certainty: "exact" });

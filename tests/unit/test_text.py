@@ -47,6 +47,7 @@ def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
         (" 64kib ", 64 * KIB),
         ("4096", 4096),
         ("7 B", 7),
+        ("2 TiB", 2048 * GIB),
     ],
 )
 def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:

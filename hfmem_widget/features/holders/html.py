@@ -92,7 +92,7 @@ def _holder_facts(row: Holder) -> str:
     """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
     if row.kind in {"Python objects", "shared memory"}:
         return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
-    shape = "\u00d7".join(map(str, row.shape)) or "scalar"
+    shape = "\u00d7".join(map(format_count, row.shape)) or "scalar"
     is_one = row.tensors == 1 or not row.dtype
     facts = [
         "" if row.kind == "tensors" else row.kind,

@@ -28,7 +28,6 @@ from hfmem_widget.text import (
     checkpointing_option,
     format_bytes,
     format_count,
-    size_text,
     torch_module,
 )
 
@@ -85,7 +84,7 @@ def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
         yield Advice(
             f"Release PyTorch's cache beforehand: {torch_module(incident.device.key)}.empty_cache()",
             "the library asked the driver, which cannot hand out memory that PyTorch has reserved",
-            f"up to {size_text(incident.cache)}",
+            f"up to {format_bytes(incident.cache)}",
             incident.cache,
         )
 
@@ -97,14 +96,14 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
         yield Advice(
             f"Delete what an earlier run has left: {other.at}",
             "it is no part of what ran; a cell that is run again makes its model anew, beside the one before",
-            size_text(other.bytes),
+            format_bytes(other.bytes),
             other.bytes,
         )
     elif cause in {"leak", "graphs"} and (kept := incident.seen.kept):
         yield Advice(
             f"Store values in {kept.path}, without their graphs: .item() for one number, else .detach()",
             "a tensor with a graph holds everything that its backward pass needs",
-            size_text(kept.bytes),
+            format_bytes(kept.bytes),
             kept.bytes,
         )
     elif cause == "leak":
@@ -112,7 +111,7 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
             "Free what accumulates from step to step; %memholders lists what holds it",
             "a loss stored with its graph, a list of outputs or a cache grows with every step "
             "(loss.item() is only the number)",
-            size_text(incident.known_growth),
+            format_bytes(incident.known_growth),
             incident.known_growth,
         )
     elif cause == "kv cache" and (cache := incident.seen.cache):
@@ -123,7 +122,7 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
         yield Advice(
             f"Truncate to a shorter length (max_length={usual:.0f}), or group sequences by length",
             "a batch is padded to its longest sequence, so one long row makes all of its rows long",
-            f"about {size_text(saved)}",
+            f"about {format_bytes(saved)}",
             saved,
             is_tried=True,
         )
@@ -132,12 +131,12 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
 def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
     blocks, largest = incident.blocks, incident.largest_free
     if blocks is None or not blocks.expandable:
-        free = f"; the largest free piece is {size_text(largest)}" if largest > 0 else ""
+        free = f"; the largest free piece is {format_bytes(largest)}" if largest > 0 else ""
         yield Advice(
             "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before CUDA is initialised (in a new "
             "kernel)",
             f"expandable segments grow instead of being cut into pieces{free}",
-            f"up to {size_text(incident.slack)}",
+            f"up to {format_bytes(incident.slack)}",
             incident.slack,
         )
     if incident.lengths and incident.lengths[1] >= VARIES_FROM * incident.lengths[0]:
@@ -151,7 +150,7 @@ def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             "Free CUDA graphs or memory pools that are no longer used",
             "their private pools hold free memory that nothing else may use",
-            size_text(blocks.private_free),
+            format_bytes(blocks.private_free),
             blocks.private_free,
         )
 
@@ -160,7 +159,7 @@ def _less_cache(incident: Incident, cache: Cache) -> Advice:
     room = incident.room_for_cache
     # Blocks that grow leave pieces behind, up to a second cache; temporaries of all rows had all the room.
     rows = int(cache.rows * room / (2 * cache.whole + room)) if cache.layers > 1 else 0
-    size = size_text(rows * cache.whole / cache.rows)
+    size = format_bytes(rows * cache.whole / cache.rows)
     fewer = "Generate for fewer sequences at a time, or set" if cache.rows > 1 else "Set"
     return Advice(
         f"{fewer} a smaller max_new_tokens",
@@ -174,12 +173,12 @@ def _less_cache(incident: Incident, cache: Cache) -> Advice:
 
 def _stop_processes(incident: Incident) -> Advice:
     biggest = sorted(incident.processes, key=lambda process: -process[1])[:3]
-    named = ", ".join(f"process {pid} ({size_text(size)})" for pid, size in biggest)
+    named = ", ".join(f"process {pid} ({format_bytes(size)})" for pid, size in biggest)
     listed = "; nvidia-smi lists them" if incident.device.key.startswith("cuda") else ""
     return Advice(
         "Stop other processes on the GPU" + (f": {named}" if named else listed),
         "another notebook's kernel holds its memory until it is shut down",
-        "" if named else size_text(incident.others),
+        "" if named else format_bytes(incident.others),
         incident.others,
     )
 
@@ -188,14 +187,14 @@ def _raise_limit(incident: Incident) -> Advice:
     if incident.on_the_host:
         return Advice(
             f"Raise the limit ({incident.host.command}, or the memory of the batch job)",
-            f"this process may map {size_text(incident.host.limit)} in total",
+            f"this process may map {format_bytes(incident.host.limit)} in total",
         )
     needed = incident.reserved + max(incident.asked, to_come(incident))
     twentieths = math.ceil(20 * needed / incident.total) if needed < incident.total else 20
     module = torch_module(incident.device.key)
     return Advice(
         f"Raise the limit: {module}.set_per_process_memory_fraction({min(twentieths, 20) / 20:g})",
-        f"{size_text(incident.free)} of the device is free, but this process may not use it",
+        f"{format_bytes(incident.free)} of the device is free, but this process may not use it",
     )
 
 
@@ -214,7 +213,7 @@ def _in_chunks(incident: Incident) -> Advice:
 def _left_behind(incident: Incident) -> Iterator[Advice]:
     """Yield what to do about what only the error still holds."""
     if incident.seen.freed >= KEPT_FROM:
-        freed = size_text(incident.seen.freed)
+        freed = format_bytes(incident.seen.freed)
         yield Advice(
             "Run %memholders --free errors before the next attempt; %memholders lists what else is held",
             f"the traceback of the last error alone holds {freed}",
@@ -235,7 +234,7 @@ def savings(incident: Incident) -> Iterator[Advice]:
 
 
 def _of_the_request(incident: Incident) -> Iterator[Advice]:
-    asked, longest = size_text(incident.asked), incident.count("longest")
+    asked, longest = format_bytes(incident.asked), incident.count("longest")
     if running(incident, "attention"):
         tokens = f" ({format_count(longest)} tokens)" if longest > 0 else ""
         yield Advice(
@@ -277,8 +276,8 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             action,
             f"predictions stay {place} until the evaluation ends"
-            + (f": {size_text(grown)} more than at its start" if grown > 0 else ""),
-            f"up to {size_text(grown)}" if grown > 0 else "",
+            + (f": {format_bytes(grown)} more than at its start" if grown > 0 else ""),
+            f"up to {format_bytes(grown)}" if grown > 0 else "",
             grown,
             is_tried=True,
         )
@@ -304,10 +303,10 @@ def of_states(incident: Incident) -> Iterator[Advice]:
     ):
         yield Advice(
             'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
-            f"the optimizer's states will take {size_text(whole)}"
+            f"the optimizer's states will take {format_bytes(whole)}"
             if missing
-            else f"the optimizer states take {size_text(states)}",
-            f"about three quarters of that, {size_text(0.75 * whole)}, or nearly all of it",
+            else f"the optimizer states take {format_bytes(states)}",
+            f"about three quarters of that, {format_bytes(0.75 * whole)}, or nearly all of it",
             whole,
             is_tried=True,
         )
@@ -317,8 +316,8 @@ def of_states(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             "Train adapters (LoRA, with peft) instead of all weights",
             f"all {format_count(contents.parameters)} parameters are trainable; their gradients and "
-            f"optimizer states take {size_text(freed)}",
-            f"nearly all of that, {size_text(freed)}",
+            f"optimizer states take {format_bytes(freed)}",
+            f"nearly all of that, {format_bytes(freed)}",
             freed,
             is_tried=True,
         )
@@ -326,7 +325,7 @@ def of_states(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
             "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
-            f"up to {size_text(incident.part('weights'))}",
+            f"up to {format_bytes(incident.part('weights'))}",
             incident.part("weights") / 2,
         )
 
@@ -353,9 +352,9 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
         of_length = f" sequences of {format_count(longest)} tokens" if longest > 0 else ""
         yield Advice(
             f"Halve the batch size to {format_count(samples // 2)} and double gradient_accumulation_steps",
-            f"a batch of {format_count(samples)}{of_length} needs {size_text(activations)} of activations "
+            f"a batch of {format_count(samples)}{of_length} needs {format_bytes(activations)} of activations "
             "and temporaries, which scale with batch size",
-            f"about {size_text(activations / 2)}",
+            f"about {format_bytes(activations / 2)}",
             activations / 2,
             is_tried=True,
         )
@@ -370,7 +369,7 @@ def _of_activations(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             "Use shorter sequences (max_length, or truncation)",
             f"the batch is a single sequence of {format_count(longest)} tokens and cannot be smaller",
-            f"about {size_text(activations / 2)} at half the length",
+            f"about {format_bytes(activations / 2)} at half the length",
             activations / 2,
             is_tried=True,
         )
@@ -384,7 +383,7 @@ def _of_weights(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             "Load the model with dtype=torch.bfloat16",
             f"the weights are float32 and take {with_share(weights, incident)}",
-            f"half of them, {size_text(weights / 2)}",
+            f"half of them, {format_bytes(weights / 2)}",
             weights / 2,
             is_tried=True,
         )
@@ -394,7 +393,7 @@ def _of_weights(incident: Incident) -> Iterator[Advice]:
         yield Advice(
             "Load the weights in 4 bit (BitsAndBytesConfig(load_in_4bit=True)) and train adapters",
             f"the weights take {with_share(weights, incident)}",
-            f"about {size_text(saved)}: 4.5 bits per weight instead of 16",
+            f"about {format_bytes(saved)}: 4.5 bits per weight instead of 16",
             saved,
         )
 

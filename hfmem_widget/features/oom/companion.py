@@ -19,7 +19,7 @@ from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, Recorder, Sample, Session, Span, inside
 from hfmem_widget.session.model import NOT_AVAILABLE, same
-from hfmem_widget.text import size_text
+from hfmem_widget.text import format_bytes
 
 if TYPE_CHECKING:
     from hfmem_widget.features.oom.errors import OutOfMemoryText
@@ -146,7 +146,7 @@ class OutOfMemory(Companion):
     def _mark(
         self, session: Session, device: str, asked: float, time: float, allocated: float
     ) -> None:
-        label = f"out of memory: {size_text(asked)} requested" if asked > 0 else "out of memory"
+        label = f"out of memory: {format_bytes(asked)} requested" if asked > 0 else "out of memory"
         mark = Guide(device, "oom", label, start=time, stop=time, first=allocated, last=allocated)
         if math.isnan(allocated) or mark in session.guides:
             return

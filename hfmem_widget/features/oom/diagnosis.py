@@ -12,7 +12,7 @@ from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, known_of
 from hfmem_widget.features.oom.model import Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.session import HELD
-from hfmem_widget.text import format_count, format_counted, size_text
+from hfmem_widget.text import format_bytes, format_count, format_counted
 
 # The least shares of what there is:
 GROWN_FROM = 0.15  # growth that can have filled it
@@ -75,7 +75,7 @@ def _beside_the_gpu(incident: Incident) -> OomDiagnosis | None:
     """Return that it was not the GPU that was full, if CUDA's own error does not say what was."""
     if incident.origin != "cuda runtime":
         return None
-    free = f"{size_text(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
+    free = f"{format_bytes(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
     if running(incident, "pinning"):
         sentence = "Host memory could not be pinned; GPU memory did not run out"
         return OomDiagnosis("full", f"{sentence}{free and f': {free}'}.")
@@ -94,7 +94,7 @@ def _another_model(incident: Incident) -> OomDiagnosis | None:
     if other is None or other.bytes < GROWN_FROM * incident.ceiling:
         return None
     alive = f"{'is' if other.what.startswith('Another') else 'are'} alive"
-    sentence = f"{other.what} {alive}: {other.at} ({size_text(other.bytes)})."
+    sentence = f"{other.what} {alive}: {other.at} ({format_bytes(other.bytes)})."
     return OomDiagnosis("another model", sentence)
 
 
@@ -114,7 +114,8 @@ def _kv_cache(incident: Incident) -> OomDiagnosis | None:
     return OomDiagnosis(
         "kv cache",
         f"KV cache: {format_counted(cache.rows, 'sequence')} of {format_count(cache.length)} tokens need "
-        f"{size_text(cache.whole)}; beside the rest there is room for {size_text(incident.room_for_cache)}.",
+        f"{format_bytes(cache.whole)}; beside the rest there is room for "
+        f"{format_bytes(incident.room_for_cache)}.",
     )
 
 
@@ -123,13 +124,15 @@ def _training(incident: Incident) -> OomDiagnosis | None:
     # Even with nothing else allocated, so a smaller batch does not help.
     if seen.cache or not to_come(incident) > max(0.0, incident.allocated + incident.room - held):
         return None
-    parts = [f"{size_text(seen.gradients)} of gradients"] if seen.gradients else []
+    parts = [f"{format_bytes(seen.gradients)} of gradients"] if seen.gradients else []
     if seen.states:
-        parts.append(f"{size_text(seen.states)} of optimizer states ({', '.join(seen.optimizers)})")
+        parts.append(
+            f"{format_bytes(seen.states)} of optimizer states ({', '.join(seen.optimizers)})"
+        )
     return OomDiagnosis(
         "training",
         f"Training does not fit, whatever the batch: {' and '.join(parts)} are still to come, beside "
-        f"{size_text(held)} of weights, gradients and states that are there.",
+        f"{format_bytes(held)} of weights, gradients and states that are there.",
     )
 
 
@@ -155,11 +158,11 @@ def _fragmentation(incident: Incident) -> OomDiagnosis | None:
     # What follows must fit, too.
     if largest >= asked or asked + to_come(incident) > incident.room:
         return None
-    pieces = f"pieces of up to {size_text(largest)}" if largest > 0 else "smaller pieces"
+    pieces = f"pieces of up to {format_bytes(largest)}" if largest > 0 else "smaller pieces"
     return OomDiagnosis(
         "fragmentation",
-        f"Fragmentation: {size_text(incident.slack)} of PyTorch's reserved memory is free, but only in "
-        f"{pieces}; the request needs {size_text(asked)} in one piece.",
+        f"Fragmentation: {format_bytes(incident.slack)} of PyTorch's reserved memory is free, but only in "
+        f"{pieces}; the request needs {format_bytes(asked)} in one piece.",
     )
 
 
@@ -176,8 +179,8 @@ def limit(incident: Incident) -> OomDiagnosis | None:
     if incident.on_the_host:
         host = incident.host
         sentence = (
-            f"{host.command} allows this process {size_text(host.limit)}; {size_text(host.used)} was mapped "
-            "already, so the request did not fit"
+            f"{host.command} allows this process {format_bytes(host.limit)}; {format_bytes(host.used)} "
+            "was mapped already, so the request did not fit"
         )
         return (
             OomDiagnosis("limit", f"Limit reached: {sentence}.") if incident.met_a_limit else None
@@ -187,11 +190,11 @@ def limit(incident: Incident) -> OomDiagnosis | None:
     if incident.is_beyond or not is_limited or incident.free < incident.asked:
         return None
     limits = (
-        f"allows this process {size_text(incident.allowed)} of"
+        f"allows this process {format_bytes(incident.allowed)} of"
         if incident.allowed > 0
         else "limits this process on"
     )
-    free = f"{size_text(incident.free)} is free" if incident.free > 0 else "more is free"
+    free = f"{format_bytes(incident.free)} is free" if incident.free > 0 else "more is free"
     return OomDiagnosis(
         "limit",
         f"Limit reached: the memory fraction {limits} {incident.place}, although {free}.",
@@ -205,8 +208,8 @@ def _page_cache(incident: Incident) -> OomDiagnosis | None:
         return None
     return OomDiagnosis(
         "page cache",
-        f"Probably page cache: of the {size_text(free)} that the kernel could give, {size_text(cache)} was "
-        f"cache of files, which CUDA counts as used; {size_text(incident.asked)} was requested.",
+        f"Probably page cache: of the {format_bytes(free)} that the kernel could give, {format_bytes(cache)} "
+        f"was cache of files, which CUDA counts as used; {format_bytes(incident.asked)} was requested.",
         is_sure=False,
     )
 
@@ -220,7 +223,7 @@ def huge(incident: Incident) -> OomDiagnosis | None:
         return OomDiagnosis(
             "huge",
             "Probably one oversized request: the error does not report its size, and "
-            f"{size_text(incident.free)} of {size_text(there_is)} was free.",
+            f"{format_bytes(incident.free)} of {format_bytes(there_is)} was free.",
             is_sure=False,
         )
     held = sum(incident.part(name) for name in HELD)
@@ -231,12 +234,13 @@ def huge(incident: Incident) -> OomDiagnosis | None:
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
         return None
     if asked > incident.total:
-        how = f"more than {incident.place} has in total ({size_text(incident.capacity)})"
+        how = f"more than {incident.place} has in total ({format_bytes(incident.capacity)})"
     elif asked > not_held and held > 0:
-        how = f"more than the {size_text(not_held)} of {incident.place} that the model itself does not hold"
+        rest = f"{format_bytes(not_held)} of {incident.place}"
+        how = f"more than the {rest} that the model itself does not hold"
     else:
         how = f"{100 * asked / there_is:.0f} % of {incident.place}"
-    return OomDiagnosis("huge", f"Oversized request: {size_text(asked)} in one piece, {how}.")
+    return OomDiagnosis("huge", f"Oversized request: {format_bytes(asked)} in one piece, {how}.")
 
 
 def _other_processes(incident: Incident) -> OomDiagnosis | None:
@@ -248,12 +252,12 @@ def _other_processes(incident: Incident) -> OomDiagnosis | None:
     subject = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
     would = " Without that, the request would have fit." if incident.asked > 0 else ""
     if incident.device.shared and not incident.processes:
-        all_of_it = f"{size_text(others)} of the {size_text(incident.capacity)}"
+        all_of_it = f"{format_bytes(others)} of the {format_bytes(incident.capacity)}"
         sentence = f"The rest of the machine uses {all_of_it} that CPU and GPU share.{would}"
         return OomDiagnosis("machine", sentence)
     return OomDiagnosis(
         "others",
-        f"{subject} {size_text(others)} of {incident.place}'s {size_text(incident.capacity)}.{would}",
+        f"{subject} {format_bytes(others)} of {incident.place}'s {format_bytes(incident.capacity)}.{would}",
     )
 
 
@@ -267,24 +271,26 @@ def _full(incident: Incident) -> OomDiagnosis:
             f"Cause unknown: the error says that {incident.place} ran out of memory, but not how full "
             "it was.",
         )
-    sentence = f"Memory is full: PyTorch's tensors take {size_text(allocated)}"
-    sentence += f" of {size_text(there_is)}" if there_is > 0 else ""
+    sentence = f"Memory is full: PyTorch's tensors take {format_bytes(allocated)}"
+    sentence += f" of {format_bytes(there_is)}" if there_is > 0 else ""
     if biggest := _biggest_part(incident):
         share, label = biggest
         sentence += f", of which {share} is {label}"
     if incident.beside_the_allocator:
-        sentence += f"; PyTorch's cache takes {size_text(incident.cache)} more, which the library cannot use"
+        more = f"{format_bytes(incident.cache)} more"
+        sentence += f"; PyTorch's cache takes {more}, which the library cannot use"
     return OomDiagnosis("full", f"{sentence}.")
 
 
 def _full_host(incident: Incident) -> str:
     if not incident.ceiling > 0:
         return "The machine had no memory left for the request."
-    there_is = f"the machine's {size_text(incident.ceiling)}"
-    sentence = f"Memory is full: {size_text(incident.free)} of {there_is} was free"
+    there_is = f"the machine's {format_bytes(incident.ceiling)}"
+    sentence = f"Memory is full: {format_bytes(incident.free)} of {there_is} was free"
     if biggest := _biggest_part(incident):
         share, label = biggest
-        sentence += f"; {share} of this process's private memory ({size_text(incident.allocated)}) is {label}"
+        private = format_bytes(incident.allocated)
+        sentence += f"; {share} of this process's private memory ({private}) is {label}"
     return f"{sentence}."
 
 
@@ -300,8 +306,8 @@ def _biggest_part(incident: Incident) -> tuple[str, str] | None:
 def with_share(size: float, incident: Incident) -> str:
     """Return a size, and its share of what is allocated if that is known."""
     if not incident.allocated > 0:
-        return size_text(size)
-    return f"{size_text(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
+        return format_bytes(size)
+    return f"{format_bytes(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
 
 
 def running(incident: Incident, what: str) -> bool:

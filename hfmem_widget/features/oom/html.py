@@ -10,7 +10,7 @@ from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.model import Advice, Incident, OomDiagnosis
 from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Move, Part
-from hfmem_widget.text import MIB, format_count, format_counted, size_text
+from hfmem_widget.text import MIB, format_bytes, format_count, format_counted
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
@@ -88,7 +88,7 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     total = incident.capacity
     on_the_host = incident.on_the_host
     owner = f"by {incident.host.command}" if incident.met_a_limit else "to this process"
-    of_total = f"of {size_text(total)}" if total > 0 else ""
+    of_total = f"of {format_bytes(total)}" if total > 0 else ""
     figures = [
         ("requested", incident.asked, f"by {WHO[incident.origin]}"),
         ("free on the machine" if on_the_host else "free on the device", incident.free, of_total),
@@ -98,7 +98,7 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
     if not on_the_host and incident.cache >= LEAST_CACHE:
         figures.append(("cache", incident.cache, "free, but reserved"))
         figures.append(("largest free block", incident.largest_free, "in the cache"))
-    return [(name, size_text(value), small) for name, value, small in figures if value >= 0]
+    return [(name, format_bytes(value), small) for name, value, small in figures if value >= 0]
 
 
 def _parts(incident: Incident) -> kit.Fragment:
@@ -109,7 +109,7 @@ def _parts(incident: Incident) -> kit.Fragment:
     if not seen:
         return kit.NOTHING
     named = [
-        kit.marked(palette.PARTS[part.name], f"{part.label} {size_text(part.bytes)}")
+        kit.marked(palette.PARTS[part.name], f"{part.label} {format_bytes(part.bytes)}")
         for part in seen
     ]
     keys = kit.keys(named, ";margin:3px 0 0;font-size:12px").html
@@ -151,7 +151,7 @@ def batch(incident: Incident) -> str:
 
 def _size_of(blocks: LiveBlocks) -> str:
     count = "" if blocks.count == 1 else f"{format_count(blocks.count)} \u00d7 "
-    return count + size_text(blocks.bytes)
+    return count + format_bytes(blocks.bytes)
 
 
 def _blocks(incident: Incident) -> kit.Fragment:
@@ -170,7 +170,7 @@ def _blocks(incident: Incident) -> kit.Fragment:
 
 def _processes(incident: Incident) -> kit.Fragment:
     biggest = sorted(incident.processes, key=lambda process: -process[1])[:5]
-    listed = _DOT.join(f"process {pid}: {size_text(size)}" for pid, size in biggest)
+    listed = _DOT.join(f"process {pid}: {format_bytes(size)}" for pid, size in biggest)
     return kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING
 
 
@@ -236,22 +236,22 @@ def bar_html(incident: Incident) -> str:
         f'stroke-width="{2 if end < 99.9 else 0}"/>'
     )
     owner = "limit of this process" if incident.limit > 0 else incident.place
-    scale = [f"{owner}: {size_text(there_is)}"]
+    scale = [f"{owner}: {format_bytes(there_is)}"]
     if asked:
         line = "limit" if incident.limit > 0 else "capacity"
         scale.insert(0, f"dashed: the request{f'; line: the {line}' if full > there_is else ''}")
         over = (
             f'<rect x="{100 * total / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
             f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '
-            f'stroke-dasharray="4 3"><title>requested {size_text(asked)}</title></rect>{over}'
+            f'stroke-dasharray="4 3"><title>requested {format_bytes(asked)}</title></rect>{over}'
         )
     drawn = kit.bar(
         (
-            (palette.PARTS[part.name], part.bytes, f"{part.label} {size_text(part.bytes)}")
+            (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
             for part in parts
         ),
         full,
-        f"{owner}: {size_text(total)} used of {size_text(there_is)}",
+        f"{owner}: {format_bytes(total)} used of {format_bytes(there_is)}",
         height=_HEIGHT,
         over=over,
         style=f";background:{palette.PARTS['free']}",

@@ -28,7 +28,7 @@ from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.heap.frames import outwards
 from hfmem_widget.sources.procfs import address_space
-from hfmem_widget.text import GIB, size_text
+from hfmem_widget.text import GIB, format_bytes
 
 RAN_OUT = "when it ran out"
 
@@ -343,8 +343,8 @@ def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
     return Finding(
         kind=KIND,
         severity="info",
-        title=f"{errors} caught; {which} requested {size_text(last.asked)} on {last.device}, with "
-        f"{size_text(last.free)} free.",
+        title=f"{errors} caught; {which} requested {format_bytes(last.asked)} on {last.device}, with "
+        f"{format_bytes(last.free)} free.",
         evidence={
             "device": last.device,
             "caught": count,
@@ -357,9 +357,9 @@ def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
 
 def headline(incident: Incident) -> str:
     """Return what ran out and what was requested, without a full stop."""
-    asked = f"{size_text(incident.asked)} requested" if incident.asked > 0 else ""
-    free = f"{size_text(incident.free)} free" if incident.free >= 0 else ""
+    asked = f"{format_bytes(incident.asked)} requested" if incident.asked > 0 else ""
+    free = f"{format_bytes(incident.free)} free" if incident.free >= 0 else ""
     if incident.limit > 0 and not incident.free < incident.asked:
-        free = f"this process may use {size_text(incident.limit)}"
+        free = f"this process may use {format_bytes(incident.limit)}"
     figures = ", ".join(filter(None, (asked, free)))
     return f"Out of memory on {incident.place}" + (f": {figures}" if figures else "")

@@ -26,7 +26,7 @@ def value_ticks(top: float, unit: str, count: int = 5) -> Ticks:
     step = round_up(top / count, (1, 2, 2.5, 5, 10))
     is_quarter = math.isclose(step / 10.0 ** math.floor(math.log10(step) + 1e-9), 2.5)
     values = _multiples(step, top)
-    texts = [f"{value:.{_decimals(step, is_quarter)}f}" for value in values]
+    texts = [f"{value:,.{_decimals(step, is_quarter)}f}" for value in values]
     return Ticks(values, (*texts[:-1], f"{texts[-1]} {unit}"))
 
 

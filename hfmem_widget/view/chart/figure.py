@@ -31,7 +31,7 @@ MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
 TICKS = 26
 LEGEND_ROW = 19
 LEGEND_PAD = 12
-LEGEND_COLUMNS = 3  # in the narrowest notebook: beside the panel, on a small screen
+LEGEND_COLUMNS = 3  # at every width: what is below the chart is as high as that
 
 BAR_ROW = 34
 LANE = 15
@@ -170,18 +170,18 @@ def _drawn(scene: Scene) -> dict[str, Any]:
 
 def _legend(plot: float) -> dict[str, Any]:
     below = {"y": -TICKS / plot, "yanchor": "top"}
-    return {"orientation": "h", "x": 0, "xanchor": "left", **below, "bgcolor": paint.CLEAR}
+    columns = {"entrywidthmode": "fraction", "entrywidth": 1 / LEGEND_COLUMNS}
+    across = {"orientation": "h", "x": 0, "xanchor": "left", "bgcolor": paint.CLEAR}
+    return across | below | columns
 
 
-def legend_height(entries: int, columns: int = LEGEND_COLUMNS) -> int:
-    """Return how many pixels a legend takes in the narrowest notebook."""
-    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / columns)
+def legend_height(entries: int) -> int:
+    """Return how many pixels a legend takes."""
+    return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
 
 
 def _layout(scene: Scene, entries: int) -> dict[str, Any]:
-    # The host's names are longer.
-    columns = 2 if scene.device.key == HOST else LEGEND_COLUMNS
-    bottom, lanes, frame = TICKS + legend_height(entries, columns), scene.lanes, scene.frame
+    bottom, lanes, frame = TICKS + legend_height(entries), scene.lanes, scene.frame
     above = (lanes * LANE + LANE_GAP) / PLOT if lanes else 0.0
     drawn = paint.axes(frame, top=round(1 - above, 4))
     drawn["xaxis"] |= {
@@ -193,8 +193,6 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
     }
     if scene.highest_aside > frame.top:
         drawn["yaxis"] = paint.growing(drawn["yaxis"], frame, scene.highest_aside)
-    # Where there are many devices, two columns of the legend fit the narrowest notebook.
-    font = {"size": 10 if len(scene.devices) > 1 else 11}
     layout: dict[str, Any] = {
         "height": MARGIN["t"] + PLOT + bottom,
         "margin": {**MARGIN, "b": bottom},
@@ -202,7 +200,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         "hovermode": "x unified",
         "hoverlabel": {"bgcolor": HOVER, "bordercolor": HOVER, "font": {"color": ON_HOVER}},
         "barmode": "overlay",
-        "legend": {**_legend(PLOT), "font": font},
+        "legend": _legend(PLOT) | {"font": {"size": 10 if scene.device.key == HOST else 11}},
         **drawn,
         "shapes": [],
         "annotations": [paint.word_annotation(word, frame) for word in scene.words],

@@ -22,8 +22,10 @@ from hfmem_widget.view.line import peak_text
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
-# Of its peak: what it must be above that of most steps, if others have as many tokens.
-STANDS_OUT = 0.02
+STANDS_OUT = (
+    0.02  # of its peak: what it must be above that of most steps, if others have as many tokens
+)
+BY_CHANCE = 0.1  # the same where it may be by chance: samples miss peaks by a few percent
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 
@@ -156,8 +158,10 @@ def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
     middles = ((it.lowest + it.peak) / 2 for it in (group.devices[device] for group in rivals))
     above = memory.peak - sorted(middles)[(len(rivals) - 1) // 2]
     others = [group.devices[device].worst_tokens for group in rivals if group is not worst]
-    is_longest = bool(others) and all(memory.worst_tokens > tokens for tokens in others)
-    if above <= 0 or (above < STANDS_OUT * memory.peak and not is_longest):
+    shorter = sum(memory.worst_tokens > tokens for tokens in others)
+    may_be_chance = memory.certainty == "sampled" and 2 * shorter < len(others)
+    least = (BY_CHANCE if may_be_chance else STANDS_OUT) * memory.peak
+    if above <= 0 or (above < least and not 0 < shorter == len(others)):
         return None
     if count == 1 or not memory.worst:
         return worst

@@ -48,6 +48,7 @@ LABEL_ROOM, CLEARANCE = 0.11, 0.03  # of the height: what a label needs, its dis
 
 TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 LEAST_OF_UNIT = 2  # a scene is at least so many units long in the unit of its times
+AS_HIGH = 0.99  # of the peak is as high
 _EDGE = 0.25  # closer to a side than this share of the width, the peak's label turns inwards
 _EDGE_OF_MARK = 0.4  # the same for the word at a mark, which is longer
 _REACH_OF_WORD = 0.7  # share of the width that a mark's word may cover in a narrow notebook
@@ -321,28 +322,31 @@ def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
 def _mark(
     session: Session, key: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
-    """Place the peak: in the shortest span or step that has it, where the samples are highest."""
+    """Place the peak in the shortest span or step that has it; a cell's where samples first came so high."""
     device, _, metric = key.partition("/")
     stretches = [
-        (span.start, end_of(session, span), peak_of(session, span, key).value)
+        (span.start, end_of(session, span), peak_of(session, span, key).value, span.parent is None)
         for span in session.spans
     ]
     if metric == "allocated":
         stretches += [
-            (group.start, group.stop, group.devices[device].peak)
+            (group.start, group.stop, group.devices[device].peak, False)
             for group in session.steps
             if device in group.devices
         ]
     inside = [
-        (stop - start, start, stop)
-        for start, stop, highest in stretches
+        (stop - start, start, stop, is_cell)
+        for start, stop, highest, is_cell in stretches
         if view[0] <= start and stop <= view[1] and highest == peak.value
     ]
-    _, start, stop = min(inside, default=(0.0, *view))
+    _, start, stop, is_cell = min(inside, default=(0.0, *view, True))
     time, index = (start + stop) / 2, session.index(key)
     part = session.between(start, stop)
     if index is not None and not np.isnan(part.high[:, index]).all():
         time = min(max(float(part.time[np.nanargmax(part.high[:, index])]), start), stop)
+        before = session.between(view[0] if is_cell else time, time)
+        near = before.time[before.high[:, index] >= AS_HIGH * peak.value]
+        time = min([time, *(max(at, view[0]) for at in near[:1].tolist())])
     text = peak_name(session.ranks if device == OVERVIEW else None, peak)
     return PeakMark(time - view[0], peak, text, label_at)
 

@@ -1,6 +1,6 @@
 /** Axes that fit the data and hold still. */
 
-import { formatClock, formatTick } from "./format.ts";
+import { formatClock, formatTick, grouped } from "./format.ts";
 
 export interface Ticks {
   values: number[];
@@ -36,7 +36,7 @@ export function valueTicks(top: number, count: number): Ticks {
   const decimals = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9) + (isQuarter(step) ? 1 : 0));
   const values = [];
   for (let index = 0; index * step <= top * (1 + 1e-9); index++) values.push(index * step);
-  return { values, texts: values.map((value) => value.toFixed(decimals)) };
+  return { values, texts: values.map((value) => grouped(value.toFixed(decimals))) };
 }
 
 /** About `count` ticks within [start, stop], at multiples of 1, 2, 2.5 or 5. */

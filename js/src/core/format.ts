@@ -1,7 +1,7 @@
 /** Bytes, seconds and labels as people read them; the rules of `text.py`. */
 
 export const MIB = 2 ** 20;
-const GIB = 2 ** 30;
+const LARGER = ["GiB", "TiB", "PiB"];
 
 export interface Unit {
   divisor: number;
@@ -13,15 +13,25 @@ export function percentOf(total: number): Unit {
 }
 
 export function unitFor(bytes: number): Unit {
-  const isLarge = !Number.isFinite(bytes) || Math.abs(bytes) >= 999.5 * MIB;
-  return isLarge ? { divisor: GIB, name: "GiB" } : { divisor: MIB, name: "MiB" };
+  let unit = { divisor: MIB, name: "MiB" };
+  for (const name of LARGER) {
+    if (Math.abs(bytes) < 999.5 * unit.divisor) return unit;
+    unit = { divisor: 1024 * unit.divisor, name };
+    if (!Number.isFinite(bytes)) return unit;
+  }
+  return unit;
 }
 
-/** Three significant digits, four above a hundred: 0.51, 6.99, 14.0, 140.4, 1005. */
+/** Three significant digits, four above a hundred: 0.51, 6.99, 14.0, 140.4, 1,005. */
 export function digits(value: number): string {
   const magnitude = Math.abs(value);
   const text = fixed(magnitude, magnitude >= 999.5 ? 0 : magnitude >= 9.995 ? 1 : 2);
-  return value < 0 && Number(text) !== 0 ? `\u2212${text}` : text;
+  return value < 0 && Number(text) !== 0 ? `\u2212${grouped(text)}` : grouped(text);
+}
+
+/** A figure with commas between thousands. */
+export function grouped(text: string): string {
+  return text.replace(/\d+/, (whole) => whole.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
 /** As Python and torch write it: of what lies just between two figures, the even one. */
@@ -42,7 +52,7 @@ export function formatBytes(bytes: number, unit = unitFor(bytes)): string {
 /** Of anything but bytes: 1,024. */
 export function formatCount(count: number): string {
   if (!Number.isFinite(count)) return "n/a";
-  return String(Number(fixed(count, 0))).replace(/\B(?=(\d{3})+$)/g, ",");
+  return grouped(String(Number(fixed(count, 0))));
 }
 
 /** With its noun: `1 step`, `6,000 steps`. */

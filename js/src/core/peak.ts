@@ -12,8 +12,13 @@ export interface Peak {
 
 /** Samples travel as float32: a reading this much above the exact peak is the same reading, rounded. */
 const ROUNDING = 1e-6;
+/** What is this near the peak is as high: on a plateau the peak is where it was reached. */
+const AS_HIGH = 0.99;
 
-/** The peak of the span or step that rose highest, marked where its samples are highest; or the highest sample. */
+/**
+ * The peak of the span or step that rose highest, marked where its samples are highest, that of a cell where samples
+ * first came as high; or the highest sample.
+ */
 export function findPeak(store: Store, device: string): Peak | null {
   const { timeline } = store;
   const column = timeline.columns[store.columnOf(device, "allocated")];
@@ -25,7 +30,10 @@ export function findPeak(store: Store, device: string): Peak | null {
   }
   const from = timeline.firstFrom(known.start);
   const to = timeline.firstAfter(known.stop);
-  const row = column ? column.highest(from, to) : -1;
+  let row = column ? column.highest(from, to) : -1;
+  for (let earlier = 0; known.isCell && earlier < row; earlier++) {
+    if (column!.values[earlier]! >= AS_HIGH * known.bytes) row = earlier;
+  }
   const time = row < 0 ? (known.start + known.stop) / 2 : timeline.time[row]!;
   return { time, bytes: known.bytes, certainty: known.certainty };
 }
@@ -42,6 +50,7 @@ interface Stretch {
   stop: number;
   bytes: number;
   certainty: Certainty;
+  isCell: boolean;
 }
 
 /** Of spans and steps with the same peak the shortest tells best where it was. */
@@ -56,15 +65,15 @@ function highestStretch(store: Store, device: string): Stretch | null {
 
 function* stretches({ spans, steps, status, timeline }: Store, device: string): Iterable<Stretch> {
   const now = status?.elapsed ?? timeline.last;
-  for (const { start, stop, devices } of spans.values()) {
+  for (const { start, stop, parent, devices } of spans.values()) {
     const memory = devices[device];
     if (memory?.peak == null) continue;
     const { peak: bytes, certainty } = memory;
-    yield { start, stop: stop ?? Math.max(now, start), bytes, certainty };
+    yield { start, stop: stop ?? Math.max(now, start), bytes, certainty, isCell: parent === null };
   }
   const highest = steps.highest(device);
   if (highest < 0) return;
   const { peak: bytes, certainty } = steps.memory(highest, device)!;
   const { start, stop } = steps.group(highest);
-  yield { start, stop, bytes, certainty };
+  yield { start, stop, bytes, certainty, isCell: false };
 }

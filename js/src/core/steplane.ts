@@ -7,6 +7,8 @@ import { type DeviceGroup, joined, type StepGroup, type StepTable } from "./step
 const LEAST_RIVALS = 3;
 /** Of its peak: what it must be above that of most steps, if others have as many tokens. */
 const STANDS_OUT = 0.02;
+/** The same where it may be by chance: samples miss peaks by a few percent. */
+const BY_CHANCE = 0.1;
 
 /** The groups that are in view, and the worst step of all if it is; at most about `budget` bars. */
 export function laySteps(
@@ -37,13 +39,16 @@ export function worstOf(all: DeviceGroup[]): DeviceGroup | null {
   const count = rivals.reduce((sum, group) => sum + countOf(group), 0);
   if (count < LEAST_RIVALS) return null;
   const worst = rivals.reduce((best, next) => (next.memory!.peak > best.memory!.peak ? next : best));
-  const { peak, worstTokens } = worst.memory!;
+  const { peak, certainty, worstTokens } = worst.memory!;
   // Of each group its middle stands for its steps.
   const middles = rivals.map(({ memory }) => (memory!.lowest + memory!.peak) / 2).sort((a, b) => a - b);
   const above = peak - middles[(middles.length - 1) >> 1]!;
   const others = rivals.filter((group) => group !== worst);
-  const isLongest = others.length > 0 && others.every(({ memory }) => worstTokens > memory!.worstTokens);
-  return above > 0 && (above >= STANDS_OUT * peak || isLongest) ? alone(worst) : null;
+  const shorter = others.filter(({ memory }) => worstTokens > memory!.worstTokens).length;
+  const isLongest = shorter > 0 && shorter === others.length;
+  const mayBeChance = certainty === "sampled" && 2 * shorter < others.length;
+  const least = (mayBeChance ? BY_CHANCE : STANDS_OUT) * peak;
+  return above > 0 && (above >= least || isLongest) ? alone(worst) : null;
 }
 
 export function countOf({ first, last }: StepGroup): number {

@@ -122,7 +122,9 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
     pull.run("tuned", 1.03 * 8 * GIB)
 
     assert pull.play() == 1
-    assert "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
+    assert (
+        "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
+    )
     assert pull.report.count("within the limit") == 1
     assert pull.report.index("#### a\n") < pull.report.index("#### tuned\n")
 

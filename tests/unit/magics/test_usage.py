@@ -63,6 +63,15 @@ def test_an_option_that_is_empty_is_not_given(
     assert session.guides == []
 
 
+def test_a_size_may_have_a_space_before_its_unit(
+    magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As people write it."""
+    magics.memwatch("on --min 20 GiB --label x")
+
+    assert "less than 20.0 GiB" in capsys.readouterr().out
+
+
 def parser_of(name: str) -> Any:
     kinds = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     return getattr(kinds[name], name).parser
@@ -91,7 +100,7 @@ REFUSED = {
     "%%memwatch -label x": ("no option -label", "did you mean --label?"),
     "%%memwatch --label fine tune": ('quotes: --label "fine tune"',),
     "%%memwatch --label fine tune on gpu --quiet": ('--label "fine tune on gpu"',),
-    "%%memwatch --budget 20 GB": ('several words need quotes: --budget "20 GB"',),
+    "%%memwatch --budget 20 GB": ("not '20GB'; did you mean 20GiB?",),
     "%%memwatch fine-tune": ("options only", "'fine-tune'", "--label fine-tune"),
     "%%memwatch --label": ("--label needs a value",),
     "%%memwatch --label --quiet": ("--label needs a value",),
@@ -119,7 +128,8 @@ REFUSED = {
     "%memfit a --precision pure bf16": ('--precision "pure bf16"',),
     "%memfit a --batch 1.5": ("--batch must be a whole number, not '1.5'",),
     "%memanatomy peak 3": ("one moment, not 'peak' and '3'",),
-    "%memholders --least 3 MiB": ("%memholders takes options only, not 'MiB'", "--free"),
+    "%memholders --least 3 MB": ("not '3MB'; did you mean 3MiB?",),
+    "%memholders --least 3MiB model": ("%memholders takes options only, not 'model'", "--free"),
     "%memholders --trim": ("--trim goes with --free",),
     "%memcompare a --runs": ("--runs goes without names",),
     "%memanatomy peak --layout": ("--layout shows the allocator as it is now",),
@@ -186,5 +196,7 @@ def test_each_magic_shows_its_manual(
     said = capsys.readouterr()
 
     assert said.err == ""
+    assert said.out.splitlines()[0].endswith(".")
     assert f"%{name}" in said.out
+    assert "::" not in said.out
     assert "options:" in said.out

@@ -45,11 +45,11 @@ def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
-    """A card without its tags still reads as a text, from the title down to the device."""
+    """A card without its tags still reads as a text, from the sentence down to the device."""
     assert text(card("training")) == (
-        "fine-tune cell · 11.6 s · cuda:0 NVIDIA H200 ● done "
         "Peak 6.99 of 140.4 GiB , exact, in step 21. "
         "3.75 GiB stay : optimizer states 2.48, weights 1.24. "
+        "fine-tune 11.6 s · cuda:0 NVIDIA H200 ● done "
         "weights 1.24 GiB optimizer states 2.48 GiB "
         "activations and temporaries 3.24 GiB allocator cache 429.5 MiB "
         "CUDA context and libraries 620.0 MiB driver&#x27;s reserve 615.0 MiB other processes 30.7 MiB "

@@ -20,7 +20,7 @@ from hfmem_widget.features.oom.html import WHO
 from hfmem_widget.features.oom.incident import finding_of, headline
 from hfmem_widget.features.oom.model import NAMES, Incident, ModelFacts
 from hfmem_widget.features.oom.observer import BACKWARD
-from hfmem_widget.text import GIB, size_text
+from hfmem_widget.text import GIB, format_bytes
 from tests.data import DATA, ROOT
 from tests.data.oom_cases import CASES
 from tests.data.oom_incidents import GPU, HOST, Case, incident, spans
@@ -111,12 +111,12 @@ def test_every_figure_is_the_incidents(case: Case) -> None:
         (2.0 * GIB, "2.00 GiB"),
         (3 * 1024 * GIB, "3.00 TiB"),
         (2**50, "1.00 PiB"),
-        (2**60, "1024 PiB"),
+        (2**60, "1,024 PiB"),
     ],
 )
 def test_sizes_beyond_any_machine_have_greater_units(size: float, words: str) -> None:
     """From 1000 GiB on a size is told in TiB, from 1000 TiB on in PiB."""
-    assert size_text(size) == words
+    assert format_bytes(size) == words
 
 
 SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))

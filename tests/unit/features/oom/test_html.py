@@ -14,7 +14,7 @@ from hfmem_widget.features.oom.html import bar_html, drawn_parts, figures_of, ou
 from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import Device
-from hfmem_widget.text import GIB, size_text
+from hfmem_widget.text import GIB, format_bytes
 from tests.data.oom_cases import CASES
 from tests.data.oom_incidents import Case, blocks, incident
 from tests.unit.view.test_hostile_text import Strict
@@ -125,9 +125,9 @@ def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
     met = case("CPU: a limit of the shell's")
     assert met.met_a_limit
     drawn = bar_html(met)
-    assert f"limit of this process: {size_text(met.host.limit)}" in drawn
+    assert f"limit of this process: {format_bytes(met.host.limit)}" in drawn
     told = bundle(met)
-    assert f"allowed {size_text(met.host.limit)}" in told["text/plain"]
+    assert f"allowed {format_bytes(met.host.limit)}" in told["text/plain"]
     assert "rest of the machine" not in told["text/html"]
     widths = [
         float(one) for one in re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%" height', drawn)
@@ -140,8 +140,8 @@ def test_a_capacity_is_the_one_that_stands_everywhere() -> None:
     own = case("full of 16-bit weights")
     device = replace(own.device, total=own.total + 0.6 * GIB)
     told = bundle(replace(own, device=device))["text/plain"]
-    assert size_text(device.total) in told
-    assert size_text(own.total) not in told
+    assert format_bytes(device.total) in told
+    assert format_bytes(own.total) not in told
 
 
 def test_earlier_errors_are_counted() -> None:
@@ -177,7 +177,7 @@ def test_the_parts_are_what_is_taken(one: Case) -> None:
     for part in parts:
         # What malloc keeps is in what is mapped, not private memory, where the whole is a limit of that.
         if part.name != "cache" or "mapped, not private memory" not in line[0]:
-            assert f"{part.label} {size_text(part.bytes)}" in line[0]
+            assert f"{part.label} {format_bytes(part.bytes)}" in line[0]
     assert not any("free" in text.rpartition("parts: ")[2].split() for text in line)
 
 

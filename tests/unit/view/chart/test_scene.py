@@ -74,6 +74,25 @@ def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
     assert built.peak.label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
 
 
+def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
+    """Not in a later cell that only stays as high, whose samples are higher by chance."""
+    stage = Stage("notebook", gpus=1, interval=0.5)
+    for label, size in (("model = load()", 1.0), ("time.sleep(2)", 1.004)):
+        with stage.span("cell", label):
+            stage.hold({"cuda:0": size * GIB}, 1.0)
+            stage.hold({"cuda:0": size * GIB}, 1.0)
+    session = stage.finish()
+    whole, last = (build_scene(session, span, columns=100) for span in (None, session.spans[1]))
+    assert whole is not None
+    assert last is not None
+    assert whole.peak is not None
+    assert last.peak is not None
+
+    assert whole.peak.time == 1.0
+    assert whole.peak.peak.value == pytest.approx(1.004 * GIB)
+    assert last.peak.time < 0.6
+
+
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
