@@ -126,12 +126,11 @@ class Leaks(Companion):
             if "holder" in finding.evidence:
                 named_already.add(device)
         last = process_state(LastSearch)
-        for left in much:
+        for left in (each for each in much if each.device not in named_already):
             held = last.held_before(left) if known.held.bound else known.held
             before = replace(known, held=held)
-            finding = named(left, holders, before, span.id, raised=self._raised)
-            if finding is not None and left.device not in named_already:
-                session.findings.append(finding)
+            if found := named(left, holders, before, span.id, raised=self._raised):
+                session.findings.append(found)
         if not holders.bound:
             last.held = holders
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}

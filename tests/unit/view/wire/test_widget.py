@@ -11,7 +11,7 @@ from tests.scenes import scripted_run
 
 
 def a_widget(**more: Any) -> widget.MemoryWidget:
-    idle = {"on_seen": lambda: None, "on_resync": lambda: None}
+    idle: dict[str, Any] = {"on_seen": lambda: None, "on_resync": lambda: None}
     return widget.MemoryWidget(scripted_run("training"), "run", **idle, **more)
 
 
