@@ -353,13 +353,13 @@ def _fold(fold: Fold, block: int) -> bytes:
     return _line(k="fold", n=block, t=times, samples=fold.samples, **figures)
 
 
-_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _number = partial(json_number, decimals=9)
 
 
 def _line(**fields: object) -> bytes:
     # A text that no encoding has, such as half a surrogate pair, must not cost the line.
-    return _JSON.encode(fields).encode("utf-8", "replace") + b"\n"
+    return JSON.encode(fields).encode("utf-8", "replace") + b"\n"
 
 
 def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:

@@ -6,7 +6,6 @@ that lie within each other or follow each other. Findings are instants.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.analysis.facts import outcome_of
+from hfmem_widget.recording.lines import JSON
 from hfmem_widget.session import Session, Span, StepGroup, Steps
 from hfmem_widget.text import format_bytes, json_number, plain, wrong_value
 
@@ -38,8 +38,6 @@ _UNITS = {"utilization": "percent", "alloc_retries": "count", "ooms": "count"}
 
 Event = dict[str, Any]
 
-_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
 
 def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
     """Return the contents of a trace, or raise `OptionError`; see `Session.save`."""
@@ -55,7 +53,7 @@ def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
     yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
     for first in range(0, len(events), AT_ONCE):
         comma = ",\n" if first else ""
-        lines = ",\n".join(map(_JSON.encode, events[first : first + AT_ONCE]))
+        lines = ",\n".join(map(JSON.encode, events[first : first + AT_ONCE]))
         yield f"{comma}{lines}".encode("utf-8", "replace")
     yield b"\n]}\n"
 

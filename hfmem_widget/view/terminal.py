@@ -122,17 +122,13 @@ def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) ->
 
 
 def _now(session: Session, device: Device, peaks: Mapping[str, float]) -> DeviceNow:
-    def newest(metric: str) -> float:
-        return session.value(session.last_sample, f"{device.key}/{metric}")
-
-    return DeviceNow(
-        device,
-        labels=(label_of(session, device, "allocated"), label_of(session, device, "reserved")),
-        allocated=newest("allocated"),
-        reserved=newest("reserved"),
-        used=newest("device_used"),
-        peak=peaks.get(device.key, NOT_AVAILABLE),
+    metrics = ("allocated", "reserved", "device_used")
+    allocated, reserved, used = (
+        session.value(session.last_sample, f"{device.key}/{metric}") for metric in metrics
     )
+    labels = label_of(session, device, "allocated"), label_of(session, device, "reserved")
+    peak = peaks.get(device.key, NOT_AVAILABLE)
+    return DeviceNow(device, labels, allocated, reserved, used, peak)
 
 
 def screen(now: Glance, width: int = 80, height: int = 24, *, in_colour: bool = False) -> list[str]:

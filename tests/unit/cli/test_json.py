@@ -37,7 +37,7 @@ def test_every_recording_is_explained_in_the_documented_form(
     run = recorded(name)
     found = checked(capsys, "explanation", "explain", run, "--json")
     assert found["devices"][0]["peak"] > 0
-    checked(capsys, "check", "check", run, "--json")
+    assert checked(capsys, "check", "check", run, "--json")["damage"] == []
     checked(capsys, "now", "watch", run, "--once", "--json")
 
 

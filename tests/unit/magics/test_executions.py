@@ -126,24 +126,6 @@ def test_a_cell_that_a_task_runs_does_not_end_one_that_waits(shell: InteractiveS
     assert outcome(shell) == "done"
 
 
-def test_cells_of_two_threads_end_each_their_own_watch(shell: InteractiveShell) -> None:
-    """A begins first and ends first, while B still runs: as the cells of a subshell do."""
-    began, ended = threading.Event(), threading.Event()
-    shell.user_ns.update(began=began, ended=ended)
-    cell = "%%memwatch --quiet --output b\nbegan.set()\nended.wait()"
-    beside = threading.Thread(target=shell.run_cell, args=(cell,))
-    shell.user_ns["beside"] = beside
-
-    shell.run_cell("%%memwatch --quiet --output a\nbeside.start()\nbegan.wait()")
-    a, b = shell.user_ns["a"], shell.user_ns["b"]
-    assert (a.running, b.running) == (False, True)
-    ended.set()
-    beside.join()
-
-    assert not b.running
-    assert not shared_monitor().poller.alive
-
-
 def test_a_first_watch_that_begins_slowly_is_its_own_cells(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from hfmem_widget.recording import reader as reader_module
 from hfmem_widget.recording.check import Head, parse
 from hfmem_widget.recording.limits import MOST_FIGURES
 from hfmem_widget.recording.lines import Lines
-from hfmem_widget.recording.reader import NO_END, StreamReader
+from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Rank, Series, Session
 from tests.data import ROOT
 from tests.scenes import scripted_run
@@ -311,18 +311,6 @@ def test_what_lacks_its_series_can_be_saved_again(tmp_path: Path) -> None:
     again = hfmem_widget.open(hfmem_widget.open(path).save(tmp_path / "again.hfmem.jsonl"))
     assert [one.key for one in again.series] == ["cpu/allocated"]
     assert again.spans
-
-
-def test_a_process_that_was_killed_leaves_a_session_that_says_so(tmp_path: Path) -> None:
-    """A recording without an end, and without a sign of life for long, is over."""
-    path = tmp_path / "run.hfmem.jsonl"
-    path.write_bytes(b"".join(saved(scripted_run("training"))[:-1]))
-
-    session = hfmem_widget.open(path)
-
-    assert not session.running
-    assert session.broken_off
-    assert session.notes[-1] == NO_END
 
 
 def test_mutated_lines_raise_nothing_and_take_little() -> None:

@@ -72,19 +72,35 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "times"),
-    [(0, 9, [*range(10)]), (4, 6.5, [4, 5, 6]), (9, 99, [9]), (6, 6, [6]), (3.5, 6, [3, 4, 5, 6])],
+    ("start", "stop", "times", "gaps"),
+    [
+        (0, 9, [*range(10)], 2),
+        (4, 6.5, [4, 5, 6], 1),
+        (9, 99, [9], 0),
+        (6, 6, [6], 1),
+        (3.5, 6, [3, 4, 5, 6], 1),
+        (2, 3, [2, 3], 1),
+        (3, 4, [3, 4], 1),
+        (3.1, 4.9, [3, 4], 0),
+        (0, 1.9, [0, 1], 0),
+        (0, 2, [0, 1, 2], 1),
+    ],
 )
-def test_a_part_has_the_rows_of_its_time(start: float, stop: float, times: list[int]) -> None:
-    """As many as it says, each with its readings; the timeline itself is as before."""
+def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
+    start: float, stop: float, times: list[int], gaps: int
+) -> None:
+    """As many as it says, each with its readings, and gaps at its ends too; the whole is as before."""
     timeline = Timeline(2, capacity=64)
     for at in range(10):
         timeline.append(float(at), (float(at), 2.0 * at))
+    timeline.add_gap(2.0, 3.0)
+    timeline.add_gap(5.0, 6.0)
     part = timeline.between(start, stop, [1])
 
     assert (len(part), part.samples, part.width) == (len(times), len(times), 1)
     assert part.time.tolist() == times
     assert part.low[:, 0].tolist() == part.high[:, 0].tolist() == [2 * at for at in times]
+    assert len(part.gaps) == gaps
     assert len(timeline) == 10
 
 
@@ -122,26 +138,3 @@ def test_very_many_series_have_few_rows(rows: int) -> None:
     assert counts[:rows] == list(range(1, rows + 1))
     assert times[rows] == [float(at) for at in (*range(0, rows, 2), rows)]
     assert timeline.high[:, 0].tolist()[:1] == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("start", "stop", "kept"),
-    [
-        (0.0, 9.0, 2),
-        (2.0, 3.0, 1),
-        (3.0, 4.0, 1),
-        (3.1, 4.9, 0),
-        (5.0, 6.0, 1),
-        (0.0, 1.9, 0),
-        (0.0, 2.0, 1),
-    ],
-)
-def test_a_part_has_the_gaps_that_touch_it(start: float, stop: float, kept: int) -> None:
-    """At their ends too."""
-    timeline = Timeline(1)
-    for at in range(9):
-        timeline.append(float(at), (1.0,))
-    timeline.add_gap(2.0, 3.0)
-    timeline.add_gap(5.0, 6.0)
-
-    assert len(timeline.between(start, stop).gaps) == kept

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.analysis.facts import PATIENCE
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session
 from hfmem_widget.text import GIB
@@ -396,38 +395,6 @@ def test_of_two_that_notice_a_clearing_either_may_end_first(first: int) -> None:
     assert publisher.cleared == 1
     assert [update for _, update in publisher.order[-4:]] == [True, True, False, False]
     assert "clear_output" not in vars(publisher)
-
-
-def test_a_clearing_for_another_request_is_not_the_cells() -> None:
-    """As a button's callback does, on a subshell and with a request of its own."""
-    stage = Stage()
-    stage.view.begin("a")
-    stage.publisher.parent_header = {"msg_id": "a button"}
-    stage.publisher.clear_output()
-    stage.finish()
-
-    assert [update for _, update in stage.publisher.order] == [False, False, True, True]
-
-
-def test_a_live_chart_waits_while_an_output_widget_catches_what_is_shown(
-    widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An update would be lost there; afterwards it is shown, once."""
-    caught = [False]
-    monkeypatch.setattr("hfmem_widget.view.screen.is_caught", lambda _request: caught[0])
-    stage = Stage()
-    stage.view.begin("a")
-    caught[0] = True
-    stage.tick(PATIENCE)
-    stage.asides.pop()()
-    stage.tick(0.1)
-    assert {"widget": "here"} not in stage.publisher.shown.values()
-    caught[0] = False
-    stage.tick(0.1)
-    stage.tick(0.1)
-
-    assert len(widgets) == 1
-    assert list(stage.publisher.shown.values()).count({"widget": "here"}) == 1
 
 
 def test_captured_outputs_get_the_card_alone() -> None:

@@ -150,13 +150,6 @@ def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -
     assert contrast(palette.INK, page) > most - 0.05
 
 
-def test_the_height_is_the_charts_own() -> None:
-    """A figure that is `responsive` takes its page's height: an output of JupyterLab has none."""
-    shown = drawn("training")
-    assert "responsive" not in shown["config"]
-    assert shown["layout"]["height"] > 200
-
-
 def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
     """What is done between steps, the worst step, and where nothing was sampled."""
     shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]

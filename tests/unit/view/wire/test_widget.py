@@ -11,8 +11,9 @@ from tests.scenes import scripted_run
 
 
 def a_widget(**more: Any) -> widget.MemoryWidget:
-    idle: dict[str, Any] = {"on_seen": lambda: None, "on_resync": lambda: None}
-    return widget.MemoryWidget(scripted_run("training"), "run", **idle, **more)
+    return widget.MemoryWidget(
+        scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None, **more
+    )
 
 
 @pytest.mark.parametrize(("served", "name"), [(True, "widget.js"), (False, "chart.js")])
