@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertForSequenceClassification,
+    GPT2LMHeadModel,
+    default_data_collator,
+)
 
 import hfmem_widget
 from hfmem_widget.cli.main import main
@@ -45,8 +52,6 @@ def changed(path: Path, **of: Any) -> Path:
 
 
 def in_half() -> Any:
-    import torch
-
     return tiny_model().to(torch.bfloat16)
 
 
@@ -70,8 +75,6 @@ def with_adapters() -> Any:
 
 
 def labelled() -> Any:
-    from transformers import BertForSequenceClassification
-
     config = bert_classifier().config
     config.id2label = dict(enumerate([HIDDEN, "b", "c"]))
     config.label2id = {name: at for at, name in config.id2label.items()}
@@ -84,8 +87,6 @@ def of_a_class(row: dict[str, Any]) -> dict[str, Any]:
 
 def training(folder: Path, model: Any, **options: Any) -> Any:
     """Return the Trainer of a short training of a model of text or of images."""
-    import torch
-
     data = rows((8, 8, 8, 8))
     kind = type(model).__name__
     if "ImageClassification" in kind:
@@ -94,8 +95,6 @@ def training(folder: Path, model: Any, **options: Any) -> Any:
         options["remove_unused_columns"] = False
     elif "SequenceClassification" in kind:
         data = list(map(of_a_class, data))
-    from transformers import default_data_collator
-
     return make_trainer(folder, model=model, data=data, collate=default_data_collator, **options)
 
 
@@ -180,8 +179,6 @@ def test_no_name_of_a_file_and_no_label_is_recorded(tmp_path: Path) -> None:
     """Wherever the model came from, and whatever its labels are called."""
     folder = tmp_path / HIDDEN
     labelled().save_pretrained(folder)
-    from transformers import AutoModelForSequenceClassification
-
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     model.config.note = f"in {folder}"
     path = session_of(training(tmp_path, model)).save(tmp_path / "run.hfmem.jsonl")
@@ -191,8 +188,6 @@ def test_no_name_of_a_file_and_no_label_is_recorded(tmp_path: Path) -> None:
 
 
 def own_class() -> Any:
-    from transformers import GPT2LMHeadModel
-
     return type("Mine", (GPT2LMHeadModel,), {})(tiny_model().config)
 
 
@@ -237,8 +232,6 @@ def test_what_cannot_be_made_again_is_refused(tmp_path: Path, make: Make, why: s
 
 def test_a_model_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     """Its configuration does not say what it has."""
-    import torch
-
     model = tiny_model()
     model.transformer.ln_f = torch.nn.Sequential(torch.nn.Linear(16, 16), model.transformer.ln_f)
     back = opened(session_of(make_trainer(tmp_path, model=model)), tmp_path)

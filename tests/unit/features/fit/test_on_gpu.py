@@ -131,19 +131,6 @@ def test_whose_attention_it_is(chosen: str, name: str, monkeypatch: pytest.Monke
     assert name in type(out.grad_fn).__name__
 
 
-def test_cross_entropy_under_autocast_keeps_its_shares_in_both_types() -> None:
-    """On a GPU `log_softmax` is told to stay in half precision, and only the loss is of float32."""
-    logits = torch.empty(128, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    labels = torch.zeros(128, dtype=torch.long, device="meta")
-    live = LiveBytes()
-    live.leave_out([logits, labels])
-    with live, AsOnDevice("cuda", torch.bfloat16):
-        loss = FUNCTIONAL.cross_entropy(logits, labels)
-
-    assert loss.dtype == torch.float32
-    assert live.now == 128 * 64 * (2 + 4) + 2 * 4  # the loss, and the sum of the weights
-
-
 def kept_by(work: Any, *given: torch.Tensor) -> tuple[int, Any]:
     """Return the bytes that work under autocast on a GPU leaves, and what it returns."""
     live = LiveBytes()
@@ -153,25 +140,30 @@ def kept_by(work: Any, *given: torch.Tensor) -> tuple[int, Any]:
         return live.now, made
 
 
-def test_autocast_enlarges_pictures_in_float32() -> None:
-    """As `upsample_bilinear2d` in PyTorch's list, by whichever name it is asked for: as in DPT."""
-    picture = torch.empty(1, 2, 4, 4, device="meta", dtype=torch.bfloat16)
-
-    _, larger = kept_by(
-        lambda one: FUNCTIONAL.interpolate(one, scale_factor=2.0, mode="bilinear"), picture
-    )
-
-    assert larger.dtype == torch.float32
+LABELS = torch.zeros(128, dtype=torch.long, device="meta")
 
 
-def test_a_norm_under_autocast_keeps_what_goes_in_as_it_is() -> None:
-    """It is told to compute in float32, and makes no copy: as in ConvNeXt V2."""
-    values = torch.empty(64, 32, device="meta", dtype=torch.bfloat16, requires_grad=True)
+@pytest.mark.parametrize(
+    ("work", "shape", "keeps"),
+    [
+        # As `upsample_bilinear2d` in PyTorch's list, by whichever name it is asked for: as in DPT.
+        (lambda one: FUNCTIONAL.interpolate(one, scale_factor=2.0, mode="bilinear"), (1, 2, 4, 4), 512),
+        # A norm is told to compute in float32, and makes no copy of what goes in: as in ConvNeXt V2.
+        (lambda one: torch.linalg.vector_norm(one, dim=1), (64, 32), 64 * 4),
+        # `log_softmax` is told to stay in half precision; the loss, and the sum of the weights.
+        (lambda one: FUNCTIONAL.cross_entropy(one, LABELS), (128, 64), 128 * 64 * (2 + 4) + 2 * 4),
+    ],
+    ids=["enlarged pictures", "norm", "cross entropy"],
+)  # fmt: skip
+def test_autocast_computes_in_float32_and_keeps_what_a_gpu_does(
+    work: Any, shape: tuple[int, ...], keeps: int
+) -> None:
+    """What goes in is in half precision."""
+    given = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    kept, made = kept_by(work, given)
 
-    kept, norms = kept_by(lambda one: torch.linalg.vector_norm(one, dim=1), values)
-
-    assert norms.dtype == torch.float32
-    assert kept == 64 * 4
+    assert made.dtype == torch.float32
+    assert kept == keeps
 
 
 def test_what_a_function_of_pytorch_does_within_is_seen() -> None:
