@@ -76,14 +76,16 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_costs_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All others are there; of the fault its kind is told."""
+    """All others are there, also without torch; of the fault its kind is told."""
 
     def broken() -> Any:
         raise PermissionError("/proc/self")
 
     monkeypatch.setattr(api, "find_memory", broken)
+    monkeypatch.setattr(api, "find_spec", lambda _: None)
     found = hfmem_widget.doctor()
 
+    assert found["torch"] == "missing"
     assert found["memory"] == "could not be found out (PermissionError)"
     assert [said for said in found.values() if "could not" in said] == [found["memory"]]
 
@@ -105,13 +107,6 @@ def test_a_torch_that_cannot_be_imported_is_described(
     assert found["torch"].endswith("built for cuda 13.0")
     assert found["exact peaks"] == "looked for once torch is imported"
     assert "torch" not in sys.modules
-
-
-def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And everything else as ever."""
-    monkeypatch.setattr(api, "find_spec", lambda _: None)
-
-    assert hfmem_widget.doctor()["torch"] == "missing"
 
 
 def test_it_imports_nothing_heavy() -> None:
