@@ -7,6 +7,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -348,15 +349,9 @@ class Descendants:
             return 0
 
     def _uses_cuda(self, pid: int) -> bool:
-        try:
-            files = list((self._proc / str(pid) / "fd").iterdir())
-        except OSError:  # somebody else's, or it ends at this moment
-            return False
-        return any(_target(file).startswith(_OPENED_BY_CUDA) for file in files)
-
-
-def _target(file: Path) -> str:
-    try:
-        return str(file.readlink())
-    except OSError:
-        return ""
+        with suppress(OSError):  # somebody else's, or it ends at this moment
+            for file in (self._proc / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    if str(file.readlink()).startswith(_OPENED_BY_CUDA):
+                        return True
+        return False
