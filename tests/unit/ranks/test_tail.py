@@ -221,8 +221,14 @@ def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
     assert not any(stream.is_gone for stream in read.collector.streams.values())
 
 
-def test_a_process_that_never_ran_here_is_not_missed(read: Read) -> None:
-    """As far as can be seen: it may run elsewhere, in a container for one."""
+@pytest.mark.parametrize("host", ["node0000", "another"])
+def test_a_process_that_never_ran_here_is_not_missed(
+    read: Read, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run in a container for one; of another host's, the number is that of another process here."""
+    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: host)
+    if host == "another":
+        read.goes_on(3)
     read.processes = set()
     read.goes_on(6)
 
@@ -240,18 +246,6 @@ def test_of_ranks_started_here_one_that_was_never_seen_to_run_is_gone(read: Read
 
     (finding,) = read.collector.session.findings
     assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
-
-
-def test_a_process_of_another_host_is_not_looked_for(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its number is that of another process here."""
-    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: "another")
-    read.goes_on(3)
-    read.processes = set()
-    read.goes_on(3)
-
-    assert read.collector.session.findings == []
 
 
 def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 from itertools import count
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pynvml
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.sources.counters import AllocatorSource
-from hfmem_widget.sources.nvml import RETRY_INTERVAL, NvmlSource, is_provisional, visible
+from hfmem_widget.sources.nvml import RETRY_INTERVAL, is_provisional, visible
 from hfmem_widget.sources.nvml_gpu import Gpu
 from hfmem_widget.sources.procfs import process_ids
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
@@ -354,18 +353,6 @@ def test_nvml_that_comes_later_is_used(proc: Path) -> None:
 
     assert watched(RETRY_INTERVAL - 1) == {}
     assert watched(RETRY_INTERVAL)["cuda:0/device_used"] == 1 * GIB
-
-
-def test_without_the_package_one_sentence_says_so() -> None:
-    """A missing nvidia-ml-py is said with the way to get it."""
-
-    def missing() -> Any:
-        raise ImportError("No module named 'pynvml'")
-
-    source = NvmlSource(lambda: None, {}, load=missing)
-
-    assert source.read(0.0) == []
-    assert "nvidia-ml-py" in source.notes[0]
 
 
 def test_nvml_shut_by_another_is_opened_once_more(proc: Path) -> None:

@@ -189,17 +189,8 @@ def test_it_is_a_line_over_each_gpus_chart() -> None:
     assert watched.session.guides == expected
 
 
-def test_nothing_listens_afterwards() -> None:
-    """Once a cell is over, no listener of it is left with the session or the trainer."""
-    watched = Watched(stop=True)
-    watched.hold(22.0)
-    watched.end()
-    assert watched.recorder.subscribers == []
-    assert not should_end(1, alone=True)
-
-
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
-    """With `--stop` the training ends with the step that crossed, and the finding says so."""
+    """With `--stop` a training ends with the step that crossed and the finding says so; then all is over."""
     watched = Watched(stop=True)
     assert not should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
@@ -209,6 +200,8 @@ def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
     assert told.title.endswith("; training was ended after step 2, with a checkpoint")
     assert told.evidence["ended_after_step"] == 2
     assert told.advice == ()
+    assert watched.recorder.subscribers == []
+    assert not should_end(3, alone=True)
 
 
 def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None:
