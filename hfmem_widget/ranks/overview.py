@@ -58,11 +58,14 @@ class Strip:
 
     def add(self, time: float, ranks: NDArray[np.int64], shares: Floats) -> None:
         """Add how full each rank's device was, 1 for full, NaN where nothing was heard."""
+        if len(self.at) == STRIP_COLUMNS and time >= self.at[-1] + self._width:
+            half = STRIP_COLUMNS // 2
+            merged = self._cells.reshape(half, 2, -1).max(axis=1)
+            self._cells[:half], self._cells[half:] = merged, -1
+            self.at = self.at[::2]
+            self._width *= 2
         if not self.at or time >= self.at[-1] + self._width:
-            if len(self.at) == STRIP_COLUMNS:
-                self._merge()
-            if not self.at or time >= self.at[-1] + self._width:
-                self.at.append(time)
+            self.at.append(time)
         is_heard = ~np.isnan(shares) & (ranks < self.world)
         cells = np.minimum(np.rint(shares[is_heard] * FULL_CELL), HIGHEST).astype(np.int16)
         np.maximum.at(self._cells[len(self.at) - 1], ranks[is_heard] // self._size, cells)
@@ -73,13 +76,6 @@ class Strip:
         first = tuple(range(0, self.world, self._size))
         plain = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
         return RankStrip(first, tuple(self.at), plain.tobytes())
-
-    def _merge(self) -> None:
-        half = STRIP_COLUMNS // 2
-        merged = self._cells.reshape(half, 2, -1).max(axis=1)
-        self._cells[:half], self._cells[half:] = merged, -1
-        self.at = self.at[::2]
-        self._width *= 2
 
 
 MOST_OPEN = 4096
@@ -383,15 +379,12 @@ class Overview:
         carried = np.where(np.isnan(full), resized(self._carried, count), full)
         for place in np.flatnonzero(np.isnan(full)).tolist():
             stream = roster.current(int(roster.ranks[place]))
-            if stream is None or self._is_gone(stream, end):
+            is_over = stream is not None and stream.is_over
+            patience = self._width + LINGERS if is_over else roster.patience
+            if stream is None or end - roster.reached(stream) > patience:
                 carried[place] = np.nan
         self._carried = carried
         return carried
-
-    def _is_gone(self, stream: RankStream, end: float) -> bool:
-        """Return whether a rank had ended, or fallen silent, at some time."""
-        patience = self._width + LINGERS if stream.is_over else self.roster.patience
-        return end - self.roster.reached(stream) > patience
 
     def close(self, outcome: str, now: float) -> None:
         """Write what is left, and end the spans."""

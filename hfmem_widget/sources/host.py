@@ -72,10 +72,7 @@ class PsutilMemory:
 
 
 class DarwinMemory(PsutilMemory):
-    """What macOS knows besides: the physical footprint, the memory of a process in its Activity Monitor.
-
-    Tensors on Apple's GPU count in it, and so does what was compressed; in the resident set they do not.
-    """
+    """What macOS knows besides: the physical footprint, with Apple's GPU and what was compressed."""
 
     what = "footprint"
 

@@ -79,11 +79,6 @@ def code_of(error: Exception) -> int | None:
 
 def why_closed(error: Exception) -> str:
     """Return why NVML cannot be used at all, in one or two plain sentences with the remedy."""
-    if isinstance(error, ImportError):
-        return (
-            "The package nvidia-ml-py is missing, so device memory is not shown; all other figures are. "
-            "Install it with pip install nvidia-ml-py."
-        )
     unknown = (
         f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all other "
         "figures are. Run nvidia-smi for details."

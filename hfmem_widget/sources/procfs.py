@@ -7,6 +7,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -212,10 +213,7 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest limit (ulimit) on mapped memory, what is mapped, in bytes, and the limit's command.
-
-    NaN where there is no limit, or mapped memory cannot be read.
-    """
+    """Return the nearest ulimit on mapped memory, what is mapped (bytes, or NaN), and its command."""
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:
         import resource
@@ -253,11 +251,7 @@ def shared_memory() -> int:
 
 
 class MappedFiles:
-    """Tells whether addresses lie in mapped files, such as safetensors' weights.
-
-    They stay so when they are written to: the kernel then makes a copy of the page. Where it has no list of
-    them, none does.
-    """
+    """Tells whether addresses lie in mapped files, as safetensors' weights do even once written to."""
 
     def __init__(
         self, maps: Path = PROC / "self" / "maps", *, clock: Callable[[], float] = time.monotonic
@@ -355,15 +349,9 @@ class Descendants:
             return 0
 
     def _uses_cuda(self, pid: int) -> bool:
-        try:
-            files = list((self._proc / str(pid) / "fd").iterdir())
-        except OSError:  # somebody else's, or it ends at this moment
-            return False
-        return any(_target(file).startswith(_OPENED_BY_CUDA) for file in files)
-
-
-def _target(file: Path) -> str:
-    try:
-        return str(file.readlink())
-    except OSError:
-        return ""
+        with suppress(OSError):  # somebody else's, or it ends at this moment
+            for file in (self._proc / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    if str(file.readlink()).startswith(_OPENED_BY_CUDA):
+                        return True
+        return False

@@ -81,7 +81,6 @@ class NvmlError(Exception):
 
 def faults() -> Iterator[tuple[str, str]]:
     """Yield why the driver, or one GPU, cannot be read."""
-    yield "no package", why_closed(ImportError())
     for fault in Fault:
         yield f"driver, {fault.name}", why_closed(NvmlError(fault))
         yield f"cuda:0, {fault.name}", why_unread("cuda:0", NvmlError(fault))

@@ -25,7 +25,6 @@ from hfmem_widget.session import Session
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.heap.kept import GONE, Slot, errors_kept, outputs_kept
-from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.retained import Group, Reach, reach
 from hfmem_widget.sources.heap.roots import Precedence, cells_of, error_name, kernel_roots
 from hfmem_widget.sources.heap.roots import variables as variables_of
@@ -115,7 +114,12 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
         kept = kept_text(lambda metric: after.value(newest, f"cpu/{metric}"))
         notes = (*plan.notes, *([kept] if kept and not request.trim else []))
         plan = replace(plan, changes=_changes(before, after), notes=notes)
-        return replace(plan, stays=_staying(shell))
+        holders = scan(
+            namespace_of(shell), others=kernel_roots(shell), most_seconds=MOST_SECONDS_AFTER
+        )
+        devices = dict.fromkeys(row.device for row in holders.rows)
+        stays = (row for device in devices for row in holders.of(device).rows[:MOST_STAYING])
+        return replace(plan, stays=tuple(stays))
     except KeyboardInterrupt:  # what was done is shown all the same
         return replace(plan, interrupted=True)
 
@@ -141,13 +145,6 @@ def _cached(session: Session) -> dict[str, float]:
         gpu: session.latest(f"{gpu}/reserved") - session.latest(f"{gpu}/allocated") for gpu in gpus
     }
     return {gpu: size for gpu, size in cached.items() if size > 0}
-
-
-def _staying(shell: Any) -> tuple[Holder, ...]:
-    roots = kernel_roots(shell)
-    holders = scan(namespace_of(shell), others=roots, most_seconds=MOST_SECONDS_AFTER)
-    devices = dict.fromkeys(row.device for row in holders.rows)
-    return tuple(row for device in devices for row in holders.of(device).rows[:MOST_STAYING])
 
 
 def _planned(request: Request, shell: Any) -> Release:
@@ -256,11 +253,7 @@ def parse_request(
     empty_cache: bool = True,
     trim: bool = False,
 ) -> Request:
-    """Return what some words ask for; errors and outputs, if there are none.
-
-    Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are variables,
-    whatever they are called. An OptionError is raised if there is no such variable or output.
-    """
+    """Return what words ask for: errors and outputs, if none; OptionError for what is not there."""
     for name in (*what, *variables):
         if not isinstance(name, str):
             raise OptionError(

@@ -49,16 +49,13 @@ def drift(runs: Sequence[Record], device: str) -> Drift | None:
     later = used[1:] if len(used) > 2 else used
     rises = [now.peak.value - before.peak.value for before, now in pairwise(later)]
     rise = sum(rises) / len(rises)
-    if any(use.peak.certainty != "exact" for use in later) and not _are_even(rises):
-        rise = NOT_AVAILABLE
+    if any(use.peak.certainty != "exact" for use in later):
+        # A sample meets a peak by chance: it must have moved by about as much each time.
+        low, high = min(rises), max(rises)
+        is_even = low * high > 0 and max(low / high, high / low) <= 1 / EVEN
+        rise = rise if is_even and len(rises) >= LEAST_RISES else NOT_AVAILABLE
     left = [use.left_behind for use in used[1:]]
     return Drift(rise, sum(left) / len(left))
-
-
-def _are_even(rises: Sequence[float]) -> bool:
-    """Return whether sampled peaks moved by about as much each time: a sample meets a peak by chance."""
-    low, high = min(rises), max(rises)
-    return len(rises) >= LEAST_RISES and low * high > 0 and max(low / high, high / low) <= 1 / EVEN
 
 
 _KEYS: Mapping[str, Callable[[Record], float]] = {

@@ -29,10 +29,7 @@ LOOK = (
 
 
 def holes(session: Session, span: Span) -> Iterator[Finding]:
-    """Yield a finding for each device whose allocator needed more memory because of holes.
-
-    They are those of the fullest moment, and matter only where more was asked of the driver in the span.
-    """
+    """Yield a finding for each device of whose driver more was asked in the span because of holes."""
     for device in session.devices:
         unusable, reserved = _at_the_fullest(session, span, device)
         retries = _risen(session, span, device, "alloc_retries")

@@ -1,7 +1,4 @@
-"""Segments as bars in rows, on one scale, and blocks as stretches of colour: inline SVG without a script.
-
-Blocks too fine to see are put together.
-"""
+"""Segments as bars in rows, blocks as stretches of colour, fine ones put together: SVG without a script."""
 
 from __future__ import annotations
 

@@ -68,8 +68,9 @@ class FollowedRanks(Companion):
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Lend the environment, and look for ranks from now on."""
         self._label = self._label or span.label
-        if self._is_named and (why := _refusal(self._directory)):
-            recorder.note(f"No rank can write: {why}.")
+        with suppress(OSError):  # it is to be made
+            if self._is_named and (why := refusal(self._directory)):
+                recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
             recorder.subscribe(self._look)
             self._engines = engines_in_use()
@@ -126,13 +127,6 @@ class FollowedRanks(Companion):
                     weakref.finalize(self._run, _remove, self._directory, os.getpid())
                 self._run.start()
                 session.run = self._run
-
-
-def _refusal(directory: Path) -> str:
-    """Return why ranks will not write in a directory that is there, as one clause."""
-    with suppress(OSError):  # it is to be made
-        return refusal(directory)
-    return ""
 
 
 def _free(directory: Path) -> Path:

@@ -281,27 +281,17 @@ def test_a_run_without_ranks_is_an_empty_session() -> None:
     assert not collector.session.running
 
 
-def test_the_run_is_over_when_all_ranks_have_ended() -> None:
-    """While one of them goes on it is not; once all are done it is, at once."""
+@pytest.mark.parametrize(("outcome", "is_over"), [("done", True), ("raised RuntimeError", False)])
+def test_the_run_is_over_when_all_ranks_have_ended(outcome: str, *, is_over: bool) -> None:
+    """Once all are done it is, at once; where one failed, after a while, in which it may begin again."""
     run, collector = played(4.0, world=2, interval=0.5)
     now = run.began + run.now
     assert not collector.is_over(now)
-
-    finish(run, collector)
-
-    assert collector.is_over(now + 1)
-
-
-def test_a_run_that_failed_may_be_started_again() -> None:
-    """Where a rank failed the run is over only after a while, in which a new attempt may begin."""
-    run, collector = played(4.0, world=2, interval=0.5)
-    for stream, data in run.finish("raised RuntimeError"):
+    for stream, data in run.finish(outcome):
         collector.feed(stream, data)
-    now = run.began + run.now
     collector.tick(now)
 
-    assert not collector.is_over(now + 5)
-    assert collector.is_over(now + 15)
+    assert [collector.is_over(now + seconds) for seconds in (1, 5, 15)] == [is_over, is_over, True]
 
 
 def test_a_run_ends_as_the_first_rank_that_failed() -> None:

@@ -84,27 +84,18 @@ def test_within_a_run_nothing_is_lent(known: dict[str, str]) -> None:
     assert environ == known
 
 
-def test_who_lends_is_no_rank() -> None:
-    """Only what it starts is: a forked child has another number."""
-    lent = Lent(DIRECTORY, environ={})
+def test_a_forked_child_lends_nothing_and_takes_nothing_back() -> None:
+    """Its environment is its own, and what it starts is followed still; who lends is no rank itself."""
+    environ: dict[str, str] = {}
+    lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
     assert lends()
     with mock.patch("os.getpid", return_value=1):
         assert not lends()
-    lent.end()
-
-    assert not lends()
-
-
-def test_a_forked_child_takes_nothing_back() -> None:
-    """Its environment is its own, and what it starts is followed still."""
-    environ: dict[str, str] = {}
-    lent = Lent(DIRECTORY, environ=environ)
-    lent.begin()
-    with mock.patch("os.getpid", return_value=1):
         lent.end()
     assert environ[RUN] == str(DIRECTORY)
     lent.end()
+    assert not lends()
 
 
 def test_some_options_are_the_ranks_too() -> None:
@@ -129,12 +120,8 @@ def test_some_options_are_the_ranks_too() -> None:
     "said", ["", "{", "[]", "5", '{"interval":-1}', '{"ledger":"x"}', "[" * 9999]
 )
 def test_options_that_cannot_be_read_are_none(said: str) -> None:
-    """The rank is watched in the usual way."""
+    """The rank is watched in the usual way, and records where its run is, whatever the variable says."""
     assert handed_on({OPTIONS: said}) == {}
-
-
-def test_options_that_are_not_handed_on_are_passed_over() -> None:
-    """A rank records where its run is, whatever the variable says."""
     assert handed_on({OPTIONS: '{"record":"/etc/x","interval":2}'}) == {"interval": 2}
 
 

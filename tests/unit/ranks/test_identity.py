@@ -188,22 +188,16 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_joining_is_heard_wherever_the_function_was_taken_from(
     distributed: Any, joins: list[str]
 ) -> None:
-    """Of torch.distributed and of its own module; once for each call, with its result unchanged."""
+    """Of torch.distributed and of its own module; once for each call, with its result or error unchanged."""
     surround_all(PLACES)
     surround_all(PLACES)
+    with pytest.raises(ValueError, match="bad"):
+        distributed.init_process_group("bad")
+    assert joins == []
 
     assert distributed.init_process_group() == "joined"
     assert distributed.home.init_process_group("gloo") == "joined"
     assert len(joins) == 2
-
-
-def test_a_group_that_could_not_be_joined_is_none(distributed: Any, joins: list[str]) -> None:
-    """The error is the user's, and nothing begins."""
-    surround_all(PLACES)
-
-    with pytest.raises(ValueError, match="bad"):
-        distributed.init_process_group("bad")
-    assert joins == []
 
 
 def test_the_extension_hears_of_it_and_leaves_it(distributed: Any) -> None:

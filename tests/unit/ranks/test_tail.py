@@ -167,7 +167,7 @@ def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:
 
 
 def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong in a pass raises nothing and says nothing: the next pass reads what it has missed."""
+    """The next one reads what it has missed. Where none goes well any more, that ends with a sentence."""
     with monkeypatch.context() as patch:
         patch.setattr(read.tail, "read", lambda: 1 / 0)
         read.tail.tick()
@@ -175,17 +175,9 @@ def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatc
 
     assert read.peaks == read.truth
     assert not any("ZeroDivisionError" in note for note in read.collector.session.notes)
-
-
-def test_faults_of_ours_in_every_pass_are_a_note(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no pass goes well any more, the reading ends with a sentence."""
     monkeypatch.setattr(read.tail, "read", lambda: 1 / 0)
-
     for _ in range(MOST_FAULTS):
         read.tail.tick()
-
     assert any("ZeroDivisionError" in note for note in read.collector.session.notes)
 
 
@@ -229,8 +221,14 @@ def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
     assert not any(stream.is_gone for stream in read.collector.streams.values())
 
 
-def test_a_process_that_never_ran_here_is_not_missed(read: Read) -> None:
-    """As far as can be seen: it may run elsewhere, in a container for one."""
+@pytest.mark.parametrize("host", ["node0000", "another"])
+def test_a_process_that_never_ran_here_is_not_missed(
+    read: Read, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run in a container for one; of another host's, the number is that of another process here."""
+    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: host)
+    if host == "another":
+        read.goes_on(3)
     read.processes = set()
     read.goes_on(6)
 
@@ -250,33 +248,8 @@ def test_of_ranks_started_here_one_that_was_never_seen_to_run_is_gone(read: Read
     assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
 
 
-def test_a_failed_run_that_was_started_here_may_begin_again_at_any_time(read: Read) -> None:
-    """An agent of torchrun waits for others before it starts its ranks again: the launcher still runs."""
-    read.goes_on(4)
-    read.processes = set()
-    read.reads()
-    read.clock.advance(3600.0)
-    was_over = read.tail.is_over()
-    read.collector.started_here = True
-
-    assert was_over
-    assert not read.tail.is_over()
-
-
-def test_a_process_of_another_host_is_not_looked_for(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its number is that of another process here."""
-    monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: "another")
-    read.goes_on(3)
-    read.processes = set()
-    read.goes_on(3)
-
-    assert read.collector.session.findings == []
-
-
 def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
-    """It may be started again; half a minute is not waited for."""
+    """It may be started again; half a minute is not waited for, but whoever has started it here is."""
     read.goes_on(4)
     read.processes = set()
     read.reads()
@@ -284,3 +257,5 @@ def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
 
     assert not read.collector.is_over(now + OVER_AFTER - 1)
     assert read.collector.is_over(now + OVER_AFTER + 1)
+    read.collector.started_here = True
+    assert not read.collector.is_over(now + 3600.0)

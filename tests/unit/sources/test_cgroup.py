@@ -78,16 +78,12 @@ def test_the_limit_is_that_of_the_groups(
     "content", ["max", "", "0", "-1", str(2**63 - 4096), str(int(MACHINE)), "nonsense"]
 )
 def test_no_limit_is_none(machine: Machine, content: str) -> None:
-    """What is no number, or no less than the machine has, limits nothing."""
+    """What is no number, or no less than the machine has, limits nothing; nor does one without groups."""
+    assert machine.limit() is None
     machine.member("0::/job", "4:memory:/job")
     machine.group("job", memory__max=content)
     machine.group("memory/job", memory__limit_in_bytes=content)
 
-    assert machine.limit() is None
-
-
-def test_no_groups_at_all(machine: Machine) -> None:
-    """A system without control groups has no limit."""
     assert machine.limit() is None
 
 

@@ -161,20 +161,16 @@ def child() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) -> None:
-    """As on macOS and Windows; the label and a note say that what processes share counts in each."""
-    source = ChildSource(children.PsutilProcesses())
+    """As on macOS and Windows, and a note says so; once it has ended, waited for or not, it has nothing."""
+    processes = children.PsutilProcesses()
+    source = ChildSource(processes)
     read = values(source, 0.0)
 
-    assert child.pid in children.PsutilProcesses().pids()
+    assert child.pid in processes.pids()
     assert read["children"] > 60 * MB
     assert read["child_processes"] >= 1
     assert source.series[0].label == "child processes (resident)"
     assert len(source.notes) == 1
-
-
-def test_to_psutil_a_child_that_has_ended_is_none(child: subprocess.Popen[str]) -> None:
-    """Whether it was waited for or not; and who started it still gets to wait for it."""
-    processes = children.PsutilProcesses()
     child.kill()
     if hasattr(os, "waitid"):
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -30,27 +30,24 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: told)
 
 
-def test_a_reducer_tells_how_large_its_buckets_are() -> None:
-    """They are all on the device of the model."""
-    assert list(libraries.buckets_of([FakeDdp()])) == [
-        libraries.GradientBuckets("cpu", 12288, False)
-    ]
+@pytest.mark.parametrize(
+    ("sizes", "field", "told"),
+    [
+        ("8192, 4096", "", [12288]),
+        ("1", "", [1]),
+        ("many", "", []),
+        ("8192, 4096", "mixed_precision", []),
+        ("8192, 4096", "is_multi_device_module", []),
+    ],
+)
+def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told: list[int]) -> None:
+    """All on the model's device; none of another type, on several devices, or told in other words."""
+    ddp = FakeDdp(sizes)
+    if field:
+        setattr(ddp, field, True)
 
-
-@pytest.mark.parametrize("field", ["mixed_precision", "is_multi_device_module"])
-def test_of_buckets_whose_type_or_place_is_not_told_nothing_is_said(field: str) -> None:
-    """Those of mixed precision are not of the parameters' type; of several devices none is named."""
-    ddp = FakeDdp()
-    setattr(ddp, field, True)
-
-    assert list(libraries.buckets_of([ddp])) == []
-
-
-def test_a_reducer_that_tells_something_else_is_passed_over() -> None:
-    """Another version of torch costs a figure, not the watch."""
-    assert list(libraries.buckets_of([FakeDdp("many"), FakeDdp("1")])) == [
-        libraries.GradientBuckets("cpu", 1, False)
-    ]
+    found = list(libraries.buckets_of([ddp]))
+    assert found == [libraries.GradientBuckets("cpu", size, False) for size in told]
 
 
 def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:
@@ -112,18 +109,10 @@ def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
 
 
 def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each handle and stream, on the device that this process uses."""
+    """One for each handle and stream, on the one device of this process; of several nobody knows whose."""
     monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 1))
 
     assert libraries.workspaces(fake_torch()) == ("cuda:3", 96 * MIB)
-
-
-def test_on_several_devices_nobody_knows_whose_a_workspace_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The table is the whole process'."""
-    monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 0))
-
     assert libraries.workspaces(fake_torch(contexts=2)) is None
 
 

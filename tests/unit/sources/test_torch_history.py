@@ -30,20 +30,13 @@ def begun(torch: ModuleType, device: str = "cuda", **options: Any) -> TorchHisto
     return history
 
 
-def test_it_records_where_cuda_is_up() -> None:
+@pytest.mark.parametrize("clears", [{"clear_history": True}, {}], ids=["today's", "an older torch"])
+def test_it_records_where_cuda_is_up(clears: dict[str, bool]) -> None:
     """Bounded, with Python's stacks alone (C++ ones take minutes to read), from nothing."""
-    torch = FakeTorch()
+    torch = FakeTorch(knows_clearing=bool(clears))
     assert begun(torch, most=7).state == "recording"
-    wanted = {"context": "alloc", "stacks": "python", "max_entries": 7, "clear_history": True}
+    wanted = {"context": "alloc", "stacks": "python", "max_entries": 7} | clears
     assert torch.calls == [("record", ("all", wanted))]
-
-
-def test_an_older_torch_is_asked_for_what_it_knows() -> None:
-    """One that clears by itself has no word for it."""
-    torch = FakeTorch(knows_clearing=False)
-    begun(torch)
-    ((_, (_, options)),) = torch.calls
-    assert "clear_history" not in options
 
 
 def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:

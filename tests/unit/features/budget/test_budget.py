@@ -59,13 +59,6 @@ class Watched:
         return self.session.findings
 
 
-def test_below_the_budget_nothing_is_said() -> None:
-    """A cell that keeps to its budget has no finding."""
-    watched = Watched()
-    watched.hold(19.9)
-    assert watched.end() == []
-
-
 def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
     """Live with what was allocated then; afterwards with the exact peak."""
     watched = Watched()
@@ -196,17 +189,8 @@ def test_it_is_a_line_over_each_gpus_chart() -> None:
     assert watched.session.guides == expected
 
 
-def test_nothing_listens_afterwards() -> None:
-    """Once a cell is over, no listener of it is left with the session or the trainer."""
-    watched = Watched(stop=True)
-    watched.hold(22.0)
-    watched.end()
-    assert watched.recorder.subscribers == []
-    assert not should_end(1, alone=True)
-
-
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
-    """With `--stop` the training ends with the step that crossed, and the finding says so."""
+    """With `--stop` a training ends with the step that crossed and the finding says so; then all is over."""
     watched = Watched(stop=True)
     assert not should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
@@ -216,6 +200,8 @@ def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
     assert told.title.endswith("; training was ended after step 2, with a checkpoint")
     assert told.evidence["ended_after_step"] == 2
     assert told.advice == ()
+    assert watched.recorder.subscribers == []
+    assert not should_end(3, alone=True)
 
 
 def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None:
@@ -230,16 +216,12 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
     watched.end()
 
 
-def test_without_stop_no_training_is_ended() -> None:
-    """Without `--stop` a crossing is a warning, and the training goes on."""
-    watched = Watched()
-    watched.hold(22.0)
-    assert not should_end(1, alone=True)
-    assert watched.end()[0].advice == ()
-
-
 def test_why_nothing_was_ended_is_told() -> None:
-    """There was no Trainer, no step after it, or there were other processes."""
+    """There was no Trainer, no step after it, or there were other processes; or nobody asked for it."""
+    unasked = Watched()
+    unasked.hold(22.0)
+    assert not should_end(1, alone=True)
+    assert unasked.end()[0].advice == ()
     plain, late, several = (Watched(stop=True) for _ in range(3))
     plain.hold(22.0)
     assert plain.end()[0].advice == (NONE_TO_STOP,)

@@ -73,8 +73,9 @@ def test_what_cannot_be_compared_is_said(subjects: tuple[Subject, ...], said: st
 
 
 def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
-    """What is named twice stands there once, and a run of a label says which it is."""
+    """What is named twice stands there once, and a run of a label says which it is; as does the baseline."""
     comparison = compare("base", "lora", "2", "4", "lora")
+    assert compare("lora", "ba", baseline="ba").baseline == 1
 
     assert [(cell.name, cell.runs) for cell in comparison.cells] == [
         ("base", 2),
@@ -82,13 +83,6 @@ def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
         ("base [2]", 1),
         ("trainer.train() [4]", 1),
     ]
-
-
-def test_a_baseline_need_not_be_named_twice(history: History) -> None:
-    """It may be called as it is among the names."""
-    comparison = compare("lora", "ba", baseline="ba")
-    assert [cell.name for cell in comparison.cells] == ["lora", "base"]
-    assert comparison.baseline == 1
 
 
 def test_labels_of_a_script_are_compared_without_the_extension() -> None:

@@ -113,13 +113,15 @@ def test_a_peak_is_as_certain_as_the_least_certain_run(
 
 
 def test_a_difference_has_its_sign_and_its_percent() -> None:
-    """Less than the baseline is negative, the baseline itself is zero."""
-    comparison = of_runs({"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]})
+    """Less than the baseline is negative, the baseline itself is zero; any cell may be it."""
+    runs = {"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]}
+    comparison, turned = of_runs(runs), of_runs(runs, baseline="b")
     base, other = comparison.cells
 
     assert comparison.difference(other, "peak") == difference(6.0, 8.0)
     assert (difference(6.0, 8.0).value, difference(6.0, 8.0).percent) == (-2.0, -25.0)
     assert comparison.difference(base, "peak").value == 0.0
+    assert turned.difference(turned.cells[0], "peak").value == 2.0
 
 
 @pytest.mark.parametrize(("value", "baseline"), [(5.0, 0.0), (5.0, -1.0), (5.0, 1e-9)])
@@ -191,13 +193,6 @@ def test_from_an_empty_device_the_peak_is_told_once() -> None:
     """Above the start is then the same."""
     comparison = of_runs({"a": [record("a", device(8.0 * MIB))]})
     assert figure_columns(comparison)[0].title == "allocated, peak"
-
-
-def test_any_cell_may_be_the_baseline() -> None:
-    """The differences turn round with it."""
-    runs = {"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]}
-    comparison = of_runs(runs, baseline="b")
-    assert comparison.difference(comparison.cells[0], "peak").value == 2.0
 
 
 def test_the_device_is_the_one_that_most_cells_used() -> None:
@@ -295,28 +290,30 @@ def test_a_pace_that_one_run_lacks_is_that_of_the_others() -> None:
     assert (figure["tokens_per_second"].middle, figure["tokens_per_second"].runs) == (256.0, 1)
 
 
-def test_steps_of_several_runs_lie_over_each_other() -> None:
-    """At every step the median of the runs, between the lowest and the highest of them."""
-    tables = [folded(peaks, 64) for peaks in ([1, 5, 3], [2, 4, 3], [3, 6, 3])]
+@pytest.mark.parametrize(
+    ("runs", "before", "low", "middle", "high"),
+    [
+        (([1, 5, 3], [2, 4, 3], [3, 6, 3]), 0, [1, 4, 3], [2, 5, 3], [3, 6, 3]),
+        (([1, 1], [3, 3, 3]), 0, [1, 1, 3], [2, 2, 3], [3, 3, 3]),
+        (([1, 2, 3],), 500, [1, 2, 3], [1, 2, 3], [1, 2, 3]),
+    ],
+    ids=["several", "of different length", "resumed after 500 steps"],
+)
+def test_steps_of_several_runs_lie_over_each_other(
+    runs: tuple[list[float], ...],
+    before: int,
+    low: list[float],
+    middle: list[float],
+    high: list[float],
+) -> None:
+    """At every step, by its own number, the median, the lowest and the highest of those that made it."""
+    tables = [folded(peaks, 64) for peaks in runs]
+    for table in tables:
+        table[:, [0, 1, 4]] += before
     line = by_step(tables, 1)
 
-    assert line.at.tolist() == [1, 2, 3]
-    assert line.middle.tolist() == [2, 5, 3]
-    assert line.low.tolist() == [1, 4, 3]
-    assert line.high.tolist() == [3, 6, 3]
-
-
-def test_runs_of_different_length_end_where_they_end() -> None:
-    """Beyond the shorter run only the longer one counts."""
-    line = by_step([folded([1, 1], 64), folded([3, 3, 3], 64)], 1)
-    assert line.middle.tolist() == [2, 2, 3]
-
-
-def test_a_resumed_training_stands_at_its_own_steps() -> None:
-    """Steps 501 to 503 are not drawn as 1 to 3."""
-    table = folded([1, 2, 3], 64)
-    table[:, [0, 1, 4]] += 500
-    assert by_step([table], 1).at.tolist() == [501, 502, 503]
+    assert line.at.tolist() == [before + 1, before + 2, before + 3]
+    assert [line.low.tolist(), line.middle.tolist(), line.high.tolist()] == [low, middle, high]
 
 
 def test_a_row_that_lies_in_two_points_peaks_in_one() -> None:

@@ -136,15 +136,6 @@ def test_the_host_has_its_own_words() -> None:
     assert "resident, peak" in told
 
 
-def test_one_output_has_table_and_picture() -> None:
-    """For every front end; the picture says to a screen reader what its lines are."""
-    bundle = two()._repr_mimebundle_()
-    assert set(bundle) == {"text/html", "text/plain"}
-    assert "<table" in bundle["text/html"]
-    assert 'aria-label="allocated, highest of each step: base, smaller"' in bundle["text/html"]
-    assert bundle == whole_bundle(two())
-
-
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
 @pytest.mark.parametrize("by", ["step", "time"])
 def test_the_output_stays_small(run: str, by: str) -> None:

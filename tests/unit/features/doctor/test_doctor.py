@@ -76,14 +76,16 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_costs_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All others are there; of the fault its kind is told."""
+    """All others are there, also without torch; of the fault its kind is told."""
 
     def broken() -> Any:
         raise PermissionError("/proc/self")
 
     monkeypatch.setattr(api, "find_memory", broken)
+    monkeypatch.setattr(api, "find_spec", lambda _: None)
     found = hfmem_widget.doctor()
 
+    assert found["torch"] == "missing"
     assert found["memory"] == "could not be found out (PermissionError)"
     assert [said for said in found.values() if "could not" in said] == [found["memory"]]
 
@@ -105,13 +107,6 @@ def test_a_torch_that_cannot_be_imported_is_described(
     assert found["torch"].endswith("built for cuda 13.0")
     assert found["exact peaks"] == "looked for once torch is imported"
     assert "torch" not in sys.modules
-
-
-def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And everything else as ever."""
-    monkeypatch.setattr(api, "find_spec", lambda _: None)
-
-    assert hfmem_widget.doctor()["torch"] == "missing"
 
 
 def test_it_imports_nothing_heavy() -> None:
@@ -147,22 +142,16 @@ def test_a_driver_that_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["NVIDIA"].endswith("the driver does not answer")
 
 
-def test_an_allocator_that_is_up_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that NVML does not know."""
-    memory = FakeAllocator(device_type="xpu", initialized=True)
+@pytest.mark.parametrize(
+    ("kind", "said"), [("xpu", "1 \u00d7 Intel Max, 80.0 GiB"), ("cuda", "none")]
+)
+def test_an_allocator_is_described(kind: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that NVML does not know; what would initialise a device that is not fails the test."""
+    memory = FakeAllocator(device_type=kind, initialized=said != "none")
     memory.pools[0].name = "Intel Max"
-    monkeypatch.setitem(sys.modules, "torch", accelerators.xpu(memory))
-    said = hfmem_widget.doctor()["exact peaks"]
+    monkeypatch.setitem(sys.modules, "torch", getattr(accelerators, kind)(memory))
 
-    assert said == "counters of xpu found; initialised: 1 \u00d7 Intel Max, 80.0 GiB"
-
-
-def test_a_device_that_is_not_initialised_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would initialise it fails the test."""
-    memory = FakeAllocator(device_type="cuda", initialized=False)
-    monkeypatch.setitem(sys.modules, "torch", accelerators.cuda(memory))
-
-    assert hfmem_widget.doctor()["exact peaks"] == "counters of cuda found; initialised: none"
+    assert hfmem_widget.doctor()["exact peaks"] == f"counters of {kind} found; initialised: {said}"
 
 
 def test_a_version_that_pip_has_replaced_since_stands_beside_the_new_one(

@@ -173,20 +173,3 @@ def test_what_is_smaller_than_a_page_is_not_worth_a_word(main: dict[str, Any]) -
 
     told = release_bundle(hfmem_widget.free("thing", dry_run=True))["text/plain"]
     assert "nothing held only here" in told
-
-
-def test_the_text_of_an_error_is_foretold(main: dict[str, Any]) -> None:
-    """The bytes that a function read before it failed."""
-
-    def read() -> None:
-        text = b"1" * SIZE
-        raise ValueError(len(text))
-
-    try:
-        read()
-    except ValueError as error:
-        sys.last_value = error
-    assert hfmem_widget.free("errors", dry_run=True).together["cpu"] == pytest.approx(
-        SIZE, rel=0.01
-    )
-    hfmem_widget.free("errors", collect=False)

@@ -341,14 +341,6 @@ def test_what_cannot_be_asked_for_is_said(ask: Callable[[], object], says: str) 
         ask()
 
 
-def test_a_watch_is_in_the_history() -> None:
-    """In a script as in a notebook, quiet or not."""
-    with hfmem_widget.watch("in the history", quiet=True):
-        pass
-
-    assert hfmem_widget.history(last=1).runs[-1].name == "in the history"
-
-
 def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
     """Its peak is the worst rank's, which is named, and not that of the process that started them."""
     SimulatedRun(Script(world=4, heavier={2: 1.3}, interval=0.5)).write(tmp_path / "run", 12.0)

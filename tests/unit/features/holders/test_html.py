@@ -37,12 +37,6 @@ def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None
     assert also.strip() == "also _"
 
 
-def test_parts_are_told_in_detail_only() -> None:
-    """The parts of a model are listed only where details are asked for."""
-    assert not any(".layers[0]" in line for line in text(MODEL))
-    assert any("12.0 MiB  .layers[0]" in line for line in text(MODEL, detail=True))
-
-
 def test_the_remainder_is_said_as_what_it_is() -> None:
     """On a GPU, what nobody explains; on the CPU, the rest of the heap."""
     left = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", 7 * MIB, is_host=True))

@@ -145,19 +145,13 @@ def test_what_a_step_needs_meanwhile_must_fit_too() -> None:
 
 
 def test_it_is_among_the_findings_of_the_cell_alone() -> None:
-    """Only an outermost span has one."""
+    """Only an outermost span has one, and none where its holder was entered with its name."""
     session = trained(leaking)
 
     assert [one.kind for one in findings_of(session, session.spans[0])] == ["leak"]
     assert leaks(session, session.spans[1]) == ()
-
-
-def test_what_was_found_out_about_a_leak_is_not_told_again() -> None:
-    """Whoever looked for its holder has entered it with the name."""
-    session = trained(leaking)
     session.findings[:] = [Finding("leak", "warn", "known", {"device": GPU}, span_id=1)]
     judge(session)
-
     assert [one.title for one in findings_of(session, session.spans[0])] == ["known"]
 
 

@@ -124,15 +124,9 @@ def test_the_card_tells_what_children_held(
     assert who in card["text/html"]
 
 
-def test_little_is_not_told() -> None:
-    """A shell command is no worker."""
-    session, span = loaded(lambda _: 8 * MIB, workers=lambda _: 0, others=1)
-
-    assert not children_text(session, span)
-
-
 def test_a_session_without_children_says_nothing_of_them() -> None:
-    """It has no series of theirs."""
+    """It has no series of theirs; a shell command with little is no worker."""
+    assert not children_text(*loaded(lambda _: 8 * MIB, workers=lambda _: 0, others=1))
     stage = Stage("quiet", gpus=0)
     with stage.span("cell", "quiet") as cell:
         stage.hold({"cpu": GIB}, 1.0)

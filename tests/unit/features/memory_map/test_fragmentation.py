@@ -201,40 +201,24 @@ def test_places_come_by_size() -> None:
     assert all(first.size >= second.size for first, second in pairwise(places[0].segments))
 
 
-@pytest.mark.parametrize(
-    ("pools", "free", "said"),
-    [
-        (1, 0, "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
-        (2, 0, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
-        (1, 1, "torch.cuda.MemPool); 1.00 MiB of that is free, for its owner only."),
-    ],
-)
-def test_private_pools_are_counted_with_what_is_free_in_them(
-    pools: int, free: int, said: str
-) -> None:
-    """From a MiB on."""
-    made = [
-        segment(("used", 300), *([("free", free)] if free else []), at=at, pool=(0, at))
-        for at in range(1, pools + 1)
-    ]
-    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01).fragmentation("cuda:0")
-
-    assert [one for one in sentences(found) if one.endswith(said)] != []
+POOLS = [segment(("used", 300), at=at, pool=(0, at)) for at in (1, 2)]
+HALF_FREE = segment(("used", 300), ("free", 1), at=1, pool=(0, 1))
+STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8)]
 
 
 @pytest.mark.parametrize(
-    ("streams", "said"),
+    ("others", "said"),
     [
-        ((7,), "60.0 MiB is free for stream 0x7 alone"),
-        ((7, 8), "120.0 MiB is free for 2 streams, for each alone"),
+        (POOLS[:1], "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
+        (POOLS, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
+        ([HALF_FREE], "torch.cuda.MemPool); 1.00 MiB of that is free, for its owner only."),
+        (STREAMS[:1], "60.0 MiB is free for stream 0x7 alone"),
+        (STREAMS, "120.0 MiB is free for 2 streams, for each alone"),
     ],
 )
-def test_what_is_free_for_other_streams_says_for_how_many(
-    streams: tuple[int, ...], said: str
-) -> None:
-    """One is named."""
-    made = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in streams]
-    found = MemoryMap(("cuda:0",), (segment(("used", 100)), *made), 0.01)
-    told = list(sentences(found.fragmentation("cuda:0")))
+def test_what_only_others_can_use_is_counted(others: list[Segment], said: str) -> None:
+    """In private pools, with what is free there from a MiB on; for other streams, of which one is named."""
+    found = map_of(segment(("used", 100)), *others)
+    told = sentences(found.fragmentation("cuda:0"))
 
-    assert [one for one in told if one.startswith(said)] != [], told
+    assert [one for one in told if said in one] != [], told

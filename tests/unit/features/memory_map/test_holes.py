@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -57,31 +58,23 @@ def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     assert "2.50 GiB" in finding.advice[0]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(
-            [(7.5, 8.0, 0.4, 0, 0), (2.0, 8.0, 6.0, 0, 0)], id="holes that are filled later"
-        ),
-        pytest.param([(30.0, 33.0, 3.0, 0, 0)], id="less than 15 % of what is reserved"),
-        pytest.param([(1.0, 1.4, 0.4, 0, 0)], id="less than 512 MiB"),
-        pytest.param([(5.0, 8.0, math.nan, 0, 0)], id="an allocator that does not count holes"),
-        pytest.param([(5.0, 8.0, 0.0, 0, 0)], id="whole segments that are free"),
-    ],
-)
-def test_a_healthy_span_has_no_finding(rows: list[Row]) -> None:
-    """Small holes, holes that are filled and segments that are free are no fragmentation."""
-    assert found_in(*rows) == []
+HEALTHY: dict[str, tuple[list[Row], dict[str, Any]]] = {
+    "holes that are filled later": ([(7.5, 8.0, 0.4, 0, 0), (2.0, 8.0, 6.0, 0, 0)], {}),
+    "less than 15 % of what is reserved": ([(30.0, 33.0, 3.0, 0, 0)], {}),
+    "less than 512 MiB": ([(1.0, 1.4, 0.4, 0, 0)], {}),
+    "an allocator that does not count holes": ([(5.0, 8.0, math.nan, 0, 0)], {}),
+    "whole segments that are free": ([(5.0, 8.0, 0.0, 0, 0)], {}),
+    "reserved before": ([(2.0, 8.0, 5.0, 0, 0)], {"before": (1.0, 8.0, 6.0, 0, 0)}),
+    "a peak that no sample saw": ([(2.0, 8.0, 6.0, 0, 0)], {"allocated": 7.8}),
+    "the retry of a request that failed": ([(7.0, 8.0, 0.0, 1, 1)], {}),
+}
 
 
-def test_what_was_reserved_before_is_not_blamed_on_a_span() -> None:
-    """A later cell that needs less asks the driver for nothing."""
-    assert found_in((2.0, 8.0, 5.0, 0, 0), before=(1.0, 8.0, 6.0, 0, 0)) == []
-
-
-def test_a_peak_that_no_sample_saw_leaves_no_more_than_it_left() -> None:
-    """Sampled at 2 GiB with 6 GiB of holes; the exact peak was 7.8 of 8."""
-    assert found_in((2.0, 8.0, 6.0, 0, 0), allocated=7.8) == []
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_span_has_no_finding(name: str) -> None:
+    """Small holes, filled ones, free segments, those of earlier cells, and errors that tell themselves."""
+    rows, options = HEALTHY[name]
+    assert found_in(*rows, **options) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:
@@ -96,11 +89,6 @@ def test_holes_and_retries_are_one_finding() -> None:
     (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
     assert "reserved, and the allocator ran out of memory once" in finding.title
     assert finding.evidence["retries"] == 1
-
-
-def test_the_retry_of_a_request_that_failed_is_its_error_to_tell() -> None:
-    """A retry that ended in an out-of-memory error is not told as fragmentation."""
-    assert found_in((7.0, 8.0, 0.0, 1, 1)) == []
 
 
 NAN = math.nan

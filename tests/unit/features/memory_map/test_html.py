@@ -275,13 +275,6 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
     assert "cuda:0 before · 2.00 MiB reserved in 1 segment" in text
 
 
-def test_a_map_shows_itself_as_the_last_value_of_a_cell() -> None:
-    """As its picture, and as text where there is no page."""
-    found = map_of(segment(("used", 30), ("free", 2)))
-
-    assert found._repr_mimebundle_() == memory_map_bundle(found)
-
-
 def test_a_map_of_some_devices_has_theirs_alone() -> None:
     """Their segments and notes; how long it took to read was that of all."""
     told = {"cuda:0": "a", "cuda:1": "b"}

@@ -436,9 +436,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> None:
-    """Its head says which rank of which run; what is opened has all of it."""
+    """Its head says which rank of which run; nothing is asked of where it lies on the user's thread."""
     watched = member(tmp_path)
+    assert not (tmp_path / "run").exists()
     watched.hold(3)
+    assert (tmp_path / "run" / "run.json").exists()
     session = watched.end()
 
     (path,) = streams(tmp_path / "run").paths
@@ -448,15 +450,6 @@ def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> Non
     assert head.run == read_run(tmp_path / "run").run
     assert hfmem_widget.open(path).peak("cuda:0/allocated") == 3 * 2**30
     assert [span.outcome for span in hfmem_widget.open(path).spans] == [session.spans[0].outcome]
-
-
-def test_the_directory_is_made_when_the_first_rank_writes(tmp_path: Path) -> None:
-    """Where it lies may hang: nothing is asked of it on the user's thread."""
-    watched = member(tmp_path)
-    assert not (tmp_path / "run").exists()
-    watched.hold(1)
-
-    assert (tmp_path / "run" / "run.json").exists()
 
 
 @pytest.mark.parametrize("world", [64, 65, 1024])

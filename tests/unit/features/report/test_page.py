@@ -131,8 +131,11 @@ def test_a_page_is_whole_and_in_order(name: str, *, static: bool) -> None:
 
 
 def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None:
-    """The policy starts from nothing, and its hash is that of the one script there is."""
-    document = Document(page(scripted_run()))
+    """The policy starts from nothing, and its hash is that of the one script; a still chart has none."""
+    document, still = Document(page(scripted_run())), Document(page(scripted_run(), static=True))
+    assert still.all("script") == []
+    assert "script-src" not in still.policy
+    assert still.all("svg")
     kinds = [one.get("type") for one in document.all("script")]
     digest = hashlib.sha256(document.scripts[kinds.index("module")].encode()).digest()
 
@@ -152,15 +155,6 @@ def test_a_live_page_needs_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(HFMemError, match="make build"):
         page(scripted_run())
     assert page(scripted_run(), static=True)
-
-
-def test_a_static_page_has_no_script_and_may_run_none() -> None:
-    """A still chart needs none."""
-    document = Document(page(scripted_run(), static=True))
-
-    assert document.all("script") == []
-    assert "script-src" not in document.policy
-    assert document.all("svg")
 
 
 @pytest.mark.parametrize("text", [*CORPUS.values(), "\u2028{x}{0}%s</style>"])
@@ -376,8 +370,10 @@ def test_a_static_report_of_ranks_has_the_strip_and_the_tables() -> None:
 
 
 def test_the_live_chart_is_given_all_ranks() -> None:
-    """The whole strip, behind the samples."""
+    """The whole strip, behind the samples; the parts are those of the worst, as all together have none."""
     session = overview(EIGHT)
+    html = page(session, static=True, now=0.0)
+    assert "rank:5" in html[html.index("Memory at the peak") :]
     head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST)[0])).partition(b"\n")
     told = json.loads(head)
 
@@ -385,13 +381,6 @@ def test_the_live_chart_is_given_all_ranks() -> None:
     assert session.ranks is not None
     assert rest.endswith(session.ranks.strip.cells)
     assert told["sizes"][-1] == len(session.ranks.strip.cells)
-
-
-def test_the_parts_are_those_of_the_worst_rank() -> None:
-    """All ranks together have none."""
-    html = page(overview(EIGHT), static=True, now=0.0)
-
-    assert "rank:5" in html[html.index("Memory at the peak") :]
 
 
 def test_the_path_of_a_report_is_shown_as_a_link(

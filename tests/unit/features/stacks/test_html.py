@@ -105,12 +105,8 @@ def test_several_devices_follow_each_other() -> None:
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
-    """Without a recorded allocation there is a sentence in place of the tables."""
+    """In place of the tables; on the CPU with what was not followed: NumPy, Python, other threads."""
     assert text(LivePeak("cuda:0", 0, 0, ())) == "No allocation was recorded"
-
-
-def test_nothing_recorded_on_the_cpu_says_what_was_not_followed() -> None:
-    """Where nobody looked: NumPy and Python on this very thread, and other threads. Which is not known."""
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
         "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
         "threads are not traced"

@@ -27,13 +27,6 @@ def alone(groups: list[Group], *others: object) -> dict[Any, int]:
     return {name: sum(sizes.values()) // SIZE * SIZE for name, sizes in found.items()}
 
 
-def test_what_something_else_reaches_is_not_free() -> None:
-    """A tensor that two groups hold is not freed by letting go of one."""
-    shared = block()
-    groups = [Group("a", [[shared, block()]]), Group("b", [{"x": shared}])]
-    assert alone(groups) == {"a": SIZE, "b": 0}
-
-
 def test_what_two_share_is_free_with_the_group_that_both_lie_in() -> None:
     """A tensor that two groups share is freed by letting go of what contains both."""
     shared = block()
