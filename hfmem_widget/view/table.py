@@ -116,7 +116,7 @@ def _place(at: int, column: Column) -> str:
 
 def _head_html(at: int, columns: Sequence[Column], rows: Sequence[TableRow], size: float) -> str:
     column = columns[at]
-    place = _place(at, column).replace(";white-space:nowrap", "") + ";white-space:normal"
+    place = _place(at, column).replace(";white-space:nowrap", "")
     if at == 0 or column.is_words:
         longest = max(
             (len(_figure(row.cells[at])) for row in rows if at < len(row.cells)), default=0
@@ -147,7 +147,7 @@ def _row_html(columns: Sequence[Column], row: TableRow) -> str:
         if at == 0:
             small += [row.facts, *row.below]
             style += ";padding-left:12px" * row.is_indented
-            style += ";padding-left:1.1em;text-indent:-1.1em" * (kit.SQUARE in name.html)
+            style += ";padding-left:1.2em;text-indent:-1.2em" * (kit.SQUARE in name.html)
         below = "".join(kit.block(_BELOW, content, limit=LINE).html for content in small if content)
         tag = 'th scope="row"' if at == 0 else "td"
         drawn += f'<{tag} style="{style}">{name.html}{below}</{tag[:2]}>'

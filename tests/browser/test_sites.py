@@ -8,10 +8,12 @@ import nbformat
 from nbclient import NotebookClient
 from playwright.sync_api import BrowserContext
 
+from hfmem_widget.view.card import card_bundle
 from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab, busy
 from tests.browser.test_panel import LOAD, wait_for_panel
 from tests.browser.test_watched_cell import STILL, wait_for_chart
+from tests.scenes import scripted_run
 
 # JupyterLab itself needs the first two for scripts (its settings' schemas are compiled), anywidget the third.
 POLICY = (
@@ -67,3 +69,17 @@ def test_a_notebook_that_is_not_trusted_shows_what_was_saved(lab: Lab) -> None:
     lab.unfold(1)
     assert "headroom at the peak" in lab.cell(1).inner_text()
     assert lab.errors == []
+
+
+def test_on_a_page_of_unknown_ground_nothing_covers_a_tables_text(browser: BrowserContext) -> None:
+    """Such as a saved card on a dark site that has no theme's variables: its ink is the page's, too."""
+    page = browser.new_page()
+    session = scripted_run("training")
+    card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    page.set_content(f'<body style="background:#000;color:rgb(230, 230, 230)">{card}')
+    drawn = page.locator("div:has(> table)").evaluate(
+        "it => [getComputedStyle(it).backgroundImage, getComputedStyle(it).color]"
+    )
+    page.close()
+
+    assert drawn == ["none", "rgb(230, 230, 230)"]
