@@ -36,12 +36,8 @@ def spans(*kinds: SpanKind, **counts: float) -> tuple[Span, ...]:
     return tuple(
         Span(at, kind, labels.get(kind, kind), 0.0, Sample(0.0, ()), parent=at - 1 or None,
              counts=counts if kind == "step" else {})
-        for at, kind in enumerate(_kinds(kinds), start=1)
+        for at, kind in enumerate(("cell", *kinds), start=1)
     )  # fmt: skip
-
-
-def _kinds(kinds: tuple[SpanKind, ...]) -> tuple[SpanKind, ...]:
-    return ("cell", *kinds)
 
 
 def anatomy(device: Device, allocated: float, parts: Mapping[str, float]) -> Anatomy:

@@ -23,8 +23,8 @@ from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import Device, Move
 from hfmem_widget.text import MIB
-from tests.trainer.test_out_of_memory import failing
-from tests.trainer.tiny import InOrder, Plain, made, make_trainer, rows
+from tests.trainer.test_out_of_memory import failing, watched
+from tests.trainer.tiny import InOrder, Plain, made, make_trainer, rows, session_of
 
 Make = Callable[[], Any]
 
@@ -266,9 +266,7 @@ def test_dry_runs_have_batches_like_those_of_the_training(
         tmp_path, model=model, data=[row_of(**sizes)] * 12, collate=torch.utils.data.default_collate,
         remove_unused_columns=False,
     )  # fmt: skip
-    with hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
-    fitted = hfmem_widget.fit(session)
+    fitted = hfmem_widget.fit(session_of(trainer))
     batch = torch.utils.data.default_collate([row_of(**sizes)] * 4)
     peak = peak_of(model, trainer.optimizer.optimizer, batch)
 
@@ -331,9 +329,9 @@ def test_a_training_that_ran_out_has_them_on_its_card(
 
 def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:
     """Though memory ran out in the first step, before its batches could be counted."""
-    trainer = failing(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6))
-    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
+    session = watched(
+        failing(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6)).train
+    )
 
     [fewer] = [move for move in session.moves if move.batch < 4]
     assert (fewer.batch, fewer.accumulation) == (2, 4)
@@ -341,8 +339,7 @@ def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) 
 
 def test_a_training_that_ended_well_is_asked_about(tmp_path: Path, trainer: Any) -> None:
     """`fit` of its session forecasts its largest step, and what would need less."""
-    with hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
     assert session.moves == []
     fitted = hfmem_widget.fit(session)
 
@@ -376,8 +373,7 @@ def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
     trainer = make_trainer(tmp_path, kind=Own if how == "own" else InOrder, **options)
     if how == "given":
         trainer.compute_loss_func = lambda outputs, *_, **__: outputs["logits"].mean()
-    with hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
+    session = session_of(trainer)
 
     fewer = [move for move in hfmem_widget.fit(session).moves if move.batch < 4]
     assert {move.cost for move in fewer if move.length > 4 and len(move.changes) == 2} == {cost}
@@ -385,9 +381,7 @@ def test_a_loss_that_is_not_the_models_is_not_said_to_be_the_same(
 
 def test_the_last_batch_of_an_epoch_is_not_taken_for_all(tmp_path: Path) -> None:
     """It has fewer rows than a step has: they stay as many as the Trainer was asked for."""
-    trainer = failing(tmp_path, after=1, data=rows((5, 9, 4, 7, 6)))
-    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
+    session = watched(failing(tmp_path, after=1, data=rows((5, 9, 4, 7, 6))).train)
 
     assert {move.batch * move.accumulation for move in session.moves} == {4}
 
@@ -411,9 +405,7 @@ def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
     """A smaller batch of the training would change nothing there."""
-    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
-    with pytest.raises(RuntimeError), hfmem_widget.watch("fit", quiet=True) as session:
-        trainer.train()
+    session = watched(failing(tmp_path, evaluates=True, eval_strategy="epoch").train)
 
     assert session.moves == []
     with pytest.raises(OptionError, match="did not run out in a step of a training"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.monitor.shared import running_monitor
+from hfmem_widget.session import Session
 from tests.trainer.tiny import make_trainer
 
 TEXT = (
@@ -27,6 +29,16 @@ def failing(folder: Path, *, after: int = 2, evaluates: bool = False, **options:
 
     trainer.model.lm_head.register_forward_hook(fails)
     return trainer
+
+
+def watched(run: Callable[[], object]) -> Session:
+    """Return the session of what runs out of memory."""
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        hfmem_widget.watch("run", quiet=True) as session,
+    ):
+        run()
+    return session
 
 
 def test_a_watched_block_says_in_which_step(

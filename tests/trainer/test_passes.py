@@ -11,13 +11,12 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-import hfmem_widget
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
 from tests.trainer import test_moves
 from tests.trainer.test_moves import gpt2, llama
-from tests.trainer.test_out_of_memory import TEXT
+from tests.trainer.test_out_of_memory import TEXT, watched
 from tests.trainer.tiny import make_trainer
 
 MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
@@ -34,15 +33,6 @@ def failing_after(model: Any, passes: int) -> None:
             raise RuntimeError(TEXT)
 
     model.get_output_embeddings().register_forward_hook(fails)
-
-
-def watched(run: Callable[[], object]) -> Session:
-    with (
-        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
-        hfmem_widget.watch("run", quiet=True) as session,
-    ):
-        run()
-    return session
 
 
 def moves_with(session: Session, room: float) -> list[Move]:

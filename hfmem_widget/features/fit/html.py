@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
-from hfmem_widget.features.fit.setting import Lora
 from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -31,7 +30,9 @@ _COLOURS = {**palette.PARTS, "gathered": "#B3A125"}
 
 def fit_bundle(fit: Fit) -> dict[str, str]:
     """Return a fit by MIME type."""
-    forecast, title = fit.forecast, _title(fit)
+    forecast, name, model = fit.forecast, plain(fit.name), plain(fit.forecast.model)
+    is_known = name in {model, ""} or name.endswith("Config")
+    title = model if is_known else f"{name} ({model})"
     return kit.bundle(
         kit.headed("memfit", title, kit.phrases(_facts(forecast))),
         *(_verdict(verdict, fit) for verdict in fit.verdicts),
@@ -52,7 +53,11 @@ def _notes(fit: Fit) -> list[str]:
         took = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
         share = 100 * (fit.forecast.total / tried.peak - 1)
         notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
-    notes += [*filter(None, [fit.calibration, _expected(fit.forecast)]), *fit.forecast.notes]
+    notes += [fit.calibration] if fit.calibration else []
+    low, high = map(format_bytes, fit.forecast.interval)
+    if low != high and not fit.forecast.left_out:
+        notes.append(f"The real peak is expected between {low} and {high}.")
+    notes += fit.forecast.notes
     context = max((verdict.room.context for verdict in fit.verdicts), default=0.0)
     if context:
         notes.append(
@@ -62,23 +67,13 @@ def _notes(fit: Fit) -> list[str]:
     return notes
 
 
-def _expected(forecast: Forecast) -> str:
-    low, high = forecast.interval
-    if math.isnan(high) or format_bytes(low) == format_bytes(high):
-        return ""
-    return f"The real peak is expected between {format_bytes(low)} and {format_bytes(high)}."
-
-
-def _title(fit: Fit) -> str:
-    name, model = plain(fit.name), plain(fit.forecast.model)
-    return model if name in {model, ""} or name.endswith("Config") else f"{name} ({model})"
-
-
 def _facts(forecast: Forecast) -> list[str]:
     setting = forecast.setting
     is_partly_trained = setting.training and forecast.trainable != forecast.parameters
     tokens = f" {TIMES} {format_count(setting.length)}" if setting.length > 1 else ""
     shape = f"batch {setting.batch}{tokens}"
+    rank, layers = setting.lora or (0, ())
+    adapters = " on ".join(filter(None, (f"LoRA r={rank}", ", ".join(layers))))
     facts = (
         f"{_millions(forecast.parameters)} parameters",
         f"{_millions(forecast.trainable)} trained" if is_partly_trained else "",
@@ -87,18 +82,13 @@ def _facts(forecast: Forecast) -> list[str]:
         f"{setting.accumulation} batches per step" if setting.accumulation > 1 else "",
         plain(setting.precision),
         plain(setting.quantized),
-        _text_of_lora(setting.lora) if setting.lora else "",
+        plain(adapters) if setting.lora else "",
         plain(setting.optimizer),
         "gradient checkpointing" if setting.checkpointing else "",
         plain(f"KV cache in {setting.kv}") if setting.kv else "",
         plain(setting.shards.replace(":", " over ") + " ranks") if setting.shards else "",
     )
     return [fact for fact in facts if fact]
-
-
-def _text_of_lora(lora: Lora) -> str:
-    rank, layers = lora
-    return plain(" on ".join(filter(None, (f"LoRA r={rank}", ", ".join(layers)))))
 
 
 def _millions(count: int) -> str:

@@ -72,11 +72,6 @@ class Passes:
     """What takes a change: the training's arguments, or those of a Trainer that is there."""
     known: dict[tuple[int, int, bool], Inference] = field(default_factory=dict)
 
-    @property
-    def margin(self) -> float:
-        """Times what is forecast that it may take."""
-        return margin_on(self.device)
-
     def evaluation(self, rows: int) -> Need:
         """Return what a batch takes; of two, for what the first one leaves free."""
         run = self._run(rows, self.seen.length)
@@ -228,7 +223,7 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
 def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
     """Return the largest size up to `most` that is sure to fit; 1 if none is seen to."""
     for spare in (0.0, passes.spare):
-        left = (passes.room + spare - passes.base) / passes.margin
+        left = (passes.room + spare - passes.base) / margin_on(passes.device)
         low, high, size = 0, most + 1, most
         before, there = 0, 0.0  # nearly a straight line, which begins near nothing
         for _ in range(TRIES):
@@ -261,7 +256,7 @@ def _move(
         cost=cost,
         peak=int(passes.base + need[0]),
         low=passes.base + MEASURED[0] * need[0],
-        high=passes.base + need[1] * passes.margin,
+        high=passes.base + need[1] * margin_on(passes.device),
         room=passes.room,
         spare=passes.spare,
     )

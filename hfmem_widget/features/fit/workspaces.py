@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -46,12 +45,12 @@ _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _FEW_CHANNELS: Final = 64  # of the result, below which nothing was taken
 
 
-def of_cublas(environ: Mapping[str, str] = os.environ) -> tuple[int, bool]:
+def of_cublas() -> tuple[int, bool]:
     """Return the bytes of a workspace of cuBLAS, and whether they are sure; nothing is initialised.
 
     Each thread has one: that of the forward pass, and autograd's for the backward pass.
     """
-    chosen = re.findall(r":(\d+):(\d+)", environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    chosen = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if chosen:
         return sum(int(size) * 1024 * int(count) for size, count in chosen), True
     if not torch.cuda.is_initialized():
@@ -60,13 +59,13 @@ def of_cublas(environ: Mapping[str, str] = os.environ) -> tuple[int, bool]:
     return (LARGE if major >= _LARGE_FROM else USUAL), True
 
 
-def prefers_cudnn(environ: Mapping[str, str] = os.environ) -> bool:
+def prefers_cudnn() -> bool:
     """Return whether attention in half precision is cuDNN's, as on Hopper and on data centres' Blackwell.
 
     As `check_prefer_cudnn_attention` (cuda/sdp_utils.cpp). An unknown device is taken for one of these.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    chosen_not = environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") not in {"", "0"}
+    chosen_not = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") not in {"", "0"}
     if version < _CUDNN_FIRST_SINCE or chosen_not:
         return False
     if not torch.cuda.is_initialized():

@@ -65,6 +65,8 @@ def out_of_memory_bundle(
         at_right=kit.faint(diagnosis.name, style=_BADGE),
     )
     errors = format_counted(earlier, "earlier out-of-memory error")
+    biggest = sorted(incident.processes, key=lambda process: -process[1])[:5]
+    listed = _DOT.join(f"process {pid}: {format_bytes(size)}" for pid, size in biggest)
     figures = figures_of(incident)
     text = _DOT.join(f"{name} {value}" for name, value, _ in figures)
     return kit.bundle(
@@ -74,7 +76,7 @@ def out_of_memory_bundle(
         _parts(incident),
         _place(incident),
         _blocks(incident),
-        _processes(incident),
+        kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING,
         moves_table(moves, [each.sentence() for each in advice]),
         advice_list(advice, beside_moves=bool(moves)),
         kit.note(f"{errors} did not end the cell." if earlier else ""),
@@ -166,12 +168,6 @@ def _blocks(incident: Incident) -> kit.Fragment:
     rows = list(map(TableRow, zip(map(_size_of, biggest), places, strict=True)))
     drawn = table((Column(is_bold=True), Column(is_words=True)), rows, size=12)
     return kit.block(_LINE, kit.words(head, drawn, between="\n"))
-
-
-def _processes(incident: Incident) -> kit.Fragment:
-    biggest = sorted(incident.processes, key=lambda process: -process[1])[:5]
-    listed = _DOT.join(f"process {pid}: {format_bytes(size)}" for pid, size in biggest)
-    return kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING
 
 
 def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.Fragment:

@@ -25,7 +25,7 @@ from hfmem_widget.features.fit.on_meta import from_config
 from hfmem_widget.features.fit.search import longest_rows
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.trial import tried_step
-from hfmem_widget.features.fit.workspaces import LARGE, of_cublas, within
+from hfmem_widget.features.fit.workspaces import within
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, gpt2, llama, one_layer
 from tests.data.forecasts import predict
@@ -265,18 +265,18 @@ def test_tensor_parallelism_divides_what_the_models_plan_names() -> None:
     assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
 
 
-def test_every_thread_has_a_workspace_of_cublas() -> None:
+def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd's too; without the device the largest is counted, so that no forecast is too low."""
-    assert of_cublas(environ={}) == (LARGE, False)
-    assert of_cublas(environ={"CUBLAS_WORKSPACE_CONFIG": ":16:8"}) == (1 << 17, True)
 
+    def libraries(device: str = "cuda") -> list[tuple[int, str]]:
+        parts = predict(llama(), length=32, device=device).parts
+        return [(part.bytes, part.bound) for part in parts if part.name == "libraries"]
 
-def test_the_workspaces_are_in_a_forecast_for_a_gpu() -> None:
-    """And in none for the host."""
-    gpu, host = (predict(llama(), length=32, device=device) for device in ("cuda", "cpu"))
-
-    assert gpu.bytes("libraries") == 64 * MIB
-    assert host.bytes("libraries") == 0
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    assert libraries() == [(64 * MIB, "upper")]
+    assert libraries("cpu") == []
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    assert libraries() == [(2 << 17, "exact")]
 
 
 def test_what_kernels_take_while_they_run_is_counted() -> None:

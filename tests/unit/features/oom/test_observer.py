@@ -166,17 +166,14 @@ def test_nothing_of_who_waits_is_kept() -> None:
     assert len(told) == 1
 
 
-def test_blocks_are_summed_up() -> None:
-    """Free blocks are those a large request may use; private pools and other devices are apart."""
-    told = summed_up(SEGMENTS, 0, 4 * GIB)
-    assert (told.largest_free, told.free, told.private_free) == (2 * GIB, 3 * GIB + 512, 9 * GIB)
+@pytest.mark.parametrize(
+    ("asked", "largest", "free"), [(4 * GIB, 2 * GIB, 3 * GIB + 512), (2 << 20, 2 << 20, 2 << 20)]
+)
+def test_blocks_are_summed_up(asked: int, largest: int, free: int) -> None:
+    """Large and small requests have a pool each; private pools and other devices are apart."""
+    told = summed_up(SEGMENTS, 0, asked)
+    assert (told.largest_free, told.free, told.private_free) == (largest, free, 9 * GIB)
     assert (told.count, told.expandable) == (9, True)
-
-
-def test_a_small_request_has_a_pool_of_its_own() -> None:
-    """What is free for large requests is of no use to a small one, and the other way round."""
-    told = summed_up(SEGMENTS, 0, 2 << 20)
-    assert (told.largest_free, told.free) == (2 << 20, 2 << 20)
 
 
 def test_the_biggest_blocks_are_told_by_the_users_line() -> None:
