@@ -406,24 +406,18 @@ class TestBesideMalloc:
 
     @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
     def test_safetensors(self, tmp_path: Path) -> None:
-        """Weights that are mapped from a file stay the kernel's, also when they have been written to."""
+        """Weights mapped from a file stay the kernel's, also once they were written to; cast ones do not."""
         file = tmp_path / "model.safetensors"
         save_file({"a": torch.ones(1000), "b": torch.ones(10)}, file)
         weights = [nn.Parameter(one) for one in load_file(file).values()]
+        cast = load_file(file)["a"].to(torch.bfloat16)
+        assert [device for _, device, *_ in storages_of(cast)] == ["cpu"]
         found = {device for one in weights for _, device, *_ in storages_of(one)}
         with torch.no_grad():
             weights[0].mul_(2)
 
         assert found == {device for _, device, *_ in storages_of(weights[0])} == {MANAGED}
         assert bytes_of(*weights) == 4040
-
-    def test_what_was_cast_is_the_heaps(self, tmp_path: Path) -> None:
-        """Weights that were cast as they were loaded are on the heap."""
-        file = tmp_path / "model.safetensors"
-        save_file({"a": torch.ones(1000)}, file)
-        cast = load_file(file)["a"].to(torch.bfloat16)
-
-        assert [device for _, device, *_ in storages_of(cast)] == ["cpu"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
