@@ -129,9 +129,7 @@ def _unit_for(size: float) -> tuple[float, str]:
 
 def _left(session: Session, device: str) -> float:
     """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
-    total = next(
-        (candidate.total for candidate in session.devices if candidate.key == device), math.nan
-    )
+    total = next((each.total for each in session.devices if each.key == device), math.nan)
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
     )
