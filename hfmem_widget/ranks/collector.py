@@ -261,7 +261,6 @@ class Collector:
     def _look(
         self, overview: Overview, now: float, *, is_live: bool, is_last: bool = False
     ) -> None:
-        """Judge all ranks, and write how they stand."""
         self._looked = now
         is_due = not 0 <= now - self._compared < CLOCK_EVERY
         if is_due or is_last or not self._has_clocks:

@@ -25,16 +25,7 @@ from hfmem_widget.recording.check import (
 )
 from hfmem_widget.recording.limits import VERSION
 from hfmem_widget.recording.reader import LineReader
-from hfmem_widget.session import (
-    FINE_KINDS,
-    Certainty,
-    Device,
-    Finding,
-    Guide,
-    Peak,
-    Rank,
-    SpanKind,
-)
+from hfmem_widget.session import FINE_KINDS, Certainty, Device, Finding, Guide, Peak, Rank, SpanKind
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES

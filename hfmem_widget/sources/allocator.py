@@ -268,10 +268,7 @@ class Allocator:
                 attach(ran_out)
 
     def history(self, on_start: Callable[[], object]) -> TorchHistory | None:
-        """Return a recording that waits for its first `look`; None where the allocator keeps none.
-
-        `on_start` is called once when it begins to record, on the thread that made it begin.
-        """
+        """Return a recording that waits for its first `look`, or None; `on_start` is called as it begins."""
         return None if self.recording is None else self.recording(self._modules, on_start=on_start)
 
     def autocast(self) -> bool | None:

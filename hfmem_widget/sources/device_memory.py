@@ -99,7 +99,6 @@ class DeviceMemorySource(Source):
             return False
 
     def _look(self, allocator: Allocator, used: Sequence[float], now: float) -> None:
-        """Read again who uses the devices, as far as that is due, and how busy they are."""
         # Those that this process does not use yet are not asked for.
         opened = [at for at in range(len(self._looks)) if not math.isnan(used[at])]
         try:

@@ -166,7 +166,6 @@ def entries_of_map(address: int) -> int:
 
 
 def _tables(torch: Any) -> Iterator[tuple[int, int]]:
-    """Yield how many workspaces each table has, and the bytes of one."""
     library = _library(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
     for table, size in _TABLES:
         # Before torch 2.7 cuBLASLt's were not kept.

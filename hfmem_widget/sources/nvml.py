@@ -129,7 +129,6 @@ class NvmlSource(Source):
         self._note(why_closed(error))
 
     def _find(self) -> None:
-        """Find the visible devices again if CUDA, or the environment, has changed."""
         uuids = tuple(self._cuda_uuids() or ())
         value = self._environ.get("CUDA_VISIBLE_DEVICES")
         order = self._environ.get("CUDA_DEVICE_ORDER")

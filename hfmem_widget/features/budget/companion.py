@@ -201,7 +201,6 @@ class Budget(Companion):
         return Finding("budget", "warn", title, evidence, advice, self._root)
 
     def _advice(self) -> tuple[str, ...]:
-        """Return why nothing was ended, if it was to be."""
         if not self._stop or self._ended_after:
             return ()
         if not self._training_has_asked:

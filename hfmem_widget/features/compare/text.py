@@ -167,7 +167,6 @@ def _joined(head: str, tables: Iterable[str], notes: Iterable[str]) -> str:
 
 
 def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRow]]]:
-    """Yield columns and rows of the figures, and of the parts at the peak where any are known."""
     names = []
     for cell in comparison.cells:
         note = about(comparison, cell)

@@ -293,7 +293,6 @@ def namespace_of(shell: Any) -> MutableMapping[str, Any]:
 
 
 def _output(name: str, shell: Any) -> Sequence[Slot]:
-    """Return all places where one output is kept; none if a name is no output's."""
     match = _OUTPUT.fullmatch(name)
     kept = outputs_kept(shell)
     # Those that are wanted by name, and every other that has the same object.

@@ -125,7 +125,6 @@ def _noun(row: Holder | Grown) -> str:
 
 
 def _graph_note(row: Holder) -> str:
-    """Return how much of a row autograd graphs hold; empty if they hold nothing."""
     if not row.graph_bytes:
         return ""
     size = "all" if row.graph_bytes == row.bytes else kit.size_text(row.graph_bytes)

@@ -72,14 +72,8 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
         severity="critical" if left < trend.last - trend.first else "warn",
         title=f"{title}.",
         evidence={
-            "device": trend.device,
-            "what": trend.what,
-            "first": trend.first,
-            "last": trend.last,
-            "slope": round(trend.slope),
-            "low": round(trend.low),
-            "high": round(trend.high),
-            "grown": round(trend.grown),
+            **{name: getattr(trend, name) for name in ("device", "what", "first", "last")},
+            **{name: round(getattr(trend, name)) for name in ("slope", "low", "high", "grown")},
             "moments": trend.points,
             "left": left,
         },
@@ -129,9 +123,7 @@ def _unit_for(size: float) -> tuple[float, str]:
 
 def _left(session: Session, device: str) -> float:
     """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
-    total = next(
-        (candidate.total for candidate in session.devices if candidate.key == device), math.nan
-    )
+    total = next((each.total for each in session.devices if each.key == device), math.nan)
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
     )

@@ -62,10 +62,9 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
     """Return maps of several moments by MIME type: for each and its devices a picture with what it means."""
     groups = [group for title, memory_map in moments for group in _groups_of(title, memory_map)]
     sections = (_section(group, len(groups)) for group in groups)
-    blocks = sum(
-        len(segment.blocks) for _, memory_map in moments for segment in memory_map.segments
-    )
-    seconds = sum(memory_map.seconds for _, memory_map in moments)
+    maps = [memory_map for _, memory_map in moments]
+    blocks = sum(len(segment.blocks) for each in maps for segment in each.segments)
+    seconds = sum(each.seconds for each in maps)
     cost = f"{format_counted(blocks, 'block')} read in {format_duration(seconds)}"
     return kit.bundle(kit.headed("memory map"), *sections, kit.note(cost if seconds else ""))
 
@@ -217,11 +216,8 @@ def _of_gpu(fragmentation: Fragmentation) -> _Sized:
         "(record_stream); it becomes free when that stream has passed that point."
     )
     yield pending, text
-    streams = [
-        place
-        for place in fragmentation.places
-        if not (place.is_common or place.is_private) and place.free
-    ]
+    others = [place for place in fragmentation.places if not place.is_common]
+    streams = [place for place in others if place.free and not place.is_private]
     if streams:
         free = sum(place.free for place in streams)
         free_part = streams[0].name if len(streams) == 1 else f"{len(streams)} streams, for each"
@@ -230,7 +226,7 @@ def _of_gpu(fragmentation: Fragmentation) -> _Sized:
             "reused by another."
         )
         yield free, text
-    pools = [place for place in fragmentation.places if place.is_private]
+    pools = [place for place in others if place.is_private]
     reserved, free = sum(place.reserved for place in pools), sum(place.free for place in pools)
     noun = "a private pool" if len(pools) == 1 else f"{len(pools)} private pools"
     free_part = "" if free < MIB else f"; {format_bytes(free)} of that is free, for its owner only"

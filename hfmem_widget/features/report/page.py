@@ -347,7 +347,6 @@ def _anatomy(session: Session) -> str:
 
 
 def _with_parts(session: Session) -> tuple[Device, ...]:
-    """Return the used devices; of all ranks of a run, that of the worst."""
     worst = session.ranks.worst if session.ranks is not None else None
     if worst is None:
         return active_devices(session)

@@ -104,27 +104,12 @@ def _frames(operator: str, stack: Stack) -> Frames:
 
 
 def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
-    block = {
-        "address": address,
-        "size": size,
-        "requested_size": size,
-        "state": "active_allocated",
-        "frames": frames,
-    }
-    return {
-        "device": 0,
-        "address": address,
-        "total_size": size,
-        "allocated_size": size,
-        "active_size": size,
-        "requested_size": size,
-        "stream": 0,
-        "segment_type": "large",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": [block],
-    }
+    sizes = ("total_size", "allocated_size", "active_size", "requested_size")
+    place = {"device": 0, "address": address, "stream": 0, "segment_pool_id": (0, 0)}
+    block = {"address": address, "size": size, "requested_size": size, "frames": frames}
+    blocks = [block | {"state": "active_allocated"}]
+    kind = {"segment_type": "large", "is_expandable": False, "frames": []}
+    return place | kind | dict.fromkeys(sizes, size) | {"blocks": blocks}
 
 
 def mode_class(torch: Any) -> Any:

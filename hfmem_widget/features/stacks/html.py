@@ -87,7 +87,6 @@ def _certainty(peak: LivePeak) -> str:
 
 
 def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
-    """Return the sentences below: how certain it is, and what recording cost."""
     sentences = [
         (f"{peak.device}: " if len(peaks) > 1 else "") + _certainty(peak) for peak in peaks
     ]

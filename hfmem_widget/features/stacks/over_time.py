@@ -108,7 +108,6 @@ def _sizes(table: Blocks, rows: np.ndarray, moments: Ints) -> Ints:
 
 
 def _highest(table: Blocks, groups: Ints, count: int) -> Ints:
-    """Return the most that the blocks of each group held at any moment."""
     edges = np.concatenate((table.born, table.gone))
     changes = np.concatenate((table.sizes, -table.sizes))
     both = np.concatenate((groups, groups))

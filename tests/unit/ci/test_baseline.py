@@ -191,6 +191,7 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
         ((*UPDATE, "--hfmem-tolerance", "much"), "must be a percentage such as 2% or 0.5%, not 'much'"),
         ((*UPDATE, "--hfmem-tolerance=-2%"), "must be a percentage"),
         (("--hfmem-tolerance", "much"), "must be a percentage"),
+        (("-o", "hfmem_limit_vram=much"), "hfmem_limit_vram*'much'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_before_a_test_is_run(

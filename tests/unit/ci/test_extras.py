@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import hfmem_widget
 from tests.unit.ci.conftest import Play
 
@@ -26,15 +24,6 @@ def test_a_limit_in_the_settings_is_for_tests_without_one_of_their_own(play: Pla
 
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*peak 80.0 MiB is above the limit of 64.0 MiB on cuda:0*"])
-
-
-def test_a_limit_in_the_settings_that_cannot_be_read_is_said(play: Play) -> None:
-    """Before any test is run."""
-    play.pytester.makeini("[pytest]\nhfmem_limit_vram = much")
-    result = play(ALLOCATES)
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *hfmem_limit_vram*'much'*"])
 
 
 def test_each_measured_test_has_a_recording(play: Play) -> None:

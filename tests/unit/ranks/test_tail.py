@@ -57,14 +57,6 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
     return Read(tmp_path / "run")
 
 
-def test_files_are_followed_as_they_grow(read: Read) -> None:
-    """What is written between two passes is read by the second, and nothing twice."""
-    read.goes_on(6)
-
-    assert read.peaks == read.truth
-    assert all(stream.holes == stream.dropped == 0 for stream in read.collector.streams.values())
-
-
 def test_a_file_that_comes_later_is_found(read: Read) -> None:
     """New files are looked for once a second."""
     read.goes_on(2)
@@ -112,7 +104,7 @@ def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read
 
 
 def test_a_file_that_is_copied_anew_is_read_on(read: Read, tmp_path: Path) -> None:
-    """A longer copy that takes its place, as rsync makes them, gives what is new in it, however often."""
+    """As one that grows: of a longer copy in its place, as rsync makes them, what is new is read once."""
     path = read.directory / read.run.ranks[1].stream
     for at in range(3):
         read.goes_on(2)

@@ -150,13 +150,17 @@ def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="psutil is needed elsewhere")
 def test_opening_and_polling_imports_nothing_of_the_users() -> None:
-    """Neither importing, opening nor polling loads torch; opening loads no driver's library either."""
+    """Neither opening, polling nor a search loads torch or tables; opening loads no driver's library."""
     code = (
         "import sys; from hfmem_widget.sources import open_allocators, open_sources\n"
+        "from hfmem_widget.sources.heap.scan import scan\n"
+        "from hfmem_widget.sources.storages import states_of, storages_of\n"
         "sources = open_sources({}, open_allocators())\n"
         "assert not {'torch', 'pynvml', 'psutil'} & set(sys.modules)\n"
         "for source in sources: source.read(0.0)\n"
-        "assert 'torch' not in sys.modules\n"
+        "assert storages_of(3) == () and list(states_of(3)) == []\n"
+        "scan({'numbers': [1, 2], 'words': {'a': [object()]}})\n"
+        "assert not {'torch', 'pandas', 'polars', 'pyarrow', 'datasets'} & set(sys.modules)\n"
     )
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

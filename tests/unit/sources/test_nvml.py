@@ -22,12 +22,16 @@ from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc, two_card
 from tests.fakes.torch_cuda import FakeAllocator
 
 
-def test_nothing_is_opened_before_the_first_reading(proc: Path) -> None:
-    """Making the source loads and initialises nothing."""
+def test_nothing_is_opened_before_the_first_reading_nor_after_the_end(proc: Path) -> None:
+    """Making the source loads and initialises nothing; NVML is shut once if it was opened."""
     watched = Watched([FakeGpu()], proc)
 
     assert not watched.nvml.calls
     assert watched.source.series == ()
+    watched(0.0)
+    watched.source.close()
+    assert math.isnan(watched(100.0)["cuda:0/device_used"])
+    assert (watched.nvml.calls["Init"], watched.nvml.calls["Shutdown"]) == (1, 1)
 
 
 @pytest.mark.parametrize("includes_reserve", [True, False])
@@ -385,17 +389,6 @@ def test_a_forked_child_opens_its_own(proc: Path, monkeypatch: pytest.MonkeyPatc
     assert watched(0.1)["cuda:0/device_used"] == 1 * GIB
     assert watched.nvml.calls["Init"] == 2
     assert watched.nvml.calls["Shutdown"] == 0
-
-
-def test_closing_shuts_nvml_down_once(proc: Path) -> None:
-    """NVML is shut if it was opened, and stays shut."""
-    watched = Watched([FakeGpu()], proc)
-    watched(0.0)
-    watched.source.close()
-
-    assert watched.nvml.calls["Shutdown"] == 1
-    assert math.isnan(watched(100.0)["cuda:0/device_used"])
-    assert watched.nvml.calls["Init"] == 1
 
 
 ABSURD = st.one_of(

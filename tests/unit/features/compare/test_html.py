@@ -14,20 +14,10 @@ from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
-from hfmem_widget.features.compare.html import (
-    step_ticks,
-    svg,
-    whole_bundle,
-)
+from hfmem_widget.features.compare.html import step_ticks, svg, whole_bundle
 from hfmem_widget.features.compare.model import Comparison, difference
-from hfmem_widget.features.compare.text import (
-    change_text,
-    part_columns,
-    percent_text,
-)
-from hfmem_widget.session import (
-    Peak,
-)
+from hfmem_widget.features.compare.text import change_text, part_columns, percent_text
+from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB, MIB, format_bytes, format_rate
 from tests.data.modules import loaded_by
 from tests.data.parted import NAN

@@ -146,38 +146,33 @@ def test_what_was_replaced_item_by_item_has_not_grown() -> None:
     assert watched.told(18) == (["kept[0..19]"], [])
 
 
-def test_an_older_list_is_named_for_what_was_added_to_it() -> None:
-    """However much it held before."""
-    watched = Watched({"data": [torch.ones(LARGE) for _ in range(90)], "kept": []})
-    watched.variables["data"] += [torch.ones(LARGE) for _ in range(20)]
-
-    assert watched.told(18) == (["data[0..109]"], [])
+def tensors(count: int) -> list[torch.Tensor]:
+    return [torch.ones(LARGE) for _ in range(count)]
 
 
-def test_two_that_both_grew_are_both_named() -> None:
-    """Each holds a share that the other does not explain."""
-    watched = Watched({})
-    watched.variables["a"] = [torch.ones(LARGE) for _ in range(10)]
-    watched.variables["b"] = [np.ones(LARGE, np.float32) for _ in range(10)]
-
-    assert watched.told(18) == (["a[0..9]", "b[0..9]"], [])
-
-
-def test_of_two_made_meanwhile_that_each_explain_it_neither_is_sure() -> None:
-    """Data may have been loaded in the same cell, before the loop."""
-    watched = Watched({})
-    watched.variables["data"] = [torch.ones(LARGE) for _ in range(22)]
-    watched.variables["cache"] = [torch.ones(LARGE) for _ in range(20)]
-
-    assert watched.told(18) == ([], ["data[0..21]", "cache[0..19]"])
+MADE: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list[str]]] = {
+    "an older list": (
+        {"data": 90, "kept": 0}, lambda now: now["data"].extend(tensors(20)), ["data[0..109]"], [],
+    ),
+    "two that each hold a share": (
+        {}, lambda now: now.update(a=tensors(10), b=tensors(10)), ["a[0..9]", "b[0..9]"], [],
+    ),
+    "two that each explain it": (
+        {}, lambda now: now.update(a=tensors(22), b=tensors(20)), [], ["a[0..21]", "b[0..19]"],
+    ),
+    "one that was bound anew": ({"a": 20}, lambda now: now.update(a=tensors(20)), ["a[0..19]"], []),
+}  # fmt: skip
+"""How many tensors there were in each list, what the cell did, and who is named, or may be."""
 
 
-def test_a_list_that_was_bound_anew_counts_from_zero() -> None:
-    """The cell makes it again at each run: the one before held as much."""
-    watched = Watched({"cache": [torch.ones(LARGE) for _ in range(20)]})
-    watched.variables["cache"] = [torch.ones(LARGE) for _ in range(20)]
+@pytest.mark.parametrize("name", MADE)
+def test_lists_are_named_for_what_was_added_to_them(name: str) -> None:
+    """However much they held before; neither is sure of two of which either may be loaded data."""
+    before, change, sure, may = MADE[name]
+    watched = Watched({each: tensors(count) for each, count in before.items()})
+    change(watched.variables)
 
-    assert watched.told(18) == (["cache[0..19]"], [])
+    assert watched.told(18) == (sure, may)
 
 
 def test_a_list_that_was_emptied_and_filled_again_may_be_what_grew() -> None:

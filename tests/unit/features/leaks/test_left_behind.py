@@ -205,15 +205,10 @@ def test_what_a_name_has_is_said_where_it_is_sure_to_hold_it(before: float) -> N
     assert stored == ([] if before else [advised])
 
 
-def test_nobody_looks_where_the_weights_explain_it(kept: Kept) -> None:
-    """What a new model's weights account for is not searched for."""
-    assert watched(parts=2.9 * GIB).findings == []
-    assert kept.looks == 0
-
-
 def test_nobody_looks_after_a_cell_of_one_line(kept: Kept) -> None:
-    """A quick one of a session that goes on."""
+    """A quick one of a session that goes on; nor where a new model's weights account for what is left."""
     watched(0.5, ends=False)
+    assert watched(parts=2.9 * GIB).findings == []
     assert kept.looks == 0
     watched(0.5)
     watched(1.5, ends=False)

@@ -172,14 +172,10 @@ def test_sentences_have_their_figures() -> None:
     assert len(told) == 2
 
 
-def test_a_device_that_has_nothing_is_not_spoken_of() -> None:
-    """A device without segments has no parts and no sentence."""
+def test_full_segments_need_one_sentence() -> None:
+    """A healthy device is not commented on, nor is one that has nothing."""
     found = MemoryMap(("cuda:0",)).fragmentation("cuda:0")
     assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
-
-
-def test_full_segments_need_one_sentence() -> None:
-    """A healthy device is not commented on."""
     told = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
     assert told == (
         "No cached memory is free for ordinary code: the next request goes to the driver.",

@@ -18,10 +18,7 @@ from hfmem_widget.features.memory_map.html import (
     memory_map_bundle,
     moments_bundle,
 )
-from hfmem_widget.features.memory_map.picture import (
-    WIDTH,
-    layout,
-)
+from hfmem_widget.features.memory_map.picture import WIDTH, layout
 from hfmem_widget.session.segments import LABELS, Block, MemoryMap, Piece, Segment
 from hfmem_widget.view import palette
 from tests.data.recorded import NAMES, recorded_map

@@ -252,23 +252,27 @@ def test_a_disk_that_fails_now_and_then_has_it_all(tmp_path: Path) -> None:
 def test_a_disk_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch ends; a sentence says that the recording is not complete."""
+    """Nor is the file opened on the user's thread. A sentence says that the recording is not complete."""
     monkeypatch.setattr(companion, "PATIENCE", 0.05)
-    disk = Disk()
+    disk, opened_by = Disk(), list[int]()
     disk.may_go_on.clear()
-    stage = Stage("run", gpus=1)
-    recording = FileRecording(
-        WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=lambda _path: disk
-    )
-    cell = stage.span("cell", "run")
-    recording.begin(NO_MONITOR, stage.recorder, cell.__enter__())
-    recording.end(stage.recorder, stage.session.spans[0], None)
-    cell.__exit__(None, None, None)
 
-    recording.conclude(stage.session, stage.session.spans[0])
+    def opened(_path: Path) -> Disk:
+        opened_by.append(threading.get_ident())
+        return disk
+
+    stage = Stage("run", gpus=1)
+    options = WatchOptions(record=str(tmp_path / "run.hfmem.jsonl"))
+    recording = FileRecording(options, opened=opened)
+    with stage.span("cell", "run") as cell:
+        recording.begin(NO_MONITOR, stage.recorder, cell)
+        recording.end(stage.recorder, cell, None)
+    recording.conclude(stage.session, cell)
     disk.may_go_on.set()
 
     assert "not complete" in stage.session.notes[-1]
+    assert len(opened_by) == 1
+    assert opened_by[0] != threading.get_ident()
 
 
 def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,25 +369,6 @@ def test_closing_every_descriptor_costs_no_line(tmp_path: Path) -> None:
 
     links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     assert path not in [entry.readlink() for entry in links]
-
-
-def test_a_disk_that_hangs_does_not_hold_up_the_beginning(tmp_path: Path) -> None:
-    """The file is opened on the thread of the recording, never on the user's."""
-    opened_by: list[int] = []
-
-    def opened(_path: Path) -> Disk:
-        opened_by.append(threading.get_ident())
-        return Disk()
-
-    stage = Stage("run", gpus=1)
-    recording = FileRecording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
-    with stage.span("cell", "run") as cell:
-        recording.begin(NO_MONITOR, stage.recorder, cell)
-        recording.end(stage.recorder, cell, None)
-    recording.conclude(stage.session, cell)
-
-    assert len(opened_by) == 1
-    assert opened_by[0] != threading.get_ident()
 
 
 def test_no_place_leaves_the_machine(tmp_path: Path) -> None:

@@ -94,19 +94,14 @@ def test_the_module_is_the_innermost_that_a_person_knows(
     assert (found.module, found.kind) == (module, kind)
 
 
-def test_a_backward_pass_on_a_thread_without_python_is_told() -> None:
-    """On a GPU it runs on a thread of autograd's."""
-    found = site()
-    assert (found.module, found.kind) == (BACKWARD, "backward")
-
-
 @pytest.mark.parametrize(
     ("frame", "operator"),
     [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")],
 )
 def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str) -> None:
-    """Only the tracker of operators knows them; else the innermost function is named."""
+    """Only the tracker of operators knows them; else the innermost function is named, or the line's text."""
     assert site(frame, IN_CELL).operator == operator
+    assert site(IN_CELL).operator == "y = model(x)"
 
 
 def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
@@ -118,15 +113,11 @@ def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
     assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
 
 
-def test_the_operator_of_a_line_that_calls_none_by_name_is_its_text() -> None:
-    """`x @ w` has no Python frame of its own."""
-    assert site(IN_CELL).operator == "y = model(x)"
-
-
-def test_what_was_there_before_is_said_to_be() -> None:
-    """No stack is invented for it."""
-    assert site(seen=False).line == BEFORE
-    assert site(seen=False).kind == "before"
+def test_what_has_no_stack_of_python_is_told() -> None:
+    """What was there before, and on a GPU a backward pass, which runs on a thread of autograd's."""
+    before, found = site(seen=False), site()
+    assert (before.line, before.kind) == (BEFORE, "before")
+    assert (found.module, found.kind) == (BACKWARD, "backward")
 
 
 def test_places_are_put_together_and_the_biggest_comes_first() -> None:

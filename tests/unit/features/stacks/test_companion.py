@@ -56,10 +56,12 @@ class Watched:
 
 
 def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
-    """And stays in the session, compared with the ledger's exact peak."""
+    """And stays in the session, compared with the ledger's exact peak; nobody listens any more."""
     watched = Watched()
+    assert len(watched.recorder.subscribers) == 1
     cuda.alloc(1, 1000)
     watched.end()
+    assert not watched.recorder.subscribers
     assert "to the byte: 1,000 requested" in watched.report(allocated=1024, requested=1000)
     assert watched.session.stacks is not None
     assert watched.session.stacks.peaks[0].exact
@@ -132,14 +134,6 @@ def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> N
     assert note.startswith("Your code is recording")
     assert cuda.recording
     assert cuda.calls == []
-
-
-def test_the_poller_looks_for_cuda_only_while_the_code_runs(cuda: FakeTorch) -> None:
-    """Its listener is gone afterwards."""
-    watched = Watched()
-    assert len(watched.recorder.subscribers) == 1
-    watched.end()
-    assert not watched.recorder.subscribers
 
 
 def test_torch_that_came_within_is_said_to_have_come_too_late(
