@@ -233,10 +233,12 @@ def named(
     }
     if sure:
         evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
-    title = _title(left.bytes, holding, is_sure=bool(sure))
+    at_least = "at least " * bool(holders.bound)
+    title = _title(left.bytes, holding, at_least, is_sure=bool(sure))
     # Of a guess nothing is said but how to free it.
     texts = [remedy(row) or (_stored(row) if sure else "") for row, _ in holding]
-    advice = (*dict.fromkeys(filter(None, texts)), "%memholders lists everything that is held.")
+    everything = _longer(holders) if holders.bound else "%memholders lists everything that is held."
+    advice = (*dict.fromkeys(filter(None, texts)), everything)
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
@@ -250,9 +252,12 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
         "The notebook stores the last error, and its traceback holds the variables of every function on its "
         "way: %memholders --free errors frees it."
     )
-    longer = f"%memholders searches longer ({holders.bound})."
-    advice = (stored, longer) if raised else (longer,)
+    advice = (stored, _longer(holders)) if raised else (_longer(holders),)
     return Finding("left behind", "info", title, evidence, advice, span_id)
+
+
+def _longer(holders: Holders) -> str:
+    return f"%memholders searches longer ({holders.bound})."
 
 
 def _together(row: Holder) -> object:
@@ -260,7 +265,7 @@ def _together(row: Holder) -> object:
     return first_name(row.path) if row.path.startswith("the error of cell ") else row
 
 
-def _title(left: float, holding: Growers, *, is_sure: bool) -> str:
+def _title(left: float, holding: Growers, at_least: str, *, is_sure: bool) -> str:
     held = sum(size for _, size in holding)
     names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
     *first, last = names
@@ -270,7 +275,7 @@ def _title(left: float, holding: Growers, *, is_sure: bool) -> str:
         return f"{size} left behind; most of the allocated memory is held by {holders}"
     if held >= NEARLY_ALL * left:
         return f"{size} left behind is held by {holders}"
-    return f"{size} left behind, of which {format_bytes(held)} is held by {holders}"
+    return f"{size} left behind, of which {at_least}{format_bytes(held)} is held by {holders}"
 
 
 def _stored(row: Holder) -> str:
@@ -285,7 +290,7 @@ def _stored(row: Holder) -> str:
 
 def _name(row: Holder, size: float, *, alone: bool) -> str:
     facts = [] if alone else [format_bytes(size)]
-    if 2 * row.graph_bytes >= row.bytes:
+    if row.is_of_graphs:
         graphs = "graph" if row.graphs == 1 else "graphs"
         facts.append(f"the {graphs} of {format_counted(row.graphs, 'tensor')}")
     return f"{row.path} ({', '.join(facts)})" if facts else row.path

@@ -15,6 +15,9 @@ Kind = Literal[
     "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects", "shared memory",
 ]  # fmt: skip
 
+GRAPHS_SHARE = 0.25
+"""What graphs must keep of a row to be its lesson: also a search that ended early sees as much."""
+
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -40,6 +43,11 @@ class Holder:
     parts: tuple[tuple[str, int], ...] = ()  # the biggest within it, with their bytes
     pattern: str = ""
     """The path without the numbers and keys in brackets, the same however many of them there are."""
+
+    @property
+    def is_of_graphs(self) -> bool:
+        """Whether graphs keep so much of it that detached tensors are what to store."""
+        return GRAPHS_SHARE * self.bytes <= self.graph_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def remedy(row: Holder) -> str:
         return "%memholders --free outputs frees it; a semicolon at the end of the line prevents the output."
     if row.kind == "gradients":
         return f"zero_grad() frees the gradients in {row.path}."
-    if 2 * row.graph_bytes >= row.bytes > 0:
+    if row.is_of_graphs:
         what = "a detached tensor" if row.graphs == 1 else "detached tensors"
         return (
             f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "

@@ -98,6 +98,17 @@ def test_who_holds_what_was_left_is_told_by_name(name: str) -> None:
     assert told.partition(" left behind")[2] == ends
 
 
+def test_of_a_search_that_ended_early_it_is_at_least() -> None:
+    """What it did not reach may hold more; and where graphs keep a part of it, detached tensors are advised."""
+    half = row("preds[0..19]", 0.4 * GIB, graphs=20, graph=0.12 * GIB)
+    finding = named(left(), Holders((half,), bound="the search ran out of time"), Before(), 1)
+    assert finding is not None
+    held = "preds[0..19] (the graphs of 20 tensors)"
+    assert finding.title == f"1.00 GiB left behind, of which at least 409.6 MiB is held by {held}"
+    assert ".detach()" in finding.advice[0]
+    assert finding.advice[-1] == "%memholders searches longer (the search ran out of time)."
+
+
 def test_who_cannot_have_added_it_is_not_named() -> None:
     """A holder of a twentieth; a tensor that was there before, which cannot have got longer."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
