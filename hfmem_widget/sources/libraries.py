@@ -225,12 +225,8 @@ def _within(modules: Sequence[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
         return
     walk = sys.modules["torch"].nn.Module.modules
     seen: set[int] = set()
-    is_one: dict[type, bool] = {}
     for inner in (inner for module in modules for inner in walk(module)):
-        kind = type(inner)
-        if kind not in is_one:
-            is_one[kind] = issubclass(kind, kinds)
-        if is_one[kind] and id(inner) not in seen:
+        if issubclass(type(inner), kinds) and id(inner) not in seen:
             seen.add(id(inner))
             yield inner
 
