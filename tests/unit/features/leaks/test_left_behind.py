@@ -99,7 +99,7 @@ def test_who_holds_what_was_left_is_told_by_name(name: str) -> None:
 
 
 def test_of_a_search_that_ended_early_it_is_at_least() -> None:
-    """What it did not reach may hold more; and where graphs keep a part of it, detached tensors are advised."""
+    """What it did not reach may hold more; where graphs keep a part of it, detached tensors are advised."""
     half = row("preds[0..19]", 0.4 * GIB, graphs=20, graph=0.12 * GIB)
     finding = named(left(), Holders((half,), bound="the search ran out of time"), Before(), 1)
     assert finding is not None
