@@ -52,7 +52,10 @@ class Baseline:
         return self.peaks.get(environment, {})
 
     def write(self, measured: Mapping[str, Peaks], gone: Collection[str]) -> None:
-        """Write newer peaks into the file, without the tests that are gone, or raise `OSError`."""
+        """Write newer peaks in place of the file, in their environments without the tests that are gone.
+
+        Raises `OSError`.
+        """
         peaks = dict(self.peaks)
         for environment, newer in measured.items():
             kept = {n: size for n, size in self.of(environment).items() if n not in gone}

@@ -96,7 +96,10 @@ def _names(rank: Rank) -> itertools.chain[str]:
 
 
 def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
-    """Make or join the directory of a run; `OptionError` if neither can be, or others may write there."""
+    """Make the directory of a run, or join the run that is there; of several that make it, one has its way.
+
+    Raises `OptionError` if it cannot be made or read, or others may write there.
+    """
     try:
         # Those above it as usual; the last for the user alone.
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""Judgements over ranks, a sentence with a figure each, and their table; thresholds: docs/ranks.md."""
+"""Judgements over ranks, a sentence with a figure each, and their table. A healthy run says nothing.
+
+Every threshold is a constant here, in `roster` or in `aggregate`; docs/ranks.md lists them.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,11 @@ ENGINES = (
 def rank_of_process(
     environ: Mapping[str, str], in_group: tuple[int, int] | None = None
 ) -> Rank | None:
-    """Return which rank this is, None if nothing says so; `in_group`: number and world of the group."""
+    """Return which rank this process is; None where its environment does not say so.
+
+    What makes no sense in the environment is passed over. `in_group` is its number and how many there are,
+    as torch.distributed knows them.
+    """
     host, pid = this_host(), os.getpid()
     for engine in ENGINES:
         if not all(name in environ for name in engine.sets):

@@ -1,4 +1,7 @@
-"""Which streams stand for the ranks of one run, those of the newest attempt, and how they are at a moment."""
+"""Which streams stand for the ranks of a run, what these did lately, and how they stand at a moment.
+
+Of two streams of one rank the newer attempt counts, and those of one run only.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,10 @@ class PsutilMemory:
 
 
 class DarwinMemory(PsutilMemory):
-    """What macOS knows besides: the physical footprint, with Apple's GPU and what was compressed."""
+    """What macOS knows besides: the physical footprint, the memory of a process in its Activity Monitor.
+
+    Tensors on Apple's GPU count in it, and so does what was compressed; in the resident set they do not.
+    """
 
     what = "footprint"
 

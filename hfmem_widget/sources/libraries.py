@@ -146,7 +146,10 @@ def sharded_in(modules: Sequence[Any]) -> Sharded:
 
 
 def workspaces(torch: Any) -> tuple[str, int] | None:
-    """Return this process' one CUDA device, and the bytes of cuBLAS' workspaces; None if not known."""
+    """Return the one CUDA device of this process, and the bytes of cuBLAS' workspaces; None if not known.
+
+    PyTorch keeps them until the end; its table does not tell on which of several devices each is.
+    """
     try:
         device = only_device(torch)
         return (device, sum(count * each for count, each in _tables(torch))) if device else None
@@ -155,7 +158,10 @@ def workspaces(torch: Any) -> tuple[str, int] | None:
 
 
 def entries_of_map(address: int) -> int:
-    """Return how many entries a ``std::map`` has, by its head alone; -1 if it looks like none."""
+    """Return how many entries a ``std::map`` of libstdc++ has; -1 if what is there does not look like one.
+
+    Only the object itself is read, never its nodes: its order, a colour, three pointers and a count.
+    """
     header = address + 8
     colour, root, first, last, count = (ctypes.c_size_t * 5).from_address(header)
     is_red = not colour & 0xFFFFFFFF

@@ -34,7 +34,10 @@ ReadHeap = Callable[[], Mallinfo]
 
 
 def find_glibc_heap() -> ReadHeap | None:
-    """Return glibc's `mallinfo2` (since 2.33) if it counts an allocation that is tried, else None."""
+    """Return glibc's `mallinfo2` (since 2.33) if it counts this process' allocations, else None.
+
+    Where jemalloc or tcmalloc is preloaded it describes an unused heap, so one allocation is tried.
+    """
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -63,7 +66,11 @@ def in_use(heap: Mallinfo) -> int:
 
 
 class HeapPages:
-    """The pages of malloc's heaps that take no memory: never written, or given back by a trim."""
+    """The pages of malloc's heaps, for what is counted as free and takes no memory.
+
+    Nobody has written such pages yet, or ``malloc_trim`` has given them back from between others. What malloc
+    maps by itself is never free.
+    """
 
     def __init__(self, proc: Path, page: int) -> None:
         self._maps, self._page = proc / "self" / "maps", page

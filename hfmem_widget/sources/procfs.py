@@ -213,7 +213,10 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest ulimit on mapped memory, what is mapped (bytes, or NaN), and its command."""
+    """Return the nearest limit (ulimit) on mapped memory, what is mapped, in bytes, and the limit's command.
+
+    NaN where there is no limit, or mapped memory cannot be read.
+    """
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:
         import resource
@@ -251,7 +254,11 @@ def shared_memory() -> int:
 
 
 class MappedFiles:
-    """Tells whether addresses lie in mapped files, as safetensors' weights do even once written to."""
+    """Tells whether addresses lie in mapped files, such as safetensors' weights.
+
+    They stay so when they are written to: the kernel then makes a copy of the page. Where it has no list of
+    them, none does.
+    """
 
     def __init__(
         self, maps: Path = PROC / "self" / "maps", *, clock: Callable[[], float] = time.monotonic

@@ -105,7 +105,11 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
 
 
 def states_of(optimizer: Any) -> Iterator[Any]:
-    """Yield every tensor in an optimizer's states, also a wrapped one's; shared ones come again."""
+    """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
+
+    A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
+    them.
+    """
     for _ in range(_DEEPEST):
         state = _attribute(optimizer, "state")
         if isinstance(state, Mapping):

@@ -253,7 +253,11 @@ def parse_request(
     empty_cache: bool = True,
     trim: bool = False,
 ) -> Request:
-    """Return what words ask for: errors and outputs, if none; OptionError for what is not there."""
+    """Return what some words ask for; errors and outputs, if there are none.
+
+    Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are variables,
+    whatever they are called. An OptionError is raised if there is no such variable or output.
+    """
     for name in (*what, *variables):
         if not isinstance(name, str):
             raise OptionError(

@@ -124,7 +124,10 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def without_size(y: Floats, size: Floats) -> Floats | None:
-    """Return readings corrected for a size, such as tokens; None where that rises as time does."""
+    """Return readings corrected for a size that they depend on, such as a batch's tokens.
+
+    It is None where the size rises so evenly with time that the two cannot be told apart.
+    """
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
     by, changes = np.diff(size), np.diff(y)

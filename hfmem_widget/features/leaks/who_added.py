@@ -115,7 +115,10 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
 def summed(
     sizes: Sizes, least: float, name_of: Callable[[Holder], object], share: float = 1.0
 ) -> Growers:
-    """Return sums of rows of one name, biggest first; a row with such a `share` of its sum stands for all."""
+    """Return the sums of rows of one name that are at least so many bytes, biggest first.
+
+    A row that has such a share of its sum stands for all of them.
+    """
     names: dict[object, list[tuple[float, Holder]]] = defaultdict(list)
     for row, size in sizes.items():
         if size:

@@ -35,7 +35,10 @@ def read_map(
     find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryMap:
-    """Return the map of one device, of all GPUs, or of the C heap; what cannot be read is a note in it."""
+    """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
+
+    What cannot be read is a note in it. The `allocator` is by default that of the torch that is loaded.
+    """
     started = clock()
     allocator = allocator or loaded_allocator()
     gpus = keys_of(allocator)

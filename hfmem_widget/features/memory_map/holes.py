@@ -29,7 +29,10 @@ LOOK = (
 
 
 def holes(session: Session, span: Span) -> Iterator[Finding]:
-    """Yield a finding for each device of whose driver more was asked in the span because of holes."""
+    """Yield a finding for each device whose allocator needed more memory because of holes.
+
+    They are those of the fullest moment, and matter only where more was asked of the driver in the span.
+    """
     for device in session.devices:
         unusable, reserved = _at_the_fullest(session, span, device)
         retries = _risen(session, span, device, "alloc_retries")

@@ -1,4 +1,7 @@
-"""Segments as bars in rows, blocks as stretches of colour, fine ones put together: SVG without a script."""
+"""Segments as bars in rows, on one scale, and blocks as stretches of colour: inline SVG without a script.
+
+Blocks too fine to see are put together.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ def sites_of(found: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
-    """Return where a block with a stack (None: unknown) lay; `cells` has their numbers by file name."""
+    """Return where a block with a stack was allocated, as a site without bytes; None is unknown.
+
+    `cells` has the numbers of the notebook's cells by the file names under which they were compiled.
+    """
     if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
     frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]

@@ -37,7 +37,10 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 
 
 class StacksCompanion(Companion):
-    """Records while the code runs: this thread's operators, until a device is up that keeps a history."""
+    """Records while the code runs, and reports what was live at the peak.
+
+    Operators of the watching thread are followed until a device is up whose allocator keeps a history.
+    """
 
     def __init__(self, options: WatchOptions) -> None:
         devices = options.devices

@@ -78,7 +78,10 @@ class EventRing:
         self.seen += 1
 
     def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
-        """Return what is kept as torch's snapshot of a device, each of the `live` a segment."""
+        """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
+
+        `live` are the blocks after it: address, bytes and place of each, which is a segment of its own.
+        """
         # One list for all that share a stack, as the allocator's snapshot has it.
         frames = [_frames(operator, stack) for operator, stack in self._places]
         trace = []
@@ -113,7 +116,10 @@ def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
 
 
 def mode_class(torch: Any) -> Any:
-    """Return the mode, a class that needs torch; `seen` is given what operators take and make."""
+    """Return the mode: a class of torch's, which exists only once torch does.
+
+    It has the values `seen` that an operator takes and makes.
+    """
     base: Any = torch.utils._python_dispatch.TorchDispatchMode
 
     class FollowOperators(base):  # type: ignore[misc]  # torch is the user's own: no type to be had
@@ -277,7 +283,10 @@ class OperatorTracker:
             _without_those_above(self._depth, self._mode.__enter__)
 
     def seen(self, func: Any, values: Any, made_by: str) -> str:
-        """Note what an operator takes anew, or has made; return its name, `""` if not followed."""
+        """Note what an operator takes that was never made, or has made, if it is named by `made_by`.
+
+        Return its name, which is empty if nothing is followed.
+        """
         if not self._following:
             return ""
         began = time.thread_time()

@@ -58,7 +58,10 @@ def _read(path: Path) -> Snapshot:
 
 
 def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return what is shown of a snapshot; ValueError for figures that one of its size cannot have."""
+    """Return what is shown of a snapshot, whose figures and frames can be; raise `ValueError` else.
+
+    By references a file could list more than there is room for in one of its size.
+    """
     segments, traces = _list(snapshot["segments"]), _list(snapshot.get("device_traces", []))
     listed = [_list(each["blocks"]) for each in segments] + [_list(trace) for trace in traces]
     _need(sum(map(len, listed)) <= size and len(traces) <= MOST_DEVICES)

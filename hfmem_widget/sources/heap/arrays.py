@@ -135,7 +135,10 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:
-    """Return the address of memory that is not PyTorch's, else 0; and whether processes share it."""
+    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`, or 0 if it did.
+
+    Then comes whether it did so in memory that processes share, or in a file.
+    """
     is_shared = False
     try:
         storage = tensor.untyped_storage()

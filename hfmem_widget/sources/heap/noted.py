@@ -40,7 +40,10 @@ def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
 
 
 class NotedNames:
-    """Which names there were, each with the object it named, in eight bytes; none that hold nothing."""
+    """Which names there were, each with the object it named: eight bytes for each.
+
+    Names that hold nothing are left out: in a notebook with a hundred thousand names that is most of them.
+    """
 
     def __init__(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> None:
         self._hashes = array("q", map(hash, _bindings(namespace, others)))

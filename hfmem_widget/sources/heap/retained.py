@@ -190,7 +190,11 @@ class _SearchForRetained(Search):
         self.memory[key] = self._around(before, group), size
 
     def _note_plain(self, group: int, key: Key, size: int, referents: list[Any]) -> None:
-        """Note an object's bytes with those of what it alone holds, and arrive at the rest."""
+        """Note an object's bytes with those of what it alone holds, and arrive at everything else.
+
+        Most objects are held once, so they are their holder's and need no place of their own. A number that
+        is held twice is nobody's.
+        """
         waiting: list[Any] = []
         try:
             while True:

@@ -141,7 +141,10 @@ class Search(Scales):
         return key, memory
 
     def overlapping(self, keys: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
-        """Yield what is a part of other memory: what begins first, the part, the bytes of both."""
+        """Yield what is a part of other memory, such as a tensor that was made of an array.
+
+        First comes the memory that begins first, then the part, then the bytes of all until there.
+        """
         first, end = (0, ""), 0
         spans = [item for item in self.where.items() if item[0] in keys]
         for key, (start, stop) in sorted(spans, key=itemgetter(1)):
@@ -152,7 +155,11 @@ class Search(Scales):
                 yield first, key, end - self.where[first][0]
 
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
-        """Return whether an object holds numbers and text alone, `deeper` levels down."""
+        """Return whether an object that may be empty holds numbers and text alone, as most do.
+
+        The garbage collector knows everything that such an object holds, without creating its ``__dict__``.
+        At most `deeper` levels are looked through, and only where each holds little.
+        """
         referents = gc.get_referents(value)
         if _NOTHING.issuperset(map(type, referents)):  # one pass in C
             return True

@@ -100,7 +100,10 @@ def in_node(node: Any) -> Iterator[Any]:
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the saved tensor, or what a hook made of it, and what unpacks it; no hook is run."""
+    """Yield the saved tensor, or what a hook made of it, and what hooks keep to unpack it.
+
+    Where a PyTorch has no ``data``, the memory stays unexplained: ``unpack()`` would run the user's hooks.
+    """
     for name in ("data", "unpack_hook"):
         try:
             held = getattr(saved, name, None)
