@@ -1,8 +1,10 @@
 """What a dry run made and dropped, played on an allocator: which bytes a device would have had to give.
 
-On a GPU a block is not always cut to the size of its request: what counts as allocated depends on what was
-freed before. The rules are those of `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp, torch 2.11),
-with the sizes of c10/core/AllocatorConfig.h, for one stream with default settings.
+A step is played after another one, as in a training: what that has freed is used again, not always tightly.
+On a GPU a request gets a whole block, and a block is not always cut to its size: so what counts as allocated
+depends on what was freed before. The rules are those of `DeviceCachingAllocator` in
+c10/cuda/CUDACachingAllocator.cpp (torch 2.11), with the sizes of c10/core/AllocatorConfig.h, for one stream
+with default settings, where the device has room.
 """
 
 from __future__ import annotations
@@ -250,7 +252,10 @@ def play(events: Iterable[Event], allocator: Allocator) -> Played:
 def play_twice(
     events: Sequence[Event], states: Iterable[int], allocator: Allocator
 ) -> tuple[int, Played]:
-    """Play a step twice; return the bytes of the states, which the first one leaves, and the second step."""
+    """Play a step after another one; return the bytes of what the first one leaves, and the second step.
+
+    The states are made at the end of the first, of which nothing else is left but free blocks.
+    """
     first = play(events, allocator)
     of_states = given(allocator, states)
     for block in first.left:

@@ -2,8 +2,11 @@
 
 Left alone, meta tensors take the paths of no device: attention multiplies out its scores, dropout keeps a
 mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation of
-`torch.amp`. A mixture's `grouped_mm`, for which PyTorch's own rule takes bfloat16 alone, has a row for each
-of a token's experts, whichever these are.
+`torch.amp`.
+
+transformers multiplies all experts of a mixture at once, by `grouped_mm`, for which PyTorch's own rule on the
+meta device takes bfloat16 alone. Which expert a token goes to depends on values; the amount of work does not:
+a token is a row for each of its experts.
 """
 
 from __future__ import annotations
@@ -245,7 +248,10 @@ def _multiplied_out(
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
-    """Return the kernel by PyTorch's cuda/sdp_utils.cpp; empty where none can do without the scores."""
+    """Return the kernel that PyTorch chooses; empty where none can do without the scores.
+
+    As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
+    """
     if query.dim() != 4 or (not grouped and query.shape[:2] != value.shape[:2]):
         return ""
     # Only the efficient kernel returns a mask's gradient, or takes one of three dimensions. T5's lies across
@@ -278,7 +284,10 @@ def _bias(mask: Any, query: Any, key: Any, *, padded: bool) -> Any:
 
 
 def _cross_entropy(func: Any, values: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-    """Cast as autocast does on a GPU: `log_softmax` keeps its type, the loss is in float32."""
+    """Cast as autocast does on a GPU, where only the second of two operations within is done in float32.
+
+    PyTorch says to the first, `log_softmax`, which type the result is to have.
+    """
     names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
     given = dict(zip(names, args, strict=False)) | kwargs
     if given.pop("label_smoothing", 0.0) or target.is_floating_point():

@@ -1,11 +1,12 @@
 """A backward pass that does not run autograd's engine, and checkpointing within it.
 
 On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
-are, and from then on no forked child can train. Here nodes are called one after the other, latest first, as
-the engine does. Each is dropped when it is done, which frees what it had saved.
+are, and from then on no forked child can train. A graph on the meta device needs none of that. Here its nodes
+are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
+what it had saved.
 
-PyTorch's older, reentrant checkpointing runs the engine: the one here in its place does not, and keeps the
-same tensors for the same time.
+PyTorch's own checkpointing works as it is, where it keeps no state of random numbers. Its older, reentrant
+way runs the engine: the one here in its place does not, and keeps the same tensors for the same time.
 """
 
 from __future__ import annotations

@@ -74,7 +74,10 @@ def _off(peak: float, forecast: Forecast) -> str:
 def measured_step(
     session: Session, span: Span, forecast: Forecast, devices: Sequence[Device]
 ) -> tuple[float, float] | None:
-    """Return the highest exact peak in bytes of a later step of that model and size, and its number."""
+    """Return the highest exact peak in bytes of a step of that model and size, and its number.
+
+    A first step has no optimizer states yet.
+    """
     setting, contents = forecast.setting, session.contents
     is_whole = setting.training and not forecast.left_out
     is_same = (contents.modules, contents.parameters) == ((forecast.model,), forecast.parameters)
@@ -134,7 +137,10 @@ UNCALIBRATED: Final = Calibration()
 
 
 def calibration_of(session: Session, root: Span, device: Device, forecast: Forecast) -> Calibration:
-    """Return how a forecast compares with the exact peak of a step of its size, if that is known."""
+    """Return how a training's forecast compares with the exact peak of a step of its size.
+
+    Nothing is scaled where they agree, where no such step was measured, or not its parts.
+    """
     found = measured_step(session, root, forecast, [device])
     if found is None or abs(found[0] / forecast.total - 1) <= TOLERANCE:
         return UNCALIBRATED

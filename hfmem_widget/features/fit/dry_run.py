@@ -1,6 +1,7 @@
 """One training step or forward pass on the meta device: which bytes are alive when.
 
-Nothing is computed or allocated. The model's own code runs: its tensors have their order and lifetimes.
+Nothing is computed or allocated. The model's own code runs, so that its own tensors are counted, in their
+order and with their lifetimes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ MakeInputs = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Bytes that a training step takes above weights, buffers and states; marked are complete gradients."""
+    """What a training step takes above weights, buffers and optimizer states, in bytes.
+
+    Marked are complete gradients.
+    """
 
     forward: ReplayPeak
     backward: ReplayPeak
@@ -223,7 +227,8 @@ def undisturbed() -> Iterator[None]:
 class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is not followed, so its classes are Any
     """Autocast, but nothing on the meta device, where PyTorch refuses it.
 
-    transformers 4 turns autocast off for the angles of rotary embeddings, by the type of their device.
+    transformers 4 turns autocast off for the angles of rotary embeddings, by the type of their device;
+    transformers 5 leaves out the meta device itself.
     """
 
     def __new__(cls, device_type: str, *args: Any, **kwargs: Any) -> Any:

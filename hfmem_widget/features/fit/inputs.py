@@ -311,7 +311,10 @@ def batch_for(
 
 
 def idle(model: Any) -> dict[str, str]:
-    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook."""
+    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook.
+
+    The part for video of a model that reads images and text, for example, gets nothing from `batch_for`.
+    """
     waiting: dict[str, str] = {}
     for name, module in model.named_modules():
         is_model = hasattr(module, "main_input_name") and hasattr(module, "config")

@@ -1,10 +1,13 @@
 """The meta device, observed: the bytes of live tensors, and the whole numbers that are known.
 
-Meta tensors come and go as real ones would: the highest sum of their sizes is what a device would have had to
-give. Code that asks for values would stop there. So each small tensor that follows from the batch alone
-(tokens, masks, the grids of images) has a copy with values on the host, and every operation on such tensors
-is done to the copies too. Which expert a token goes to follows from weights; there tokens are spread evenly,
-and what depends on it is marked as assumed. Any other unknown value is 1 or True: nothing is packed.
+Meta tensors have storages with a size and no memory. They come and go as real ones would, since Python and
+autograd hold and drop them alike. So the highest sum is what a device would have had to give.
+
+They have no values, and code that asks for some (how many tokens stand for images, which of them go to an
+expert) would stop there. So each small tensor that follows from the batch alone (tokens, masks, the grids of
+images) has a copy with values on the host, and every operation on such tensors is done to the copies too.
+Which expert a token goes to follows from weights; there tokens are spread evenly, and what depends on it is
+marked as assumed.
 """
 
 from __future__ import annotations
@@ -250,7 +253,9 @@ def storage_id(tensor: torch.Tensor) -> int:
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
     """What happens to all storages made while it is active, in order: its `events`.
 
-    Each storage is rounded up to a granularity. `now` are the bytes alive.
+    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed. Each
+    storage is rounded up to a granularity. `now` are the bytes alive. The values that follow from the batch
+    are known to `knowing`.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:

@@ -197,7 +197,10 @@ OF_THE_TRAINING: Final = frozenset(
 
 
 def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[Move]:
-    """Return what would fit of a training that ran out, if known; an interrupt ends dry runs alone."""
+    """Return what would fit where a training has ended for want of memory; nothing where that is unknown.
+
+    An interrupt ends the dry runs, and nothing else.
+    """
     until = time.monotonic() + SECONDS_AFTER_AN_ERROR
     if error.evidence.get("cause") in OF_THE_TRAINING:
         with suppress(OptionError, KeyboardInterrupt):
@@ -363,7 +366,11 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
 
 
 def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
-    """Return how the loss of a step changes where its rows come in several batches; empty if not at all."""
+    """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
+
+    A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
+    those ignore it.
+    """
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
     if training.loss != "model":

@@ -62,7 +62,8 @@ def of_cublas() -> tuple[int, bool]:
 def prefers_cudnn() -> bool:
     """Return whether attention in half precision is cuDNN's, as on Hopper and on data centres' Blackwell.
 
-    As `check_prefer_cudnn_attention` (cuda/sdp_utils.cpp). An unknown device is taken for one of these.
+    As `check_prefer_cudnn_attention` (transformers/cuda/sdp_utils.cpp). An unknown device is taken for one of
+    these.
     """
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     chosen_not = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED", "0") not in {"", "0"}

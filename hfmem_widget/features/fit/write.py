@@ -203,7 +203,10 @@ def _is_meant(target: str, call: ast.Call, *, is_handed: bool) -> bool:
 def _find(
     target: str, cells: Mapping[int, _Cell], handed: set[object]
 ) -> tuple[int, ast.Call, ast.Assign | None] | None:
-    """Return the newest call that is meant, best of what a Trainer is given: cell, call, who keeps it."""
+    """Return the newest call that is meant, if possible of what a Trainer is given.
+
+    That is its cell, the call, and the statement that keeps what it returns.
+    """
     found = []
     for index, cell in cells.items():
         kept: dict[ast.AST, ast.Assign] = {}
@@ -433,7 +436,10 @@ def _asked(wanted: Mapping[str, str]) -> str:
 
 
 def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
-    """Return a new cell: calls of the inputs (oldest first), changed, and what trains with them again."""
+    """Return the text of a new cell: the user's own calls, changed so, and what trains with them again.
+
+    The cells are all inputs as they were typed, the oldest first.
+    """
     read = {index: cell for index, text in enumerate(cells) if (cell := _read(text))}
     wanted: dict[str, dict[str, str]] = {}
     for change in changes:

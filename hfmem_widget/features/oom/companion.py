@@ -31,7 +31,10 @@ MOST_MARKS = 8  # marks of one watch on the chart: the last ones
 
 
 class OutOfMemory(Companion):
-    """Says why memory ran out; of nested watches the innermost that is not quiet shows the card."""
+    """Watches one stretch of code for errors about memory, and says why.
+
+    Of nested watches, only the innermost one that is not quiet shows its card.
+    """
 
     stands_above = True
 

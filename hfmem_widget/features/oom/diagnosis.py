@@ -52,7 +52,11 @@ _CHECKPOINTING = "torch.utils.checkpoint."
 
 
 def diagnose(incident: Incident) -> OomDiagnosis:
-    """Return why memory ran out: what would have to change comes before what the allocator met with."""
+    """Return why memory ran out.
+
+    The causes are tried in the order in which one makes the others pointless: what would have to change
+    comes before what the allocator met with, for what follows must fit, too.
+    """
     return (
         _beside_the_gpu(incident)
         or (huge(incident) if incident.is_beyond else None)

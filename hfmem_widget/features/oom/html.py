@@ -57,7 +57,10 @@ def out_of_memory_bundle(
     moves: Sequence[Move] = (),
     earlier: int = 0,
 ) -> dict[str, str]:
-    """Return the card by MIME type; dry runs found the `moves`, and `earlier` errors were caught."""
+    """Return the card by MIME type.
+
+    The `moves` are what would fit, by dry runs. `earlier` is how many such errors were caught before.
+    """
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
         kit.marked(palette.BAD, "Out of memory", kit.BULLET),

@@ -105,7 +105,10 @@ def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 
 
 def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) -> Iterator[Any]:
-    """Yield the globals that the user's code, or a function that it names, reads before it sets them."""
+    """Yield the globals that the user's code which ran reads, or a function that it names.
+
+    What is only assigned, or before it is read, is of an earlier run.
+    """
     waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
     codes = {code for code, *_ in waiting}
     for code, at, variables in waiting:
