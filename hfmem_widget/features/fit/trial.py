@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from functools import partial, partialmethod
 from importlib.util import find_spec
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -67,17 +67,18 @@ def tried_step(
     gpu = f"cuda:{torch.cuda.current_device() if is_up else 0}"
     document = {
         "device": gpu if setting.device == "cuda" else "cpu",
-        "setting": setting,
-        "config": config,
-        "class": None if model is config else type(model).__name__,
+        "setting": asdict(setting),
+        "kind": type(config).__name__,
+        "attention": getattr(config, "_attn_implementation", None),
         "frozen": [name for name, parameter in named() if not parameter.requires_grad],
     }
-    with foreign("a real step cannot be tried: the configuration cannot be pickled"):
-        pickled = pickle.dumps(document)
+    with foreign("a real step cannot be tried: the configuration is no JSON"):
+        of_live = {} if model is config else {"architectures": [type(model).__name__]}
+        text = json.dumps({**document, "config": config.to_dict() | of_live})
     progress("trying real steps in a new process …")
     try:
         with foreign("the real step failed"):
-            return Tried(**_answer(pickled, seconds))
+            return Tried(**_answer(text, seconds))
     finally:
         progress("")
 
@@ -96,7 +97,7 @@ def _unsupported(model: Any, config: Any, setting: Setting) -> Iterator[str]:
         yield f"{needing}, which needs a GPU"
 
 
-def _answer(document: bytes, seconds: float) -> dict[str, Any]:
+def _answer(document: str, seconds: float) -> dict[str, Any]:
     """Return what a new process says to a document. It imports what this one does, and nobody follows it."""
     environment = {name: each for name, each in os.environ.items() if not name.startswith("HFMEM_")}
     # What is in the current folder comes last: it may have the names of modules not imported so far.
@@ -107,6 +108,8 @@ def _answer(document: bytes, seconds: float) -> dict[str, Any]:
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
+        text=True,
+        errors="replace",
         env=environment,
         start_new_session=True,
     ) as child:
@@ -126,10 +129,7 @@ def _answer(document: bytes, seconds: float) -> dict[str, Any]:
         if "error" in answer:
             raise OptionError(answer["error"])
         return answer
-    *_, why = (
-        "its process ended without an error",
-        *complaints.decode(errors="replace").strip().splitlines(),
-    )
+    *_, why = ("its process ended without an error", *complaints.strip().splitlines())
     if child.returncode == _KILLED:
         why = "its process was killed, as where the host's memory runs out"
     raise OptionError(f"the real step failed: {plain(why, 200)}")
@@ -175,9 +175,8 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step_of(document: dict[str, Any], device: str) -> partial[None]:
-    setting, config = document["setting"], document["config"]
-    if document["class"] is not None:
-        config.architectures = [document["class"]]
+    setting, kind = Setting(**document["setting"]), getattr(transformers, document["kind"])
+    config = _config(kind, document["config"], attn_implementation=document["attention"])
     training, how = setting.training, setting.quantized
     dtype = weights_type(setting.precision, training=training, quantized=bool(how)) or torch.float32
     ghost = from_config(config, dtype, for_training=training)
@@ -196,6 +195,23 @@ def _step_of(document: dict[str, Any], device: str) -> partial[None]:
         (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     optimizer = _optimizer(setting.optimizer, model) if training else None
     return partial(_step, model, optimizer, batch, setting, device)
+
+
+def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
+    """Return a configuration, though its values may not go together, such as layers and their types."""
+    try:
+        return kind.from_dict(values, **more)
+    except Exception:  # noqa: BLE001  (transformers 5 has its own kinds of errors)
+        known, parts = transformers.CONFIG_MAPPING, dict[str, Any]()
+        for name, value in values.items():
+            if isinstance(value, dict):
+                type_of_part = value.get("model_type")
+                is_part = type_of_part in known
+                parts[name] = _config(known[type_of_part], value) if is_part else value
+        config = kind.from_dict(parts, **more)
+        for name in values.keys() - parts.keys() - {"dtype"}:
+            setattr(config, name, values[name])
+        return config
 
 
 def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: str) -> None:
