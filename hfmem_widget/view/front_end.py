@@ -101,9 +101,14 @@ def running_shell() -> Any:
     return get_ipython() if get_ipython is not None else None
 
 
+def magics_of(shell: Any) -> Any:
+    """Return the magics of a shell that has loaded the extension, else None."""
+    manager = getattr(shell, "magics_manager", None)
+    return None if manager is None else manager.registry.get("MemwatchMagics")
+
+
 def running_cell() -> Cell | None:
     """Return the cell that runs on this thread; None outside a notebook, or without the extension."""
-    shell = running_shell()
-    magics = None if shell is None else shell.magics_manager.registry.get("MemwatchMagics")
+    magics = magics_of(running_shell())
     cell: Cell | None = None if magics is None else magics.running_cell()
     return cell

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.screen import Bundle, Screen, wants_live_views
+from hfmem_widget.view.screen import Bundle, Screen, wants_live_views, with_calls
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -63,6 +63,7 @@ class MarimoScreen(Screen):
         self, bundle: Bundle, display_id: str, metadata: Mapping[str, Any], *, update: bool
     ) -> None:
         del metadata  # a page that was reloaded gets the output as it is
+        bundle = with_calls(bundle)
         self._of_cell().do(lambda: self._write(bundle, display_id, update=update))
         # marimo shows an error alone, in the place of all outputs.
         if sys.exception() is not None and PLOTLY not in bundle and "text/plain" in bundle:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfmem_widget.guard import harmless
-from hfmem_widget.view.front_end import draws_widgets, replaces_outputs
+from hfmem_widget.view.front_end import draws_widgets, magics_of, replaces_outputs
 
 Bundle = Mapping[str, Any]
 
@@ -19,6 +20,18 @@ NOTHING: Bundle = {"text/html": ""}
 MARK = "hfmem-widget"
 """The metadata of an output that is to be replaced: its display id, which a reloaded page forgets, and
 what stands there if nothing replaces it. JupyterLab's panel reads both (`panel/outputs.ts`)."""
+
+_CALLS = {
+    "%memholders --since": "hfmem_widget.holders().since(earlier)",
+    "%memholders": "hfmem_widget.holders()",
+    "%memanatomy --layout": "hfmem_widget.memory_map()",
+    "%memanatomy": "session.anatomy()",
+    "%memcompare": "hfmem_widget.compare(a, b)",
+    "%memfit": "hfmem_widget.fit(session)",
+}
+_FREES = r"%memholders --free (errors|outputs|garbage|all)( --trim)?"
+_MAGIC = re.compile(rf"{_FREES}|(?:{'|'.join(_CALLS)})\b(?! --)")
+"""What people who have no magics call instead."""
 
 STAND_INS = str.maketrans(
     {"·": "|", "→": "->", "±": "+-", "≥": ">=", "≤": "<=", "µ": "u", "…": "..."}
@@ -184,6 +197,8 @@ class Screen:
         self, bundle: Bundle, display_id: str, metadata: Mapping[str, Any], *, update: bool
     ) -> None:
         data = dict(bundle or NOTHING)
+        if magics_of(self._shell) is None:
+            data = with_calls(data)
         if not self._is_kernels and "text/plain" in data:
             data["text/plain"] = printable(
                 data["text/plain"], getattr(sys.stdout, "encoding", None)
@@ -199,6 +214,18 @@ class Screen:
 
 def _mark(display_id: str, lost: Bundle | None) -> dict[str, Any]:
     return {} if lost is None else {MARK: {"display_id": display_id, "lost": dict(lost)}}
+
+
+def with_calls(bundle: Bundle) -> dict[str, Any]:
+    """Return an output with calls in place of commands, for where there are no magics."""
+    texts = {key: bundle[key] for key in ("text/plain", "text/html") if key in bundle}
+    return {**bundle, **{key: _MAGIC.sub(_call_of, text) for key, text in texts.items()}}
+
+
+def _call_of(command: re.Match[str]) -> str:
+    if command[1] is None:
+        return _CALLS[command[0]]
+    return f"hfmem_widget.free({command[1]!r}{', trim=True' * bool(command[2])})"
 
 
 def printable(text: str, encoding: str | None) -> str:

@@ -48,3 +48,31 @@ def test_a_shell_in_a_terminal_is_given_what_its_terminal_can_print(
     Screen(SimpleNamespace(display_pub=publisher)).show({"text/plain": "a → b"})
 
     assert published == [{"text/plain": shown}]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("%memholders lists what holds it.", "hfmem_widget.holders() lists what holds it."),
+        ("run %memholders --free errors first", "run hfmem_widget.free('errors') first"),
+        ("%memholders --free garbage --trim", "hfmem_widget.free('garbage', trim=True)"),
+        ("<code>%memfit</code> lists", "<code>hfmem_widget.fit(session)</code> lists"),
+        ("%memanatomy --layout", "hfmem_widget.memory_map()"),
+        ("100 %memory", "100 %memory"),
+    ],
+)
+def test_where_there_are_no_magics_calls_are_advised(
+    capsys: pytest.CaptureFixture[str], said: str, shown: str
+) -> None:
+    """A script, a notebook that has not loaded the extension: what is advised can be done there."""
+    published: list[dict[str, Any]] = []
+    publisher = SimpleNamespace(publish=lambda **message: published.append(message["data"]))
+    Screen().show({"text/plain": said})
+    Screen(SimpleNamespace(display_pub=publisher)).show({"text/html": said})
+    registry = SimpleNamespace(registry={"MemwatchMagics": object()})
+    Screen(SimpleNamespace(display_pub=publisher, magics_manager=registry)).show(
+        {"text/html": said}
+    )
+
+    assert capsys.readouterr().out == f"{shown}\n"
+    assert published == [{"text/html": shown}, {"text/html": said}]
