@@ -12,5 +12,6 @@ from hfmem_widget.features.doctor.api import doctor as diagnosis
 def doctor(arguments: Namespace) -> int:
     """Say what was found; the code is 0, whatever is missing or broken."""
     subjects = diagnosis()
-    say(json.dumps(subjects) if arguments.json else repr(subjects))
+    data = {"schema": "hfmem.doctor/1", **subjects}
+    say(json.dumps(data) if arguments.json else repr(subjects))
     return FINE

@@ -65,6 +65,11 @@ def test_two_runs_are_compared_in_the_documented_form(
     assert not judged["is_over"]
 
 
+def test_what_was_found_here_has_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sentence for each subject."""
+    assert "hfmem_widget" in checked(capsys, "doctor", "doctor", "--json")["versions"]
+
+
 def test_a_forecast_has_the_documented_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
