@@ -213,4 +213,4 @@ def test_it_prints_what_the_function_returns(capsys: pytest.CaptureFixture[str])
     found = json.loads(capsys.readouterr().out)
 
     assert text == f"{hfmem_widget.doctor()!r}\n"
-    assert found == hfmem_widget.doctor()
+    assert found == {"schema": "hfmem.doctor/1", **hfmem_widget.doctor()}
